@@ -10,10 +10,7 @@ def leave_with_graph(output: tf.Tensor) -> None:
     """Has the registry forget a custom gradient when its graph is gone.
 
     A registered gradient holds its graph, so neither would ever be freed. Here
-    the graph holds the gradient instead.
-
-    Args:
-        output: of any shape, of a function with a custom gradient.
+    the graph of `output` holds the gradient instead.
     """
     if tf.executing_eagerly():
         # Tapes alone know the gradient.

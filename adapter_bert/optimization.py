@@ -1,8 +1,4 @@
-"""The optimizer: BERT's learning-rate schedule, clipping and Adam.
-
-One definition of the mathematics, over plain tensors and variables, for all
-engines.
-"""
+"""BERT's learning-rate schedule, clipping and Adam, for all engines."""
 
 import dataclasses
 import functools
@@ -13,9 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from adapter_bert import rank_allocation
 from adapter_bert.gradient_registry import leave_with_graph
-from adapter_bert.rank_allocation import Allocation
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
 WEIGHT_DECAY = 0.01
@@ -30,13 +24,11 @@ TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to the peak `learning_rate`, then linear decay to zero.
+    """Warms up to the peak `learning_rate`, then decays to zero, linearly.
 
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
-    the end of the warm-up. The published code reads the step counter while
-    the counter is incremented; in practice it reads the new value, so steps
-    count from 1 here.
+    the end of the warm-up. Its steps count from 1 in practice.
     """
 
     learning_rate: float
@@ -44,10 +36,7 @@ class Schedule:
     num_warmup_steps: int
 
     def __call__(self, step: Any) -> Any:
-        """The rate of a step, which counts from 1.
-
-        It is a float of an int, float32 [] of an integer tensor [].
-        """
+        """Gives a step's rate, of an int a float, of an int [] float32 []."""
         if not tf.is_tensor(step):
             if step < self.num_warmup_steps:
                 return self.learning_rate * step / self.num_warmup_steps
@@ -62,25 +51,22 @@ class Schedule:
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The variables that are updated in another way than most.
+    """Says how variables are updated in another way than most.
 
     Attributes:
         undecayed: names of variables without weight decay, in addition to
             biases and LayerNorms.
         rates: factors of learning rates, by name; 1 for other variables.
-        allocations: how singular values are chosen, by the names of AdaLoRA's
-            variables.
+        allocations: how AdaLoRA chooses singular values, by the names of its
+            variables (`methods/rank_allocation.py`).
     """
 
     undecayed: frozenset[str] = frozenset()
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    allocations: Mapping[str, Allocation] = dataclasses.field(
-        default_factory=dict
-    )
+    allocations: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, declared: Mapping[str, Any]) -> "Recipe":
-        """The recipe of variables, each a `Declared`."""
         return cls(
             frozenset(n for n, one in declared.items() if not one.decays),
             {n: one.rate for n, one in declared.items() if one.rate != 1.0},
@@ -92,13 +78,12 @@ class Recipe:
         )
 
     def decay_of(self, name: str) -> float:
-        """The weight decay of a variable."""
         is_plain = NO_DECAY.search(TASK_SCOPE.sub("", name))
         return 0.0 if is_plain or name in self.undecayed else WEIGHT_DECAY
 
     def slots_of(self, name: str) -> tuple[str, ...]:
-        """Suffixes of the averages that are kept of a variable."""
-        return SLOTS + rank_allocation.SLOTS * (name in self.allocations)
+        """Gives suffixes of the averages that are kept of a variable."""
+        return SLOTS + getattr(self.allocations.get(name), "slots", ())
 
 
 class AdamWeightDecay:
@@ -117,16 +102,11 @@ class AdamWeightDecay:
         recipe: Recipe = Recipe(),
         bias_correction: bool = False,
     ):
-        """Takes the variables and the slots of each.
+        """Takes (name, float32 variable) of everything that is trained.
 
-        Args:
-            variables: (name, float32 variable) of everything that is trained.
-            slots: `<name>/<slot>` -> variable of the same shape, for the
-                slots of the recipe.
-            schedule: learning rates.
-            recipe: of the tuning method.
-            bias_correction: whether the averages of the first steps are divided
-                by the weight that they have gathered.
+        `slots` are `<name>/<slot>` -> variable of the same shape, for the slots
+        of the recipe. With `bias_correction` the averages of the first steps
+        are divided by the weight that they have gathered.
         """
         self._schedule = schedule
         self._bias_correction = bias_correction
@@ -147,7 +127,7 @@ class AdamWeightDecay:
         # All that the choice of ranks reads and changes, by name.
         self._allocated = {n: v for n, v in variables if n in self._allocations}
         for name in tuple(self._allocated):
-            for slot in rank_allocation.SLOTS:
+            for slot in self._allocations[name].slots:
                 slot = f"{name}/{slot}"
                 self._allocated[slot] = slots[slot]
 
@@ -156,17 +136,9 @@ class AdamWeightDecay:
     ) -> tuple[tf.Tensor, list[tf.Operation]]:
         """Adds up over all devices, clips, and updates every copy alike.
 
-        Called on each device, or on the only one. Every device computes the
-        same update of its own copy, so no variable has to travel.
-
-        Args:
-            loss: float32 [], this device's share.
-            gradients: float32, this device's shares, one for each variable.
-            step: integer [], steps done before; counted up by one.
-
-        Returns:
-            The whole batch's loss, float32 [], and the updates, for graphs to
-            run.
+        Called on each device, or on the only one, with float32 shares of the
+        loss [] and of each gradient, and `step`, integer [], which is counted
+        up. Gives the whole batch's loss, float32 [], and the updates.
         """
         replica = tf.distribute.get_replica_context()
         loss, *gradients = replica.all_reduce(
@@ -189,13 +161,15 @@ class AdamWeightDecay:
             # Everything else of this step reads the step before it is counted.
             with tf.control_dependencies(tf.nest.flatten(updates)):
                 if self._allocations:
-                    found = dict(zip(self._names, gradients))
-                    found = {name: found[name] for name in self._allocations}
+                    by_name = dict(zip(self._names, gradients))
+                    by_name = {
+                        name: by_name[name] for name in self._allocations
+                    }
                     updates.append(
                         on_device(
                             step,
                             self._allocate,
-                            (self._allocated, found, number),
+                            (self._allocated, by_name, number),
                             group=False,
                         )
                     )
@@ -210,8 +184,7 @@ class AdamWeightDecay:
         return loss, replica.merge_call(update, args=arguments)
 
     def _allocate(self, _, variables, gradients, number) -> tf.Operation:
-        """Chooses singular values, over a device's variables by name."""
-        found = rank_allocation.allocate(
+        allocated = allocate(
             self._allocations,
             {n: tf.convert_to_tensor(v) for n, v in variables.items()},
             gradients,
@@ -220,15 +193,30 @@ class AdamWeightDecay:
         )
         assigned = (
             variables[name].assign(value, read_value=False)
-            for name, value in found.items()
+            for name, value in allocated.items()
         )
         return tf.group(*assigned)
+
+
+def allocate(
+    allocations: Mapping[str, Any],
+    values: Mapping[str, tf.Tensor],
+    gradients: Mapping[str, tf.Tensor],
+    step: tf.Tensor,
+    steps: int,
+) -> dict[str, tf.Tensor]:
+    """Gives what `Allocation.choose` does; equal ones share a budget."""
+    chosen: dict[str, tf.Tensor] = {}
+    for allocation in dict.fromkeys(allocations.values()):
+        names = [name for name, one in allocations.items() if one == allocation]
+        chosen.update(allocation.choose(names, values, gradients, step, steps))
+    return chosen
 
 
 def rates_of(
     schedule: Schedule, bias_correction: bool, step: tf.Tensor
 ) -> tuple[tf.Tensor, ...]:
-    """The learning rate of a step, which counts from 1, float32 [].
+    """Gives the learning rate of a step, which counts from 1, float32 [].
 
     With bias correction also `1 - BETA_1^step` and `1 - BETA_2^step`.
     """
@@ -257,23 +245,15 @@ def update_variable(
     learning_rate: Any,
     *corrections: tf.Tensor,
 ) -> tf.Operation:
-    """One step of Adam for one variable and its two slots.
+    """Takes one step of Adam for one variable and its two slots, of its shape.
 
     Uses TensorFlow's fused kernel; with beta powers of 0 it corrects no bias.
     The kernel computes 1 - beta in float32, so `v` is smaller by 1.3e-5 of
     itself. Kingma and Ba add epsilon to the corrected root, so the correction
     scales both rate and epsilon: `(m / c1) / (sqrt(v / c2) + epsilon)` is
-    `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`.
-
-    Args:
-        weight_decay: share of the rate by which the variable shrinks.
-        rate_scale: factor of the rate.
-        variable: float32 [...].
-        m_slot: same shape, average of gradients.
-        v_slot: same shape, average of their squares.
-        gradient: same shape, clipped.
-        learning_rate: of this step.
-        *corrections: none, or c1 and c2 as of `rates_of`.
+    `sqrt(c2) / c1 * m / (sqrt(v) + sqrt(c2) epsilon)`. `weight_decay` is the
+    share of the rate by which the variable shrinks; `corrections` are none, or
+    c1 and c2 of `rates_of`.
     """
     rate, adam_rate, epsilon = _scaled(rate_scale, learning_rate, corrections)
     decayed = []
@@ -308,10 +288,7 @@ def updated(
     learning_rate: tf.Tensor,
     *corrections: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """As `update_variable`, over values: the new value and both averages.
-
-    For XLA's programs, which have no variables outside TensorFlow.
-    """
+    """Gives the new value and both averages, as `update_variable`, for XLA."""
     rate, adam_rate, epsilon = _scaled(rate_scale, learning_rate, corrections)
     # As the fused kernel has them: differences of float32.
     new_m, new_v = (1.0 - tf.constant(beta) for beta in (BETA_1, BETA_2))
@@ -324,7 +301,6 @@ def updated(
 def _scaled(
     rate_scale: float, learning_rate: Any, corrections: Sequence[tf.Tensor]
 ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-    """The rates of the decay and of Adam, and Adam's epsilon."""
     rate = tf.cast(learning_rate, tf.float32)
     if rate_scale != 1.0:
         rate *= rate_scale

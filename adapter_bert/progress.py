@@ -1,8 +1,8 @@
 """Progress of long work: a bar on a terminal, log lines elsewhere, curves.
 
-Curves are TensorBoard's: scalars by step, in a file of events. TensorBoard's
-own writer would make a deleted folder again, report failed writes from another
-thread, and name its files, whose order the curves follow, by the clock.
+Curves are TensorBoard's scalars. Its own writer would make a deleted folder
+again, report failed writes from another thread, and name its files, whose order
+the curves follow, by the clock.
 """
 
 import functools
@@ -30,16 +30,9 @@ LOG_INTERVAL = 10.0
 
 
 class Curves:
-    """A new file of events in a folder, read after all older ones.
-
-    Methods raise `UserError` where the file cannot be written.
-
-    Attributes:
-        path: of the file.
-    """
+    """A new file of events in a folder, read after all older ones."""
 
     def __init__(self, folder: str):
-        """Makes the folder, if need be, and the file."""
         files.prepare_folder(folder)
         # Greater than any older name, even if the clock has gone back.
         there = filter(None, map(EVENT_FILE.fullmatch, files.listed(folder)))
@@ -58,7 +51,6 @@ class Curves:
         self.flush()
 
     def add_scalar(self, name: str, value: float, step: int) -> None:
-        """Adds a point to a curve."""
         metadata = tf.compat.v1.SummaryMetadata(data_class="DATA_CLASS_SCALAR")
         metadata.plugin_data.plugin_name = PLUGIN
         summary = tf.compat.v1.Summary()
@@ -70,12 +62,10 @@ class Curves:
         self._write(step=step, summary=summary)
 
     def flush(self) -> None:
-        """Makes all points visible to other programs."""
         with self._writing():
             self._writer.flush()
 
     def close(self) -> None:
-        """Closes the file."""
         with self._writing():
             self._writer.close()
 
@@ -89,10 +79,7 @@ class Progress:
     """Counts work done, with its rate and the time left."""
 
     def __init__(self, what: str, total: int, unit: str, done: int = 0):
-        """Starts to count a work of `total` units, `done` by other processes.
-
-        `what` names the work, as `train`, `unit` a unit, as `examples`.
-        """
+        """Counts a work of `total` units, `done` by other processes."""
         self._bar = tqdm.tqdm(
             desc=what,
             total=total,
@@ -106,7 +93,6 @@ class Progress:
         self._began = self._logged = time.monotonic()
 
     def update(self, done: int, note: str = "") -> None:
-        """Shows `done` more units, with a note."""
         self._done += done
         if not self._bar.disable:
             if time.time() < self._bar.last_print_t:
@@ -132,15 +118,11 @@ class Progress:
             )
 
     def close(self) -> None:
-        """Ends the bar."""
         self._bar.close()
 
 
 class TrainingProgress:
-    """The progress of a training, and its curves for TensorBoard.
-
-    Writes the scalars `loss`, `learning_rate` and `examples_per_second`.
-    """
+    """Shows a training; with `log_dir` writes its scalars for TensorBoard."""
 
     def __init__(
         self,
@@ -150,15 +132,7 @@ class TrainingProgress:
         log_dir: Optional[str],
         every_steps: int = 10,
     ):
-        """Opens the curves' file.
-
-        Args:
-            schedule: learning rates and the number of steps.
-            first_step: steps that an earlier process did.
-            batch_size: examples of a step.
-            log_dir: folder of the curves, or None for no curves.
-            every_steps: distance of the curves' points, in steps.
-        """
+        """Begins after `first_step`, with a point each `every_steps`."""
         self._schedule, self._batch_size = schedule, batch_size
         self._every_steps = every_steps
         self._curves = Curves(log_dir) if log_dir else None
@@ -174,8 +148,7 @@ class TrainingProgress:
     def update(self, step: int, loss: float, is_timed: bool = True) -> None:
         """Shows that `step` steps are done, and the loss of the last.
 
-        `is_timed` is False for all but the last of several steps that the
-        device reports at once.
+        `is_timed` is False for all but the last of steps reported at once.
         """
         self._progress.update(
             (step - self._step) * self._batch_size, f"loss {loss:.4f}"
@@ -199,7 +172,6 @@ class TrainingProgress:
             self._curves.flush()
 
     def close(self) -> None:
-        """Ends the bar and the curves."""
         self._progress.close()
         if self._curves is not None:
             self._curves.close()

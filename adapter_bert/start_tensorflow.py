@@ -1,12 +1,9 @@
 """Loads TensorFlow, quickly and quietly.
 
-An entry point imports it before whatever else loads TensorFlow. Set
-TF_CPP_MIN_LOG_LEVEL=0 to see TensorFlow's own C++ notices, which would drown a
-program's lines.
-
-Importing TensorFlow takes a third to nearly a half less time without Keras,
-which no model here uses, and without searching for garbage among what is being
-loaded and stays. `tf.keras` is loaded when somebody asks for it.
+An entry point imports it before whatever else loads TensorFlow. Without Keras,
+which is loaded when somebody asks for it, and without searching for garbage,
+it takes a third to nearly a half less time. TF_CPP_MIN_LOG_LEVEL=0 shows
+TensorFlow's own C++ notices.
 """
 
 import contextlib

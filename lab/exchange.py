@@ -44,7 +44,6 @@ from adapter_bert.data.added_tokens import NEW
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.composition import Composition, Union
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
@@ -267,7 +266,7 @@ def random_artifact(
         "base": bert.base.describe(),
         "bert_config": dataclasses.asdict(bert.config),
     }
-    tokens = [f"new{n}" for n in range(count_of(parsed))]
+    tokens = [f"new{n}" for n in range(parsed.new_words)]
     if tokens:
         config["tokenizer"] = {NEW: tokens}
     shapes = {name: value.shape for name, value in values.items()}
@@ -316,7 +315,7 @@ def outputs(
     settings = {"n_best_size": length} if what == QUESTIONS else {}
     task = restore_task(described, settings, artifact.weights.source)
     method = registry.parse(artifact.config["method"])
-    new, words = count_of(method), bert.config.vocab_size
+    new, words = method.new_words, bert.config.vocab_size
     if new:
         ids[:, 1] = words + np.arange(rows) % new
     batch = {**examples, "input_ids": ids, "row": np.arange(rows)}

@@ -9,7 +9,6 @@ from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.methods.base import PARTS
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
@@ -78,7 +77,7 @@ def make_artifact(
             "tokenizer": sources.read_tokenizer(
                 open_init_checkpoint(str(bert)),
                 config,
-                new_tokens=[f"new{n}" for n in range(count_of(kept))],
+                new_tokens=[f"new{n}" for n in range(kept.new_words)],
             ).describe(),
             "bert_config": dataclasses.asdict(config),
             "training": {"max_seq_length": LENGTH},

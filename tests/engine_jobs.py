@@ -9,6 +9,7 @@ import unittest.mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from adapter_bert import optimization
 from adapter_bert.bert import encoder
@@ -31,7 +32,12 @@ from adapter_bert.tasks.tagging_files import split_tag
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.vectors import Vectors, own_layout
-from adapter_bert.training.engines import NO_PAUSE, Course
+from adapter_bert.training.engines import (
+    NO_PAUSE,
+    Course,
+    Hardware,
+    choose_engine,
+)
 from adapter_bert.training.training_step import Job
 
 ESTIMATOR = pytest.mark.skipif(
@@ -194,6 +200,18 @@ def train(
     return seen
 
 
+def new_engine(name="strategy", **hardware):
+    return choose_engine(name)[0](Hardware(**hardware))
+
+
+def train_alike(jobs, rows, tolerance, make_engine=new_engine, **more):
+    """Trains two jobs that come to the same; returns their losses."""
+    losses = [train(make_engine(), job, rows, **more) for job in jobs]
+    assert_allclose(*losses, rtol=0, atol=tolerance)
+    check_equal(*map(trained_values, jobs), tolerance)
+    return losses
+
+
 def predict(engine, job, rows, batch_size):
     """The outputs of a predictor of its own."""
     with engine.predictor(job) as predictor:
@@ -209,20 +227,18 @@ def trained_values(job, step=None):
     return {name: weights.read(name) for name in weights.shapes}
 
 
-def check_gradients(trained, found, expected):
+def check_gradients(trained, slopes, expected):
     """Compares gradients of (name, variable), none of them nothing."""
-    for (name, _), own, other in zip(trained, found, expected):
+    for (name, _), slope, other in zip(trained, slopes, expected):
         other = tf.convert_to_tensor(other).numpy()
         tolerance = 1e-6 * max(1, np.abs(other).max())
-        np.testing.assert_allclose(
-            own, other, rtol=0, atol=tolerance, err_msg=name
-        )
-        assert np.abs(own).max() > 1e-5 or "bias" in name, name
+        assert_allclose(slope, other, rtol=0, atol=tolerance, err_msg=name)
+        assert np.abs(slope).max() > 1e-5 or "bias" in name, name
 
 
 def check_equal(values, expected, tolerance=0.0):
     assert set(values) == set(expected)
     for name, value in expected.items():
-        np.testing.assert_allclose(
+        assert_allclose(
             values[name], value, rtol=0, atol=tolerance, err_msg=name
         )

@@ -72,7 +72,7 @@ def serve(own_tpu, nodes, flavor="Google"):
         nodes: name of a TPU -> what the API says of it, or an HTTP status.
         flavor: the header that tells answers of Google's.
     """
-    known = metadata(own_tpu)
+    values = metadata(own_tpu)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -84,9 +84,9 @@ def serve(own_tpu, nodes, flavor="Google"):
                 self.answer(200, "", "")
             elif path.startswith("/computeMetadata/v1/"):
                 key = path[len("/computeMetadata/v1/") :]
-                kind = "application/json" if "{" in known.get(key, "") else ""
+                kind = "application/json" if "{" in values.get(key, "") else ""
                 self.answer(
-                    200 if key in known else 404, known.get(key, ""), kind
+                    200 if key in values else 404, values.get(key, ""), kind
                 )
             elif path == "/discovery":
                 described = {**DISCOVERY, "rootUrl": f"http://{host}/"}

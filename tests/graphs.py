@@ -47,9 +47,9 @@ def batch(config, rows=3, length=7):
     return [tf.constant(x, tf.int32) for x in (ids, mask, segments)]
 
 
-def small_model(config=None, is_training=True, **given):
+def small_model(config=None, is_training=True, **flags):
     config = config or small_config()
-    return modeling.BertModel(config, is_training, *batch(config), **given)
+    return modeling.BertModel(config, is_training, *batch(config), **flags)
 
 
 def names(variables):

@@ -180,15 +180,15 @@ def accounts():
     """What compilers are asked for; operations of programs with loops."""
     from adapter_bert.accelerators import compilers
 
-    found = {}
+    lines = {}
     with unittest.mock.patch.object(compilers, "_count", lambda *_: (5.0, 7.0)):
         for device in map(find, ("v5e", "h100")):
             for name, texts in TEXTS.items():
                 lowered = Lowered(device, *texts)
                 made = compilers.compile_lowered(lowered, device)
-                told = lowered.options, made.flops, made.moved, made.counter
-                found[f"{device.name}, {name}"] = told
-    return found
+                facts = lowered.options, made.flops, made.moved, made.counter
+                lines[f"{device.name}, {name}"] = facts
+    return lines
 
 
 def main():

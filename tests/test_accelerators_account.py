@@ -32,15 +32,15 @@ def test_outputs_that_overwrite_arguments_take_no_memory():
 
 def test_the_slower_of_products_and_memory_bounds_a_step():
     """394 GFLOP at 197 TFLOP a second are 2 ms, 0.819 GB at 819 GB/s 1 ms."""
-    found = roofline(STEP, DEVICES["v5e"], "bfloat16", 32)
-    assert found["seconds_at_best"] == pytest.approx(2e-3)
-    assert found["examples_per_second_at_best"] == pytest.approx(16000)
-    assert found["bound_by"] == "products"
-    found = roofline(
+    best = roofline(STEP, DEVICES["v5e"], "bfloat16", 32)
+    assert best["seconds_at_best"] == pytest.approx(2e-3)
+    assert best["examples_per_second_at_best"] == pytest.approx(16000)
+    assert best["bound_by"] == "products"
+    best = roofline(
         dataclasses.replace(STEP, moved=819e7), DEVICES["v5e"], "float32", 32
     )
-    assert found["seconds_at_best"] == pytest.approx(1e-2)
-    assert found["bound_by"] == "memory"
+    assert best["seconds_at_best"] == pytest.approx(1e-2)
+    assert best["bound_by"] == "memory"
 
 
 def test_a_gpu_is_slower_in_float32():
@@ -65,10 +65,10 @@ class Compiler:
 
     def __init__(self, fixed, row, refuses_above=float("inf"), bend=0):
         self.fixed, self.row, self.bend = fixed, row, bend
-        self.refuses_above, self.asked = refuses_above, []
+        self.refuses_above, self.tried = refuses_above, []
 
     def __call__(self, rows):
-        self.asked.append(rows)
+        self.tried.append(rows)
         memory = self.fixed + self.row * rows + self.bend * rows**2
         return memory if memory <= self.refuses_above else None
 
@@ -77,32 +77,32 @@ def test_two_compiles_tell_the_largest_batch_and_a_third_confirms_it():
     compiler = Compiler(fixed=1000, row=10)
     assert largest_batch(compiler, 32, 8, 11000) == 976
     # 98% of 11,000 bytes, less 1,000, are 978 rows: 976 by eights.
-    assert compiler.asked == [32, 64, 976]
+    assert compiler.tried == [32, 64, 976]
 
 
 def test_a_batch_that_was_to_fit_and_does_not_is_made_smaller():
     compiler = Compiler(fixed=1000, row=10, bend=0.001)
-    found = largest_batch(compiler, 32, 8, 11000)
-    asked = list(compiler.asked)
-    assert found == max(n for n in asked if compiler(n) <= 11000)
-    assert found % 8 == 0 and 11000 * 0.8 < compiler(found) <= 11000
-    assert len(asked) <= 5
+    largest = largest_batch(compiler, 32, 8, 11000)
+    tried = list(compiler.tried)
+    assert largest == max(n for n in tried if compiler(n) <= 11000)
+    assert largest % 8 == 0 and 11000 * 0.8 < compiler(largest) <= 11000
+    assert len(tried) <= 5
 
 
 @pytest.mark.parametrize("refuses_above", [11000, float("inf")])
 def test_a_run_whose_batch_is_too_large_is_told_a_smaller_one(refuses_above):
     """Whether the compiler refuses, or tells more bytes than there are."""
     compiler = Compiler(1000, 10, refuses_above)
-    found = largest_batch(compiler, 1600, 16, 11000)
-    assert found == 976
-    assert compiler.asked[-1] == 976
+    largest = largest_batch(compiler, 1600, 16, 11000)
+    assert largest == 976
+    assert compiler.tried[-1] == 976
 
 
 def test_a_run_that_nearly_fills_the_memory_is_measured_at_half():
     """Twice the rows are refused, so half of the rows give the slope."""
     compiler = Compiler(1000, 10, refuses_above=11000)
     assert largest_batch(compiler, 640, 8, 11000) == 976
-    assert compiler.asked == [640, 1280, 320, 976]
+    assert compiler.tried == [640, 1280, 320, 976]
 
 
 def test_no_batch_fits_beside_too_large_weights():

@@ -38,7 +38,7 @@ def test_a_host_has_as_many_cores_as_its_topology():
 
 
 @pytest.mark.parametrize(
-    "name, cores, told",
+    "name, cores, words",
     [
         ("v9", 1, "unknown device 'v9'; expected one of v2, v3"),
         ("", 1, "unknown device ''"),
@@ -48,8 +48,8 @@ def test_a_host_has_as_many_cores_as_its_topology():
         ("v5e", -2, "-2 cores"),
     ],
 )
-def test_other_devices_and_numbers_are_refused(name, cores, told):
-    with pytest.raises(UserError, match=re.escape(told)):
+def test_other_devices_and_numbers_are_refused(name, cores, words):
+    with pytest.raises(UserError, match=re.escape(words)):
         devices.find(name, cores)
 
 

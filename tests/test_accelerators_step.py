@@ -18,15 +18,16 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    new_engine,
     train,
     trained_values,
 )
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.accelerators.step import Step
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.optimization import SLOTS, AdamWeightDecay, Schedule
 from adapter_bert.tasks.task_model import narrow_variables
-from adapter_bert.training.engines import Hardware, choose_engine
 
 SCHEDULE = Schedule(1e-3, 10, 1)
 
@@ -64,7 +65,7 @@ def test_shapes_are_those_of_the_values(step, is_training):
     )
     name = "bert/embeddings/word_embeddings"
     expected = job.initial_values[name]()
-    np.testing.assert_allclose(frozen[name], expected, atol=1e-3)
+    assert_allclose(frozen[name], expected, atol=1e-3)
 
 
 def test_more_rows_repeat_the_batch(step):
@@ -75,7 +76,7 @@ def test_more_rows_repeat_the_batch(step):
         assert value.dtype == one.batch[name].dtype
         if name != "row":
             repeated = [*one.batch[name], *one.batch[name]]
-            np.testing.assert_array_equal(value[:16], repeated)
+            assert_array_equal(value[:16], repeated)
     # Places in the batch, which decide the bits of dropout.
     assert more.batch["row"].tolist() == list(range(20))
 
@@ -115,9 +116,7 @@ def test_the_update_is_that_of_the_optimizer(step, bias_correction, method):
     assert set(trained) == set(variables) and set(slots) == set(kept)
     for name, expected in {**variables, **kept}.items():
         value = {**trained, **slots}[name]
-        np.testing.assert_allclose(
-            value, expected, rtol=1e-5, atol=1e-9, err_msg=name
-        )
+        assert_allclose(value, expected, rtol=1e-5, atol=1e-9, err_msg=name)
 
 
 @pytest.fixture(scope="session")
@@ -139,12 +138,12 @@ def jax_folder(tmp_path_factory, tiny_config):
 @pytest.fixture(scope="session")
 def jax_results(jax_folder):
     """The arrays of each case."""
-    found = {}
+    results = {}
     for path in jax_folder.glob("*.npz"):
         with np.load(path) as saved:
-            found[path.stem] = dict(saved)
-    assert set(found) == set(jax_steps.CASES)
-    return found
+            results[path.stem] = dict(saved)
+    assert set(results) == set(jax_steps.CASES)
+    return results
 
 
 @compilers_program.needed
@@ -154,10 +153,10 @@ def test_the_step_is_that_of_both_engines(
     jax_results, tiny_config, tmp_path, case, name
 ):
     """Losses and trained values of ten steps; dropout on, bits alike."""
-    found, of = jax_results[case], jax_steps.CASES[case]
+    results, of = jax_results[case], jax_steps.CASES[case]
     rows, job = make_rows(TASKS[of.task]), of.job(tiny_config, tmp_path)
     losses = train(
-        choose_engine(name)[0](Hardware()),
+        new_engine(name),
         job,
         rows,
         steps=jax_steps.STEPS,
@@ -166,11 +165,11 @@ def test_the_step_is_that_of_both_engines(
     )
     expected = np.array(losses)[:, 1]
     assert len(set(expected)) == jax_steps.STEPS
-    np.testing.assert_allclose(found["losses"], expected, rtol=0, atol=1e-5)
+    assert_allclose(results["losses"], expected, rtol=0, atol=1e-5)
     prefix = "values/"
     values = {
         name.removeprefix(prefix): value
-        for name, value in found.items()
+        for name, value in results.items()
         if name.startswith(prefix)
     }
     saved = trained_values(job)
@@ -215,8 +214,8 @@ def test_frozen_weights_are_arguments_without_a_gradient(
     assert sorted(results) == sorted(["f32", *trained * 3, "i64"])
     # A kernel's gradient is a product of its shape.
     assert kernels and not kernels & set(trained) or case == "full"
-    found = kernels & products_of(program)
-    assert found == (kernels if case == "full" else set())
+    products = kernels & products_of(program)
+    assert products == (kernels if case == "full" else set())
     # No value is written into the program, but equal ones and a few bytes.
     written = re.findall(
         r"stablehlo\.constant dense<[\[\"].* : tensor<((?:\d+x)+)", program
@@ -237,30 +236,30 @@ def test_cores_add_up_the_loss_and_every_gradient(jax_results, tiny_config):
 
 @compilers_program.needed
 @pytest.mark.parametrize(
-    "kind, told",
+    "kind, words",
     [
         ("Filtered", "it has no static shapes; choose another"),
         ("Printed", "XLA has no operation AsString; choose another"),
     ],
 )
-def test_what_xla_cannot_compute_is_refused(jax_folder, kind, told):
+def test_what_xla_cannot_compute_is_refused(jax_folder, kind, words):
     line = (jax_folder / kind).read_text()
     assert line.startswith("the step of houlsby(size=4")
-    assert told in line and len(line) < 200
+    assert words in line and len(line) < 200
 
 
 @compilers_program.needed
 def test_gpus_compile_as_tensorflow_does_and_loops_are_not_counted(jax_folder):
-    found = json.loads((jax_folder / jax_steps.ACCOUNTS).read_text())
+    accounts = json.loads((jax_folder / jax_steps.ACCOUNTS).read_text())
     exact = {"xla_gpu_deterministic_ops": True}
-    told = {
+    expected = {
         "v5e": (None, "the compiler"),
         "h100": (exact, "XLA"),
     }
-    assert len(found) == 2 * len(jax_steps.TEXTS)
-    for device, (options, counter) in told.items():
+    assert len(accounts) == 2 * len(jax_steps.TEXTS)
+    for device, (options, counter) in expected.items():
         for name in jax_steps.TEXTS:
             # JAX cannot read what is compiled for TPUs.
             is_seen = name == "loop" or (device == "h100" and name != "plain")
             counts = (None, None) if is_seen else (5.0, 7.0)
-            assert found[f"{device}, {name}"] == [options, *counts, counter]
+            assert accounts[f"{device}, {name}"] == [options, *counts, counter]

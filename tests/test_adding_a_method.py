@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import ROOT
+from numpy.testing import assert_allclose, assert_array_equal
 from test_method_contract import check_alike
 from tiny_model import TASK, TinyModel
 
@@ -42,7 +43,7 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
     table = task_model.list_parameters(base, method, TASK.build_head)
     assert table.trained_count == 9_216 + 2 * 768 + 2
     tiny = TinyModel(tiny_config, method)
-    plain = TinyModel(tiny_config, parse("head"))
+    plain = TinyModel(tiny_config, "head")
     assert np.array_equal(tiny.logits(), plain.logits())
     before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
     tiny.train_one_step()
@@ -98,12 +99,14 @@ class Lengths(TuningMethod):
     hooks_class = LengthsHooks
 
     def variables(self, config, pooler=True):
-        found = {}
+        declared = {}
         for layer in range(config.num_hidden_layers):
             scope = f"bert/encoder/layer_{layer}/attention/self/query"
             lengths = encoder.OfPretrained(functools.partial(lengths_of, scope))
-            found[f"{scope}/length"] = Declared((config.hidden_size,), lengths)
-        return found
+            declared[f"{scope}/length"] = Declared(
+                (config.hidden_size,), lengths
+            )
+        return declared
 
 
 def lengths_of(scope, read):
@@ -118,7 +121,7 @@ def test_a_method_written_once_is_trained_mixed_and_exported(
     monkeypatch.setitem(METHODS, "lengths", Lengths)
     method = parse("lengths")
     tiny, plain = (TinyModel(tiny_config, m) for m in (method, parse("head")))
-    np.testing.assert_allclose(tiny.logits(), plain.logits(), atol=1e-6)
+    assert_allclose(tiny.logits(), plain.logits(), atol=1e-6)
     before = {n: v.numpy().copy() for n, v in tiny.variables.items()}
     for step in range(2):
         tiny.train_one_step(step)
@@ -129,7 +132,7 @@ def test_a_method_written_once_is_trained_mixed_and_exported(
     first = choose_initial_values(tiny.table.parameters, base, None, seed=0)
     scope = "bert/encoder/layer_1/attention/self/query"
     expected = lengths_of(scope, base.read)
-    np.testing.assert_array_equal(first[f"{scope}/length"](), expected)
+    assert_array_equal(first[f"{scope}/length"](), expected)
     texts = [str(method), "lora(rank=2)"]
     refused, _ = check_alike(tiny_bert, texts, tmp_path)
     assert not refused

@@ -20,7 +20,6 @@ ROOMS = (
     "folder_lock",
     "json_lines",
     "files",
-    "rank_allocation",
     "gradient_registry",
     "optimization",
     "progress",

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import refusals
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,71 +13,78 @@ from adapter_bert.bert.config import BertConfig
 from adapter_bert.errors import UserError
 
 
-def test_gelu_is_googles_or_hugging_faces_as_the_config_says(
-    tmp_path, tiny_config
-):
-    sizes = vars(tiny_config)
-    for extra, expected in (
-        ({}, "gelu"),
-        ({"model_type": "bert"}, "gelu_erf"),
-        ({"model_type": "bert", "hidden_act": "gelu_new"}, "gelu_new"),
-    ):
+@pytest.fixture
+def read(tmp_path, tiny_config):
+    """Reads a file of the tiny config with some changes."""
+
+    def read(change):
         path = tmp_path / "config.json"
-        path.write_text(json.dumps({**sizes, **extra}))
-        config = BertConfig.from_json_file(str(path))
-        assert config.hidden_act == expected
-    x = tf.constant([1.0])
-    # Phi(1) = 0.841345; the approximation is 0.841192.
-    assert abs(functional.activation("gelu_erf")(x)[0] - 0.841345) < 1e-6
-    assert abs(functional.activation("gelu")(x)[0] - 0.841192) < 1e-6
+        path.write_text(json.dumps({**vars(tiny_config), **change}))
+        return BertConfig.from_json_file(str(path))
+
+    return read
 
 
 @pytest.mark.parametrize(
-    "change,words",
+    "change, expected",
     [
-        ({"hidden_size": 0}, "hidden_size is 0"),
-        ({"hidden_size": 16.5}, "hidden_size is 16.5"),
-        ({"hidden_size": True}, "hidden_size is True"),
-        ({"hidden_size": 15}, "not a multiple"),
-        ({"num_hidden_layers": 1001}, "whole number from 1 to 1000$"),
-        ({"vocab_size": 10**7 + 1}, "whole number from 1 to 10000000$"),
-        ({"hidden_act": "sine"}, "unknown activation 'sine'"),
-        ({"hidden_dropout_prob": 1}, "_prob is 1, .* number from 0 to 0.99"),
-        ({"hidden_dropout_prob": 0.995}, "hidden_dropout_prob is 0.995"),
-        ({"hidden_dropout_prob": float("nan")}, "hidden_dropout_prob is nan"),
-        ({"attention_probs_dropout_prob": -0.1}, "_dropout_prob is -0.1"),
-        ({"attention_probs_dropout_prob": "x"}, "attention_probs"),
-        ({"initializer_range": -1}, "initializer_range is -1"),
-        ({"model_type": "mobilebert"}, "model_type is 'mobilebert', but only"),
-        ({"layer_norm_eps": 0}, "layer_norm_eps is 0, expected a number above"),
-        ({"layer_norm_eps": 0.011}, "expected a number above 0, at most 0.01"),
-        ({"layer_norm_eps": "x"}, "layer_norm_eps is 'x'"),
+        ({}, "gelu"),
+        ({"model_type": "bert"}, "gelu_erf"),
+        ({"model_type": "bert", "hidden_act": "gelu_new"}, "gelu_new"),
+    ],
+)
+def test_gelu_is_googles_or_hugging_faces_as_the_config_says(
+    read, change, expected
+):
+    assert read(change).hidden_act == expected
+
+
+def test_both_gelus_are_what_they_are_called():
+    """Phi(1) = 0.841345; the approximation is 0.841192."""
+    for name, value in (("gelu_erf", 0.841345), ("gelu", 0.841192)):
+        activated = functional.activation(name)(tf.constant([1.0]))
+        assert abs(activated[0] - value) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "change, parts",
+    [
+        ({"hidden_size": 0}, ["hidden_size is 0"]),
+        ({"hidden_size": 16.5}, ["hidden_size is 16.5"]),
+        ({"hidden_size": True}, ["hidden_size is True"]),
+        ({"hidden_size": 15}, ["not a multiple"]),
+        ({"num_hidden_layers": 1001}, ["from 1 to 1000"]),
+        ({"vocab_size": 10**7 + 1}, ["from 1 to 10000000"]),
+        ({"hidden_act": "sine"}, ["'sine'"]),
+        ({"hidden_dropout_prob": 1}, ["_prob is 1", "from 0 to 0.99"]),
+        ({"hidden_dropout_prob": 0.995}, ["hidden_dropout_prob is 0.995"]),
+        ({"hidden_dropout_prob": float("nan")}, ["dropout_prob is nan"]),
+        ({"attention_probs_dropout_prob": -0.1}, ["_dropout_prob is -0.1"]),
+        ({"attention_probs_dropout_prob": "x"}, ["attention_probs"]),
+        ({"initializer_range": -1}, ["initializer_range is -1"]),
+        ({"model_type": "mobilebert"}, ["'mobilebert'"]),
+        ({"layer_norm_eps": 0}, ["layer_norm_eps is 0", "above 0"]),
+        ({"layer_norm_eps": 0.011}, ["layer_norm_eps", "at most 0.01"]),
+        ({"layer_norm_eps": "x"}, ["layer_norm_eps is 'x'"]),
         (
             {"model_type": "roberta", "pad_token_id": None},
-            "pad_token_id is None, expected the id",
+            ["pad_token_id is None"],
         ),
         (
             {"model_type": "roberta", "pad_token_id": 31},
-            "first_position is 32, expected a whole number from 0 to 31",
+            ["first_position is 32", "from 0 to 31"],
         ),
-        ({"position_embedding_type": "relative"}, "position_embedding_type"),
-        ({"is_decoder": True}, "is_decoder is True, but only False can be"),
+        ({"position_embedding_type": "x"}, ["position_embedding_type"]),
+        ({"is_decoder": True}, ["is_decoder is True", "False"]),
     ],
 )
-def test_a_config_that_is_not_bert_is_refused(
-    tmp_path, tiny_config, change, words
-):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**vars(tiny_config), **change}))
-    with pytest.raises(UserError, match=words):
-        BertConfig.from_json_file(str(path))
+def test_a_config_that_is_not_bert_is_refused(read, change, parts):
+    refusals.check(lambda: read(change), *parts)
 
 
-def test_null_is_what_is_not_set(tmp_path, tiny_config):
+def test_null_is_what_is_not_set(read, tiny_config):
     unset = {"is_decoder": None, "position_embedding_type": None}
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({**vars(tiny_config), **unset}))
-    assert BertConfig.from_json_file(str(path)) == tiny_config
+    assert read(unset) == tiny_config
 
 
 def test_defaults_are_those_of_bert_base():
@@ -100,8 +108,9 @@ def test_defaults_are_those_of_bert_base():
 def test_a_config_without_a_size_names_it(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"vocab_size": 3, "hidden_size": 4}')
-    with pytest.raises(UserError, match="lacks num_hidden_layers"):
-        BertConfig.from_json_file(str(path))
+    refusals.check(
+        lambda: BertConfig.from_json_file(str(path)), "lacks num_hidden_layers"
+    )
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

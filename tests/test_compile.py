@@ -1,12 +1,15 @@
 """`adapter-bert compile`: refusals, the step that is taken, real compiles."""
 
+import dataclasses
+import functools
 import json
 import os
-import re
+import shutil
 import sys
 import types
 
 import pytest
+import refusals
 from compilers_program import compile_run, environment, needed
 from conftest import ROOT, own_lines, run_command
 
@@ -14,28 +17,25 @@ from adapter_bert import command_line
 from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.commands import compile as program
-from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.newer_stack
+
+
+def as_words(flags):
+    return [f"--{name}={value}" for name, value in flags.items() if value != ""]
 
 
 @pytest.fixture
 def words(tiny_flags):
     """A small run's words; more flags replace some."""
-
-    def make(**more):
-        flags = {**tiny_flags, **more}
-        del flags["cpu_lanes"]
-        given = {name: value for name, value in flags.items() if value != ""}
-        return [f"--{name}={value}" for name, value in given.items()]
-
-    return make
+    del tiny_flags["cpu_lanes"]
+    return lambda **more: as_words({**tiny_flags, **more})
 
 
 def take(words, device="v5e", cores=None, program_name="run_classifier"):
     """The step of a run; needs no compiler."""
-    known = devices.find(device)
-    return program._take(program_name, list(words), known, cores)
+    place = devices.find(device)
+    return program._take(program_name, list(words), place, cores)
 
 
 # The step that is taken
@@ -58,14 +58,14 @@ def test_a_gpu_s_step_is_compiled_by_xla(words):
 
 @pytest.mark.parametrize("device", ["v5e", "h100"])
 def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
-    given = words(
+    flags = words(
         task_name="sts-b",
         data_dir=tiny_glue / "STS-B",
         do_train=False,
         do_predict=True,
         predict_batch_size=8,
     )
-    step = take(given, device, 2)
+    step = take(flags, device, 2)
     assert step.schedule is None
     assert step.cores == 2 and step.rows == 8
     assert step.batch["input_ids"].shape == (8, 24)
@@ -75,51 +75,59 @@ def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
 
 @pytest.mark.parametrize("kind", ["run_squad", "run_tagger", "run_mlm"])
 def test_every_program_has_a_step(
-    squad_flags, ner_flags, tiny_flags, tiny_texts, kind
+    squad_flags, ner_flags, untasked, tiny_texts, kind
 ):
-    flags = {"run_squad": squad_flags, "run_tagger": ner_flags}.get(kind)
-    if flags is None:
-        flags = {**tiny_flags, "train_file": tiny_texts / "train.txt"}
-        del flags["task_name"], flags["data_dir"]
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    step = take(given, "v4", 4, kind)
+    flags = {
+        "run_squad": squad_flags,
+        "run_tagger": ner_flags,
+        "run_mlm": {**untasked, "train_file": tiny_texts / "train.txt"},
+    }[kind]
+    step = take(as_words(flags), "v4", 4, kind)
     assert step.rows == 8 and step.cores == 4 and step.schedule
 
 
-def test_vectors_are_compiled_for_one_core(tiny_flags, tmp_path):
+@pytest.fixture
+def untasked(tiny_flags):
+    del tiny_flags["task_name"], tiny_flags["data_dir"]
+    return tiny_flags
+
+
+def test_vectors_are_compiled_for_one_core(untasked, tmp_path):
     pairs = tmp_path / "pairs.csv"
     rows = (f"cat {n},dog {n}\n" for n in range(8))
     pairs.write_text("text,match\n" + "".join(rows))
-    dev = tmp_path / "dev.csv"
-    dev.write_text(pairs.read_text())
-    flags = {**tiny_flags, "train_file": pairs, "text_b_column": "match"}
-    del flags["task_name"], flags["data_dir"]
-    given = [f"--{name}={value}" for name, value in flags.items()]
-    step = take(given, "v4", None, "run_vectors")
+    words = as_words(
+        {**untasked, "train_file": pairs, "text_b_column": "match"}
+    )
+    step = take(words, "v4", None, "run_vectors")
     assert step.batch["input_ids"].shape == (8, 2, 24) and step.rows == 8
     assert step.schedule and step.batch["text_ids"].shape == (8, 2)
+    dev = shutil.copy(pairs, tmp_path / "dev.csv")
     # Each side has an adapter of its own, and each text says its side.
-    both = take([*given, "--two_adapters=true"], "v4", None, "run_vectors")
+    words.append("--two_adapters=true")
+    both = take(words, "v4", None, "run_vectors")
     assert both.batch["input_ids"].shape == (8, 2, 24)
-    _, trained, _ = both.shapes()
-    assert len(trained) == 2 * len(step.shapes()[1])
-    asked = [*given, "--two_adapters=true", "--do_train=false"]
-    asked += ["--do_eval=true", f"--eval_file={dev}", "--eval_batch_size=8"]
-    texts = take(asked, "v4", None, "run_vectors").batch
+    assert len(both.shapes()[1]) == 2 * len(step.shapes()[1])
+    refusals.check(
+        lambda: take(words, "v4", 2, "run_vectors"), "compares all rows"
+    )
+    words += as_words(
+        dict(do_train=False, do_eval=True, eval_file=dev, eval_batch_size=8)
+    )
+    texts = take(words, "v4", None, "run_vectors").batch
     assert texts["input_ids"].shape == (8, 24)
     assert texts["task_ids"].shape == (8,)
-    with pytest.raises(UserError, match="its loss compares all rows of the"):
-        take(given, "v4", 2, "run_vectors")
 
 
 @pytest.mark.parametrize(
     "device, flag", [("v3", "num_tpu_cores"), ("a100", "num_devices")]
 )
 def test_the_run_may_name_the_cores(words, device, flag):
-    assert take(words(**{flag: 4}), device).cores == 4
-    assert take(words(**{flag: 4}), device, 4).cores == 4
-    with pytest.raises(UserError, match=f"--cores is 2, .* --{flag} is 4"):
-        take(words(**{flag: 4}), device, 2)
+    named = words(**{flag: 4})
+    assert take(named, device).cores == take(named, device, 4).cores == 4
+    refusals.check(
+        lambda: take(named, device, 2), "--cores is 2", f"--{flag} is 4"
+    )
 
 
 def test_auto_is_the_dtype_that_a_run_chooses_there(words):
@@ -131,28 +139,27 @@ def test_auto_is_the_dtype_that_a_run_chooses_there(words):
 
 
 @pytest.mark.parametrize(
-    "more, device, cores, told",
+    "more, device, cores, part",
     [
-        ({"use_tpu": True}, "h100", None, "--use_tpu=true, but h100 is a GPU"),
-        ({"base_dtype": "int8"}, "h100", None, "--base_dtype=int8, but its st"),
-        ({"use_tpu": False}, "v4", None, "--use_tpu=false, but v4 is a TPU"),
-        ({"use_xla": False}, "t4", None, "--use_xla=false, but its step"),
-        ({"engine": "step"}, "v4", None, "unknown engine 'step'"),
-        ({"num_tpu_cores": 9}, "v4", None, "9 cores were asked for"),
-        ({"num_devices": 2}, "v4", None, "--num_devices, but v4 is a TPU"),
-        ({"num_devices": 9}, "l4", None, "9 cores were asked for"),
+        ({"use_tpu": True}, "h100", None, "h100 is a GPU"),
+        ({"base_dtype": "int8"}, "h100", None, "--base_dtype=int8"),
+        ({"use_tpu": False}, "v4", None, "v4 is a TPU"),
+        ({"use_xla": False}, "t4", None, "--use_xla=false"),
+        ({"engine": "step"}, "v4", None, "'step'"),
+        ({"num_tpu_cores": 9}, "v4", None, "9 cores"),
+        ({"num_devices": 2}, "v4", None, "--num_devices"),
+        ({"num_devices": 9}, "l4", None, "9 cores"),
         ({"cache_frozen_layers": True}, "v4", None, "--cache_frozen_layers"),
-        ({"describe": True}, "v4", None, "the run has --describe"),
+        ({"describe": True}, "v4", None, "--describe"),
         ({"train_batch_size": 6}, "v4", 4, "6 is not a multiple of"),
-        ({"train_batch_size": 6}, "h100", 4, "6 cannot be divided evenly"),
+        ({"train_batch_size": 6}, "h100", 4, "6 cannot be divided"),
         ({"do_train": False}, "v4", None, "nothing to do"),
         ({"no_such": 1}, "v4", None, "no_such"),
         ({"init_checkpoint": "/none"}, "v4", None, "/none"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused(words, more, device, cores, told):
-    with pytest.raises(UserError, match=re.escape(told)):
-        take(words(**more), device, cores)
+def test_what_cannot_be_compiled_is_refused(words, more, device, cores, part):
+    refusals.check(lambda: take(words(**more), device, cores), part)
 
 
 # The command
@@ -163,8 +170,8 @@ def main(monkeypatch, tmp_path):
     """Runs the command in this process, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def run(*given):
-        words = ["adapter-bert compile", *map(str, given)]
+    def run(*arguments):
+        words = ["adapter-bert compile", *map(str, arguments)]
         monkeypatch.setattr(sys, "argv", words)
         program.main()
 
@@ -172,24 +179,25 @@ def main(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "given, told",
-    [
-        (["v9", "--", "run_classifier.py"], "unknown device 'v9'; expected"),
-        (["v4", "--cores=8", "--", "run_squad"], "a host with v4 has 4"),
-        (["v4", "--cores=0", "--", "run_squad"], "0 cores"),
-        (["v4"], "the run is missing"),
-        (["v4", "--"], "the run is missing"),
-        (["v4", "--", "train.py"], "unknown program 'train.py'; expected one"),
-        (["v4", "--no_such", "--", "run_mlm"], "unrecognized arguments"),
-        (["--", "run_mlm"], "DEVICE"),
-    ],
+    "command, part",
+    {
+        "v9 -- run_classifier.py": "'v9'",
+        "v4 --cores=8 -- run_squad": "a host with v4 has 4",
+        "v4 --cores=0 -- run_squad": "0 cores",
+        "v4": "the run is missing",
+        "v4 --": "the run is missing",
+        "v4 -- train.py": "'train.py'",
+        "v4 --no_such -- run_mlm": "--no_such",
+        "-- run_mlm": "DEVICE",
+        "v4 --values=seed -- run_mlm": "--program, which is missing",
+        "v4 --record_steps=3 -- run_mlm": "--program, which is missing",
+    }.items(),
 )
 def test_a_wrong_command_is_refused_before_compilers_are_looked_for(
-    main, monkeypatch, given, told
+    main, monkeypatch, command, part
 ):
     monkeypatch.setattr(command_line, "go_on_with", None)
-    with pytest.raises(UserError, match=re.escape(told)):
-        main(*given)
+    refusals.check(lambda: main(*command.split()), part)
 
 
 @pytest.fixture
@@ -206,34 +214,27 @@ def fake_python(folder, output, code=0):
     return path
 
 
+@pytest.mark.parametrize("code", [None, 0, 1])
 def test_without_compilers_it_says_what_to_run(
-    main, without_compilers, monkeypatch, tmp_path
-):
-    missing = tmp_path / "none/python"
-    monkeypatch.setenv(program.PYTHON, str(missing))
-    with pytest.raises(UserError, match=f"no {missing}; run `make compilers`"):
-        main("v4", "--", "run_mlm")
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_an_environment_without_the_compilers_is_not_taken(
     main, without_compilers, monkeypatch, tmp_path, code
 ):
-    """Nor one that cannot be asked."""
-    python = fake_python(tmp_path, "libtpu", code)
+    """Of no environment, one that lacks them, one that cannot be asked."""
+    python, parts = tmp_path / "none/python", ["run `make compilers`"]
+    if code is not None:
+        python = fake_python(tmp_path, "libtpu", code)
+        parts.append("libtpu")
     monkeypatch.setenv(program.PYTHON, str(python))
-    with pytest.raises(UserError, match=f"{python} lacks .*libtpu.*; run"):
-        main("v4", "--", "run_mlm")
+    refusals.check(lambda: main("v4", "--", "run_mlm"), python, *parts)
 
 
 def test_it_goes_on_in_the_compilers_environment(
     main, without_compilers, monkeypatch, tmp_path
 ):
     """With this checkout's package, wherever it was called."""
-    python, found = fake_python(tmp_path, ""), []
+    python, calls = fake_python(tmp_path, ""), []
 
     def execve(*arguments):
-        found.append(arguments)
+        calls.append(arguments)
         raise SystemExit
 
     monkeypatch.setattr(os, "execve", execve)
@@ -241,10 +242,10 @@ def test_it_goes_on_in_the_compilers_environment(
     monkeypatch.setenv("PYTHONPATH", "/other")
     with pytest.raises(SystemExit):
         main("v4", "--fit", "--", "run_mlm", "--seed=3")
-    [(path, command, variables)] = found
+    [(path, command, variables)] = calls
     assert path == command[0] == str(python)
-    own = ["-m", "adapter_bert", "compile", "v4", "--fit", "--"]
-    assert command[1:] == [*own, "run_mlm", "--seed=3"]
+    first = ["-m", "adapter_bert", "compile", "v4", "--fit", "--"]
+    assert command[1:] == [*first, "run_mlm", "--seed=3"]
     assert variables["PYTHONPATH"] == f"{ROOT}{os.pathsep}/other"
     assert variables[program.PYTHON] == str(python)
 
@@ -304,124 +305,125 @@ def compilers(monkeypatch):
     return fake
 
 
-def test_figures_are_printed_and_written(
-    main, compilers, words, tmp_path, capsys
-):
-    path = tmp_path / "made/v4.json"
-    main("v4", f"--json={path}", "--cores=2", "--", "run_classifier", *words())
-    found = json.loads(path.read_text())
-    assert found["compiles"] and found["fits"] and found["reason"] == ""
-    shape = [found[key] for key in ("device", "cores", "rows", "length")]
+@pytest.fixture
+def compiled(main, compilers, words, tmp_path):
+    """Compiles the small run; gives the figures that are written."""
+
+    def run(*arguments, refused=(), **flags):
+        path = tmp_path / "made/figures.json"
+        run = ["--", "run_classifier", *words(**flags)]
+
+        def call():
+            main(*arguments, f"--json={path}", *run)
+
+        if refused:
+            refusals.check(call, *refused)
+        else:
+            call()
+        return json.loads(path.read_text())
+
+    return run
+
+
+def test_figures_are_printed_and_written(compiled, capsys):
+    figures = compiled("v4", "--cores=2")
+    assert figures["compiles"] and figures["fits"] and figures["reason"] == ""
+    shape = [figures[key] for key in ("device", "cores", "rows", "length")]
     assert shape == ["v4", 2, 8, 24]
-    assert found["step"] == "training" and found["dtype"] == "float32"
-    assert found["memory"] == 5 * 10**9
-    assert found["memory_of_core"] == 32 * 2**30
+    assert figures["step"] == "training" and figures["dtype"] == "float32"
+    assert figures["memory"] == 5 * 10**9
+    assert figures["memory_of_core"] == 32 * 2**30
     # Two slots of float32 for each trained value.
-    assert 0 < found["optimizer"] < 2 * found["weights"]
+    assert 0 < figures["optimizer"] < 2 * figures["weights"]
     # 1 TFLOP at 275 TFLOP a second.
-    assert found["seconds_at_best"] == pytest.approx(1 / 275)
-    assert "largest_batch" not in found
-    told = capsys.readouterr().out
-    assert "8 rows of 24 tokens, float32, on 2 cores of v4" in told
-    assert "compiled by        jax 1.2" in told
-    assert "memory of a core   5,000.0 MB of 34,359.7" in told
-    assert "operations         1,000.00 GFLOP (counted by the compiler)" in told
-    assert "3.64 ms a step, 2,200 examples/s, bound by products" in told
+    assert figures["seconds_at_best"] == pytest.approx(1 / 275)
+    assert "largest_batch" not in figures
+    printed = capsys.readouterr().out
+    for part in (
+        "8 rows of 24 tokens, float32, on 2 cores of v4",
+        "jax 1.2",
+        "5,000.0 MB of 34,359.7",
+        "1,000.00 GFLOP (counted by the compiler)",
+        "3.64 ms a step, 2,200 examples/s, bound by products",
+    ):
+        assert part in printed
 
 
-def test_an_equal_step_is_compiled_once(main, compilers, words, tmp_path):
-    for _ in range(2):
-        main("v4", "--", "run_classifier", *words())
+def test_an_equal_step_is_compiled_once(compiled, compilers, tmp_path):
+    compiled("v4")
+    compiled("v4")
     assert compilers.rows == [8]
-    main("v4", "--", "run_classifier", *words(train_batch_size=16))
-    main("v5p", "--", "run_classifier", *words())
+    compiled("v4", train_batch_size=16)
+    compiled("v5p")
     assert compilers.rows == [8, 16, 8]
     assert len(list((tmp_path / "cache/adapter_bert/compiled").iterdir())) == 3
 
 
 @pytest.mark.parametrize("is_room", [True, False])
 def test_a_refusal_is_one_line_and_written_too(
-    main, compilers, words, tmp_path, capsys, is_room
+    compiled, compilers, capsys, is_room
 ):
     """One for want of memory is final, another one is tried again."""
     compilers.refuses_above = 0
     if not is_room:
         compilers.reason = "INTERNAL: no ptxas"
-    path = tmp_path / "v4.json"
     for _ in range(2):
-        with pytest.raises(UserError, match="does not compile: .*: no [a-z]+$"):
-            main("v4", f"--json={path}", "--", "run_classifier", *words())
+        figures = compiled("v4", refused=["does not compile", compilers.reason])
     assert compilers.rows == [8] if is_room else [8, 8]
-    found = json.loads(path.read_text())
-    assert found["reason"] == compilers.reason
-    assert not found["compiles"] and not found["fits"]
+    assert figures["reason"] == compilers.reason
+    assert not figures["compiles"] and not figures["fits"]
     assert "compiles           no: " in capsys.readouterr().out
 
 
-def test_a_step_that_does_not_fit_is_an_error(
-    main, compilers, words, tmp_path, capsys
-):
+def test_a_step_that_does_not_fit_is_an_error(compiled, capsys):
     """The compiler of GPUs takes any size."""
-    path, given = tmp_path / "t4.json", words(train_batch_size=32)
-    with pytest.raises(UserError, match="needs 17000000000 bytes, but a core"):
-        main("t4", f"--json={path}", "--", "run_classifier", *given)
-    found = json.loads(path.read_text())
-    assert found["compiles"] and not found["fits"]
+    refused = ["needs 17000000000 bytes"]
+    figures = compiled("t4", refused=refused, train_batch_size=32)
+    assert figures["compiles"] and not figures["fits"]
     assert "which is too much" in capsys.readouterr().out
 
 
-def test_the_largest_batch_is_searched(
-    main, compilers, words, tmp_path, capsys
-):
+def test_the_largest_batch_is_searched(compiled, compilers, capsys):
     """Of eight rows a core: 0.98 of 16 GB, less 1 GB, are 29.4 rows."""
-    path = tmp_path / "t4.json"
-    main("t4", "--fit", f"--json={path}", "--", "run_classifier", *words())
+    assert compiled("t4", "--fit")["largest_batch"] == 24
     assert compilers.rows == [8, 16, 24]
-    assert json.loads(path.read_text())["largest_batch"] == 24
     assert "largest batch      24 rows" in capsys.readouterr().out
 
 
 def test_what_is_not_counted_is_not_told(
-    main, compilers, words, monkeypatch, capsys
+    compiled, compilers, monkeypatch, capsys
 ):
     make = compilers.compile_lowered
 
     def uncounted(*arguments):
-        made = vars(make(*arguments))
-        return Compiled(**{**made, "flops": None, "moved": None})
+        made = make(*arguments)
+        return dataclasses.replace(made, flops=None, moved=None)
 
     monkeypatch.setattr(compilers, "compile_lowered", uncounted)
-    main("v4", "--", "run_classifier", *words())
-    told = capsys.readouterr().out
-    assert "compiles           yes" in told
-    assert "operations" not in told and "at best" not in told
+    compiled("v4")
+    printed = capsys.readouterr().out
+    assert "compiles           yes" in printed
+    assert "operations" not in printed and "at best" not in printed
 
 
 def test_a_place_that_cannot_be_written_is_told_before_the_work(
     main, compilers, words, tmp_path, monkeypatch
 ):
     (tmp_path / "file").touch()
-    path = tmp_path / "file/v4.json"
-    given = ["v4", f"--json={path}", "--", "run_classifier", *words()]
-    with pytest.raises(UserError, match="file"):
-        main(*given)
-    for flag in ("json", "program"):
-        given[1] = f"--{flag}={tmp_path}"
-        with pytest.raises(UserError, match=f"--{flag} .* is a folder"):
-            main(*given)
-    given[1] = "--json=/dev/null"
-    with pytest.raises(UserError, match="is a pipe or a device"):
-        main(*given)
+
+    def call(*flags):
+        main("v4", *flags, "--", "run_classifier", *words())
+
+    for flag, *parts in (
+        (f"--json={tmp_path}/file/v4.json", "file"),
+        (f"--json={tmp_path}", "--json", "is a folder"),
+        (f"--program={tmp_path}", "--program", "is a folder"),
+        ("--json=/dev/null", "is a pipe or a device"),
+    ):
+        refusals.check(functools.partial(call, flag), *parts)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="file"):
-        main("v4", "--", "run_classifier", *words())
+    refusals.check(call, "file")
     assert compilers.rows == []
-
-
-@pytest.mark.parametrize("word", ["--values=seed", "--record_steps=3"])
-def test_words_about_a_program_need_one(main, compilers, words, word):
-    with pytest.raises(UserError, match="of --program, which is missing"):
-        main("v4", word, "--", "run_classifier", *words())
 
 
 def test_help_needs_neither_tensorflow_nor_jax():
@@ -447,7 +449,7 @@ def test_help_needs_neither_tensorflow_nor_jax():
 @pytest.mark.parametrize("kind", ["training", "prediction"])
 def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     """As a user runs it; a second time the answer is there."""
-    given = words(
+    flags = words(
         task_name="sts-b",
         data_dir=tiny_glue / "STS-B",
         do_train=kind == "training",
@@ -455,38 +457,38 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     )
     path = tmp_path / "found.json"
     command = [device, f"--json={path}", "--cores=2", "--", "run_classifier"]
-    own = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    done = compile_run(*command, *given, env=own)
+    variables = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    done = compile_run(*command, *flags, env=variables)
     assert done.returncode == 0, done.stderr
     first = path.read_bytes()
-    found = json.loads(first)
-    assert found["compiles"] and found["fits"]
-    assert found["step"] == kind and found["cores"] == 2
+    figures = json.loads(first)
+    assert figures["compiles"] and figures["fits"]
+    assert figures["step"] == kind and figures["cores"] == 2
     # A core's part: frozen values are arguments, padded on a TPU.
-    used = found["weights"] + found["optimizer"]
-    assert used <= found["arguments"] < 20 * used
-    assert found["flops"] > 1e5 and found["moved"] > 1e5
+    used = figures["weights"] + figures["optimizer"]
+    assert used <= figures["arguments"] < 20 * used
+    assert figures["flops"] > 1e5 and figures["moved"] > 1e5
     assert f"on 2 cores of {device}" in done.stdout
     [kept] = (tmp_path / "cache/adapter_bert/compiled").iterdir()
     before = kept.stat().st_mtime_ns
-    done = compile_run(*command, *given, env=own)
+    done = compile_run(*command, *flags, env=variables)
     assert done.returncode == 0 and "compiling" not in done.stderr
     assert path.read_bytes() == first and kept.stat().st_mtime_ns == before
     if kind == "prediction":
         # Figures are of one core, which here has half of the rows.
         command[2] = "--cores=1"
-        done = compile_run(*command, *given, env=own)
+        done = compile_run(*command, *flags, env=variables)
         assert done.returncode == 0, done.stderr
         whole = json.loads(path.read_text())
-        assert 1.7 < whole["flops"] / found["flops"] < 2.1
+        assert 1.7 < whole["flops"] / figures["flops"] < 2.1
 
 
 @needed
 def test_a_refusal_is_one_line_from_any_folder(words, tmp_path):
     """The compilers' environment imports this checkout."""
-    given = words(use_tpu=False)
+    flags = words(use_tpu=False)
     done = compile_run(
-        *("v4", "--", "run_classifier", *given),
+        *("v4", "--", "run_classifier", *flags),
         cwd=tmp_path,
         env=environment(),
     )

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert.hooks import Kernel
-from adapter_bert.errors import UserError
 from adapter_bert.methods.base import changed_by
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import WEIGHT_DECAY
@@ -48,17 +49,66 @@ def test_of_two_parts_that_train_the_same_each_is_heard(tiny_config):
     assert recipe.decay_of("bert/embeddings/LayerNorm/beta") == 0
 
 
-@pytest.mark.parametrize("other", ["houlsby", "full", "bitfit", "layernorm"])
-def test_few_changes_are_chosen_where_nobody_else_trains(tiny_config, other):
-    words = f"lt_sft chooses .* but {other} trains"
-    with pytest.raises(UserError, match=words) as caught:
-        parse(f"stack({other}, lt_sft)").check(tiny_config)
-    assert "\n" not in str(caught.value)
+# Virtual tokens of a prompt lie behind a text's last ones.
+BEHIND = "stack({}, {})", "stack({{'a': {}}}, {{'b': stack({})}})"
+NEVER_MET = "no two parts have an adapter"
 
 
-def test_few_changes_may_be_beside_what_is_added(tiny_config):
-    parse("stack(lt_sft, pfeiffer, lora)").check(tiny_config)
-    parse("stack({'a': houlsby}, lt_sft)").check(tiny_config)
+@pytest.mark.parametrize(
+    "text, parts",
+    [
+        *(
+            (
+                f"stack({other}, lt_sft)",
+                ["lt_sft chooses", f"but {other} trains"],
+            )
+            for other in ("houlsby", "full", "bitfit", "layernorm")
+        ),
+        ("average(a, b, scale=0)", ["scale is 0", "positive"]),
+        ("average(a, b, scale=-0.5)", ["scale is -0.5", "positive"]),
+        ("union(lora, {'b': pfeiffer})", ["'b' is no method", "union"]),
+        ("union(pfeiffer(layers='1'), parallel)", ["train the same variable"]),
+        ("stack(a, lora, a)", ["'a' is no name, or is there twice"]),
+        ("stack({'a': lora}, a)", ["'a' is no name, or is there twice"]),
+        ("fusion(sst-2, rte)", ["quotation marks", "stack('sst-2'"]),
+        (f"stack({', '.join(['lora'] * 101)})", ["101 parts", "at most 100"]),
+        ("mam(size=3)", ["mam takes no arguments", "union"]),
+        ("unipelt(size=3)", ["unipelt takes no arguments", "union"]),
+        (
+            "fusion({'a': pfeiffer(layers='0'), 'b': pfeiffer(layers='1')})",
+            ["from layer 0", NEVER_MET],
+        ),
+        (
+            "fusion({'a': pfeiffer(layers='0'), 'b': pfeiffer(layers='0')}, "
+            "first=1, robust=true)",
+            ["from layer 1", NEVER_MET],
+        ),
+        *(
+            (f"average({{'s': stack({{'a': {part}}}, ia3)}})", ["has no mean"])
+            for part in ("prefix(length=3)", "mad_x(4, 4)")
+        ),
+        *(
+            (text.format("loreft(suffix=1)", "prompt"), ["suffix=0"])
+            for text in BEHIND
+        ),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(tiny_config, text, parts):
+    refusals.check(lambda: parse(text).check(tiny_config), *parts)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "stack(lt_sft, pfeiffer, lora)",
+        "stack({'a': houlsby}, lt_sft)",
+        "union(pfeiffer(layers='1'), parallel(layers='0'))",
+        "average({'s': stack({'a': pfeiffer}, pfeiffer), 't': pfeiffer})",
+        *(text.format("loreft", "prompt") for text in BEHIND),
+    ],
+)
+def test_other_parts_do(tiny_config, text):
+    parse(text).check(tiny_config)
 
 
 def test_parts_drop_no_layers_at_random():
@@ -68,9 +118,9 @@ def test_parts_drop_no_layers_at_random():
 
 
 def test_a_trained_adapter_adds_no_penalty(tiny_config):
-    tiny = TinyModel(tiny_config, parse(f"stack({{'f': {FUSION}}}, pfeiffer)"))
+    tiny = TinyModel(tiny_config, f"stack({{'f': {FUSION}}}, pfeiffer)")
     assert tiny.model.bert.hooks.penalty(tiny.context(True)) is None
-    trained = TinyModel(tiny_config, parse(FUSION))
+    trained = TinyModel(tiny_config, FUSION)
     assert trained.model.bert.hooks.penalty(trained.context(True)) is not None
 
 
@@ -80,12 +130,14 @@ def test_a_mean_has_what_the_parts_of_parts_change(tiny_config):
     )
     tiny = TinyModel(tiny_config, method)
     name = "bert/encoder/layer_0/output/dense/bias"
-    found = tiny.variables
-    found["parts.s/parts.n/changes/" + name].assign_add(tf.ones([16]))
-    found["parts.t/changes/" + name].assign_add(2 * tf.ones([16]))
-    value = tiny.model.bert.hooks.parameter(name, found[name], tiny.context())
-    np.testing.assert_allclose(
-        value - found[name], np.full(16, 0.25 + 0.75 * 2), rtol=1e-6
+    variables = tiny.variables
+    variables["parts.s/parts.n/changes/" + name].assign_add(tf.ones([16]))
+    variables["parts.t/changes/" + name].assign_add(2 * tf.ones([16]))
+    value = tiny.model.bert.hooks.parameter(
+        name, variables[name], tiny.context()
+    )
+    assert_allclose(
+        value - variables[name], np.full(16, 0.25 + 0.75 * 2), rtol=1e-6
     )
 
 
@@ -94,7 +146,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     tiny = TinyModel(tiny_config, method)
     name = "bert/encoder/layer_0/output/dense"
     tiny.variables[f"parts.a/{name}/ia3_scale"].assign(5 * tf.ones([32]))
-    found = tiny.model.bert.hooks.project(
+    projected = tiny.model.bert.hooks.project(
         name,
         tf.ones([2, 3, 32]),
         Kernel(lambda x: 2 * x + 1, None),
@@ -102,7 +154,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     )
     # Only `ia3` scales what this kernel reads.
     expected = 0.25 * (2 * 5 + 1) + 0.75 * (2 + 1)
-    np.testing.assert_allclose(found, np.full([2, 3, 32], expected), rtol=1e-6)
+    assert_allclose(projected, np.full([2, 3, 32], expected), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -117,14 +169,10 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
 )
 def test_a_scale_is_for_a_mean_of_one_kind_of_outputs(tiny_config, parts):
     parse(f"average({parts})").check(tiny_config)
-    with pytest.raises(UserError, match="with scale=0.5 the parts are .* all"):
-        parse(f"average({parts}, scale=0.5)").check(tiny_config)
-
-
-@pytest.mark.parametrize("scale", ["0", "-0.5"])
-def test_a_scale_is_positive(scale):
-    with pytest.raises(UserError, match="scale is .*expected a positive num"):
-        parse(f"average(a, b, scale={scale})")
+    refusals.check(
+        lambda: parse(f"average({parts}, scale=0.5)").check(tiny_config),
+        "with scale=0.5",
+    )
 
 
 def test_the_first_part_that_is_trained_says_the_rate():
@@ -140,52 +188,21 @@ def test_parts_of_a_union_do_not_read_one_another(tiny_config):
     rng = np.random.default_rng(5)
     x, f = tf.constant(rng.normal(size=(2, 4, 9, 16)), tf.float32)
     for kind in ("union", "stack"):
-        tiny = TinyModel(tiny_config, parse(f"{kind}({parts})"))
+        tiny = TinyModel(tiny_config, f"{kind}({parts})")
         tiny.shake()
         hooks = tiny.model.bert.hooks
         arguments = 1, "ffn", x, f, lambda h: h, tiny.context()
         alone = [part.before_norm(*arguments) for part in hooks.parts]
         added[kind] = hooks.before_norm(*arguments)
-    np.testing.assert_allclose(added["union"], alone[0] + alone[1], rtol=1e-6)
+    assert_allclose(added["union"], alone[0] + alone[1], rtol=1e-6)
     assert abs(added["stack"] - added["union"]).numpy().max() > 0.1
-
-
-def test_a_union_has_methods_alone():
-    with pytest.raises(UserError, match="'b' is no method; .*as in union"):
-        parse("union(lora, {'b': pfeiffer})")
-
-
-def test_parts_of_a_union_at_one_place_are_refused(tiny_config):
-    method = parse("union(pfeiffer(layers='1'), parallel)")
-    with pytest.raises(UserError, match="two parts would train the same var"):
-        method.check(tiny_config)
-    parse("union(pfeiffer(layers='1'), parallel(layers='0'))").check(
-        tiny_config
-    )
-
-
-@pytest.mark.parametrize("parts", ["{}, {}", "{{'a': {}}}, {{'b': stack({})}}"])
-def test_the_end_of_a_text_is_not_seen_behind_a_prompt(tiny_config, parts):
-    text = f"stack({parts})"
-    parse(text.format("loreft", "prompt")).check(tiny_config)
-    with pytest.raises(UserError, match="expected loreft with suffix=0"):
-        parse(text.format("loreft(suffix=1)", "prompt")).check(tiny_config)
 
 
 @pytest.mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
 def test_a_preset_is_a_union(name, parts):
     method = parse(name)
     assert method.name == "union" and len(method.parts) == parts
-    with pytest.raises(UserError, match=f"{name} takes no arg.*union") as found:
-        parse(f"{name}(size=3)")
-    assert "\n" not in str(found.value)
     assert parse(f"stack({{'a': {name}}}, lora)").parts[0].method == method
-
-
-@pytest.mark.parametrize("text", ["stack(a, lora, a)", "stack({'a': lora}, a)"])
-def test_a_name_is_there_once(text):
-    with pytest.raises(UserError, match="'a' is no name, or is there tw"):
-        parse(text)
 
 
 def test_what_a_part_changes_has_the_name_of_berts_own_within_its_own():
@@ -209,61 +226,36 @@ def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
     x, context = tf.constant(rng.normal(size=(4, 9, 16)), tf.float32), None
     context = tiny.context()
     hooks = tiny.model.bert.hooks
-    found = hooks.before_norm(0, "ffn", x, x, lambda h: h, context)
+    fused = hooks.before_norm(0, "ffn", x, x, lambda h: h, context)
     alone = hooks.parts[0].before_norm(0, "ffn", x, x, lambda h: h, context)
     value = tiny.variables[
         "bert/encoder/layer_0/output/fusion/value/kernel"
     ].numpy()
-    np.testing.assert_allclose(found, alone @ value, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "other, more, first", [(1, "", 0), (0, ", first=1, robust=true", 1)]
-)
-def test_adapters_that_never_meet_are_not_fused(
-    tiny_config, other, more, first
-):
-    """Or only below the first layer that has any."""
-    method = parse(
-        "fusion({'a': pfeiffer(layers='0'), "
-        f"'b': pfeiffer(layers='{other}')}}{more})"
-    )
-    words = f"from layer {first} on no two parts have an adapter at"
-    with pytest.raises(UserError, match=words):
-        method.check(tiny_config)
-
-
-def test_a_stack_has_a_mean_if_its_parts_have(tiny_config):
-    text = "average({{'s': stack({{'a': {}}}, pfeiffer(size=4)), 't': {}}})"
-    one = "pfeiffer(size=4)"
-    parse(text.format(one, one)).check(tiny_config)
-    for part in ("prefix(length=3)", "mad_x(4, 4)"):
-        with pytest.raises(UserError, match="stack, which acts on what has no"):
-            parse(text.format(part, one)).check(tiny_config)
+    assert_allclose(fused, alone @ value, rtol=1e-4, atol=1e-4)
 
 
 def test_the_mean_of_a_stack_with_itself_is_the_stack(tiny_config):
     """Whatever its parts do: add, scale, or change BERT itself."""
     stack = "stack({'a': bitfit, 'b': lora(rank=2)}, pfeiffer(size=4))"
-    alone = TinyModel(tiny_config, parse(f"average({{'s': {stack}}})"))
+    alone = TinyModel(tiny_config, f"average({{'s': {stack}}})")
     alone.shake(frozen=True)
     text = f"average({{'s': {stack}, 't': {stack}}})"
-    both = TinyModel(tiny_config, parse(text))
+    both = TinyModel(tiny_config, text)
     for name, variable in both.variables.items():
         variable.assign(alone.variables[name.replace("parts.t/", "parts.s/")])
-    np.testing.assert_allclose(both.logits(), alone.logits(), atol=1e-5)
+    assert_allclose(both.logits(), alone.logits(), atol=1e-5)
 
 
 def test_each_of_two_loras_acts_on_its_own_kernels(tiny_config):
     """With a scale of its own: the second one's is twice the first one's."""
-    one = TinyModel(tiny_config, parse("lora(rank=2, targets='query,value')"))
+    one = TinyModel(tiny_config, "lora(rank=2, targets='query,value')")
     one.shake()
     text = "stack(lora(2, targets='query'), lora(2, 16, targets='value'))"
-    two = TinyModel(tiny_config, parse(text))
+    two = TinyModel(tiny_config, text)
     for name, variable in two.variables.items():
         half = 0.5 if name.endswith("value/lora_b") else 1.0
         variable.assign(half * one.variables[name])
-    np.testing.assert_allclose(two.logits(), one.logits(), atol=1e-5)
+    assert_allclose(two.logits(), one.logits(), atol=1e-5)
 
 
 def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
@@ -274,9 +266,9 @@ def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
         (f"stack({{'a': {part}}}, pfeiffer(size=4))", True),
         (f"stack({part}, pfeiffer(size=4))", False),
     ):
-        tiny = TinyModel(tiny_config, parse(text))
+        tiny = TinyModel(tiny_config, text)
         tiny.shake(frozen=True)
-        found = [
+        projected = [
             tiny.model.bert.hooks.project(
                 name,
                 tf.ones([2, 3, 16]),
@@ -285,19 +277,7 @@ def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
             )
             for training in (False, True)
         ]
-        assert np.array_equal(*found) == is_same
-
-
-def test_of_parts_there_are_a_hundred_at_most():
-    assert len(parse(f"stack({', '.join(['lora'] * 100)})").parts) == 100
-    with pytest.raises(UserError, match="101 parts, expected at most 100"):
-        parse(f"stack({', '.join(['lora'] * 101)})")
-
-
-def test_names_with_hyphens_want_quotation_marks():
-    with pytest.raises(UserError, match="quotation marks, as in stack.'sst-2'"):
-        parse("fusion(sst-2, rte)")
-    assert parse("fusion('sst-2', rte)").parts[0].name == "sst-2"
+        assert np.array_equal(*projected) == is_same
 
 
 def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
@@ -313,7 +293,7 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
         lambda name: np.zeros(1000, np.float32),
         first.__getitem__,
     )
-    np.testing.assert_array_equal(start["lora/a"], first["lora/a"])
+    assert_array_equal(start["lora/a"], first["lora/a"])
 
 
 @pytest.mark.parametrize(
@@ -323,6 +303,8 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
         "average({'a': bitfit, 'b': layernorm}, weights='1,3')",
         "average({'a': lora(rank=2), 'b': lora(rank=3)}, scale=0.5)",
         "stack('a', {'b': bitfit}, 'c')",
+        f"stack('a', 'b', {', '.join(['lora'] * 98)})",
+        "fusion('a', 'b', 'sst-2')",
     ],
 )
 def test_a_composition_is_read_as_it_is_written(text):

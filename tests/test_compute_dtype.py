@@ -30,9 +30,9 @@ def machine(monkeypatch):
 
 
 def test_both_types_are_measured():
-    found = compute_dtype.rates()
-    assert set(found) == {"float32", "bfloat16"}
-    assert all(rate > 0 for rate in found.values())
+    rates = compute_dtype.rates()
+    assert set(rates) == {"float32", "bfloat16"}
+    assert all(rate > 0 for rate in rates.values())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_auto_is_what_is_faster(machine, ratio, chosen):
 def test_what_is_known_is_not_measured(machine):
     count = machine(3.0)
     assert choose_dtype("float32") == "float32"
-    assert choose_dtype("auto", known="float32") == "float32"
+    assert choose_dtype("auto", begun_with="float32") == "float32"
     assert choose_dtype("auto", use_tpu=True) == "bfloat16"
     assert choose_dtype("bfloat16", use_tpu=True) == "bfloat16"
     assert not count

@@ -46,7 +46,7 @@ def write(folder, **values):
 
 
 @pytest.mark.parametrize(
-    "root, parent, own, cores",
+    "root, parent, quota, cores",
     [
         ("max 100000", "max 100000", "max 100000", 4),
         ("max 100000", "max 100000", "200000 100000", 2),
@@ -59,10 +59,10 @@ def write(folder, **values):
     ],
 )
 def test_quotas_of_a_group_and_its_parents_count(
-    four, tmp_path, root, parent, own, cores
+    four, tmp_path, root, parent, quota, cores
 ):
     mount = tmp_path / "cgroup"
-    for folder, value in (("", root), ("a", parent), ("a/b", own)):
+    for folder, value in (("", root), ("a", parent), ("a/b", quota)):
         write(mount / folder, **({"cpu_max": value} if value else {}))
     proc = processes(
         tmp_path, "0::/a/b\n", [("/", mount, "cgroup2", "nsdelegate")]

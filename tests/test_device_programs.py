@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from compilers_program import LONG, compile_run, needed
 from conftest import ROOT, run_command, run_process
+from numpy.testing import assert_allclose
 
 from lab.trials import tiny_files
 
@@ -29,10 +30,16 @@ ALONE = (
 
 
 @pytest.fixture(scope="module")
+def runner():
+    """What `run_program.py` defines."""
+    return runpy.run_path(str(RUNNER))
+
+
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    found = tmp_path_factory.mktemp("programs")
-    tiny_files.make(found)
-    return found
+    place = tmp_path_factory.mktemp("programs")
+    tiny_files.make(place)
+    return place
 
 
 def run_flags(folder, *more):
@@ -54,19 +61,16 @@ def make_program(path, folder, *more, values="seed", steps=STEPS):
     """Compiles a tiny run for a GPU, and writes its program."""
     words = ("--program", path, f"--values={values}", f"--record_steps={steps}")
     run = ("run_classifier.py", *run_flags(folder, *more))
-    return compile_run("h100", *words, "--", *run)
+    done = compile_run("h100", *words, "--", *run)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 def run_alone(folder, *words, python=compilers_program.PYTHON, device="cpu"):
     """Runs a copy of `run_program.py` as where nothing else is."""
     place = shutil.copy(RUNNER, folder)
     return run_command(
-        python,
-        "-I",
-        "-c",
-        ALONE,
-        place,
-        *words,
+        *(python, "-I", "-c", ALONE, place, *words),
         timeout=LONG,
         env={
             **os.environ,
@@ -74,6 +78,19 @@ def run_alone(folder, *words, python=compilers_program.PYTHON, device="cpu"):
             "CUDA_VISIBLE_DEVICES": "-1",
         },
     )
+
+
+@pytest.fixture
+def record(tmp_path):
+    """Runs programs, which agree; gives what is recorded of them."""
+
+    def run(*words, code=0):
+        results = tmp_path / "results.json"
+        done = run_alone(tmp_path, *words, f"--json={results}")
+        assert done.returncode == code, done.stderr
+        return json.loads(results.read_text())["runs"]
+
+    return run
 
 
 def errors_of(done):
@@ -86,9 +103,8 @@ def errors_of(done):
 @pytest.fixture(scope="module")
 def training(folder):
     path = folder / "training.npz"
-    done = make_program(path, folder, "--do_train=true")
-    assert done.returncode == 0, done.stderr
-    assert f"step {STEPS}/{STEPS}, loss" in done.stderr
+    log = make_program(path, folder, "--do_train=true")
+    assert f"step {STEPS}/{STEPS}, loss" in log
     return path
 
 
@@ -110,43 +126,33 @@ def described(path, **more):
 
 @needed
 class TestTraining:
-    def test_jax_alone_gives_the_cpu_s_record(self, training, tmp_path):
+    def test_jax_alone_gives_the_cpu_s_record(self, training, record):
         assert training.stat().st_size < 200_000
-        results = tmp_path / "results.json"
-        done = run_alone(tmp_path, training, f"--json={results}", "--steps=15")
-        assert done.returncode == 0, done.stderr
-        [run] = json.loads(results.read_text())["runs"]
+        [run] = record(training, "--steps=15")
         assert run["agrees"] and run["device"] == "cpu"
-        losses, told = run["losses"], run["losses_of_cpu"]
-        assert (len(losses), len(told)) == (15, STEPS)
-        np.testing.assert_allclose(losses[:STEPS], told, rtol=0, atol=1e-5)
-        assert np.mean(told[-3:]) < np.mean(told[:3]) - 0.02
+        losses, expected = run["losses"], run["losses_of_cpu"]
+        assert (len(losses), len(expected)) == (15, STEPS)
+        assert_allclose(losses[:STEPS], expected, rtol=0, atol=1e-5)
+        assert np.mean(expected[-3:]) < np.mean(expected[:3]) - 0.02
         assert run["rows_per_second"] == pytest.approx(8 / run["seconds"])
         # Another time, the run of the same program takes its place.
-        assert (
-            run_alone(tmp_path, training, f"--json={results}").returncode == 0
-        )
-        [again] = json.loads(results.read_text())["runs"]
+        [again] = record(training)
         assert again["date"] > run["date"]
 
     @pytest.mark.parametrize("name", ("loss", "values", "norms"))
-    def test_other_numbers_are_told(self, training, tmp_path, name):
+    def test_other_numbers_are_told(self, training, tmp_path, record, name):
         with np.load(training) as saved:
-            loss, kernel = "recorded/loss", "/weights1"
-            [kernel, *_] = [n for n in saved.files if n.endswith(kernel)]
-            changes = {
-                "loss": {loss: saved[loss] + 0.01},
-                "values": {kernel: saved[kernel] + 0.1},
-                "norms": {kernel: saved[kernel].copy()},
-            }
-            # The norm is first.
-            changes["values"][kernel][0] = saved[kernel][0]
-            changes["norms"][kernel][0] += 0.1
-        path = changed(training, tmp_path / "x.npz", **changes[name])
-        results = tmp_path / "x.json"
-        done = run_alone(tmp_path, path, f"--json={results}")
-        assert done.returncode == 1
-        [run] = json.loads(results.read_text())["runs"]
+            loss = saved["recorded/loss"] + 0.01
+            [kernel, *_] = [n for n in saved.files if n.endswith("/weights1")]
+            of_kernel = saved[kernel].copy()
+        # The norm is first.
+        if name == "norms":
+            of_kernel[0] += 0.1
+        else:
+            of_kernel[1:] += 0.1
+        arrays = {"recorded/loss": loss} if name == "loss" else {}
+        arrays = arrays or {kernel: of_kernel}
+        [run] = record(changed(training, tmp_path / "x.npz", **arrays), code=1)
         beyond = {
             key
             for key, value in run["difference"].items()
@@ -154,11 +160,13 @@ class TestTraining:
         }
         assert (run["agrees"], beyond) == (False, {name})
 
-    def test_numbers_that_are_not_finite_do_not_agree(self, training, tmp_path):
+    def test_numbers_that_are_not_finite_do_not_agree(
+        self, training, tmp_path, runner
+    ):
         about = json.loads(described(training).tobytes())
         name = "bert/embeddings/word_embeddings"
         about["frozen"][name]["mean"] = np.nan
-        draw, crc = runpy.run_path(str(RUNNER))["draw"], 0
+        draw, crc = runner["draw"], 0
         for group in ("frozen", "trained"):
             for name, of in about[group].items():
                 crc = zlib.crc32(draw(name, of).tobytes(), crc)
@@ -204,13 +212,12 @@ class TestTraining:
 
     def test_the_same_run_makes_the_same_file(self, training, folder, tmp_path):
         path = tmp_path / "again.npz"
-        done = make_program(path, folder, "--do_train=true")
-        assert done.returncode == 0, done.stderr
+        make_program(path, folder, "--do_train=true")
         assert path.read_bytes() == training.read_bytes()
 
 
 @needed
-def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path):
+def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path, record):
     """A run's own values travel in the file; a prediction has one record."""
     run = tmp_path / "run"
     run_process(
@@ -224,28 +231,18 @@ def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path):
         ("--do_predict=true", narrow, f"--adapter={run / 'adapter'}"),
     ]
     for path, way in zip(paths, ways):
-        done = make_program(path, folder, *way, values="run")
-        assert done.returncode == 0, done.stderr
-    results = tmp_path / "results.json"
-    done = run_alone(tmp_path, *paths, f"--json={results}")
-    assert done.returncode == 0, done.stderr
-    first, second = json.loads(results.read_text())["runs"]
-    assert first["difference"] == {"loss": 0, "values": 0, "norms": 0}
-    assert (second["step"], second["difference"]) == (
-        "prediction",
-        {"values": 0, "norms": 0},
-    )
+        make_program(path, folder, *way, values="run")
+    first, second = record(*paths)
+    same = {"values": 0, "norms": 0}
+    assert first["difference"] == {"loss": 0, **same}
+    assert (second["step"], second["difference"]) == ("prediction", same)
 
 
 @needed
-def test_a_prediction_needs_no_training(folder, tmp_path):
+def test_a_prediction_needs_no_training(folder, tmp_path, record):
     path = tmp_path / "prediction.npz"
-    done = make_program(path, folder, "--do_predict=true")
-    assert done.returncode == 0, done.stderr
-    results = tmp_path / "results.json"
-    done = run_alone(tmp_path, path, f"--json={results}", "--steps=3")
-    assert done.returncode == 0, done.stderr
-    [run] = json.loads(results.read_text())["runs"]
+    make_program(path, folder, "--do_predict=true")
+    [run] = record(path, "--steps=3")
     assert run["step"] == "prediction" and run["agrees"]
     assert run["difference"].keys() == {"values", "norms"}
 
@@ -267,8 +264,8 @@ def test_what_cannot_be_recorded_is_one_line(folder, tmp_path, words, problem):
     path = tmp_path / "program.npz"
     words, _, more = " ".join(words).partition(" -- ")
     run = run_flags(folder, "--do_train=true", *more.split())
-    own = (f"--program={path}", *words.split())
-    done = compile_run("h100", *own, "--", "run_classifier.py", *run)
+    arguments = (f"--program={path}", *words.split())
+    done = compile_run("h100", *arguments, "--", "run_classifier.py", *run)
     [line] = errors_of(done)
     assert problem in line and not path.exists()
 
@@ -327,41 +324,33 @@ RECORD = [5, 3, 4]
         ([1, 2], RECORD, RECORD, None),
     ],
 )
-def test_each_number_must_be_finite(losses, output, recorded, reason):
+def test_each_number_must_be_finite(runner, losses, output, recorded, reason):
     """Python's `max` would skip what is no number, unless it came first."""
-    compare = runpy.run_path(str(RUNNER))["_compare"]
-    found = compare(
+    compared = runner["_compare"](
         {"loss": np.float32([1, 2]), "kernel": np.float32(recorded)},
         losses,
         {"kernel": np.float32(output)},
         {"kernel": np.zeros(2, np.float32)},
     )
-    assert found.get("reason") == reason
+    assert compared.get("reason") == reason
     differences = {"loss": 0, "values": 0, "norms": 0}
-    assert found.get("difference") == (None if reason else differences)
+    assert compared.get("difference") == (None if reason else differences)
 
 
-def test_values_are_drawn_by_the_rule_of_the_file():
+def test_values_are_drawn_by_the_rule_of_the_file(runner):
     """All machines draw these bits, whose CRC-32 the rule gives."""
-    draw = runpy.run_path(str(RUNNER))["draw"]
-    about = {
-        "shape": [200, 300],
-        "dtype": "float32",
-        "mean": 0.5,
-        "deviation": 0.02,
-    }
-    found = draw("bert/pooler/dense/kernel", about)
-    assert found.dtype == np.float32 and found.shape == (200, 300)
-    assert found.mean() == pytest.approx(0.5, abs=5e-4)
-    assert found.std() == pytest.approx(0.02, rel=0.01)
-    assert zlib.crc32(found.tobytes()) == 958126722
-    assert not np.array_equal(draw("other", about), found)
+    draw = runner["draw"]
+    about = dict(shape=[200, 300], dtype="float32", mean=0.5, deviation=0.02)
+    drawn = draw("bert/pooler/dense/kernel", about)
+    assert drawn.dtype == np.float32 and drawn.shape == (200, 300)
+    assert drawn.mean() == pytest.approx(0.5, abs=5e-4)
+    assert drawn.std() == pytest.approx(0.02, rel=0.01)
+    assert zlib.crc32(drawn.tobytes()) == 958126722
+    assert not np.array_equal(draw("other", about), drawn)
 
 
-def test_the_runs_on_a_gpu_are_recorded_and_agree():
-    runs = runpy.run_path(str(RUNNER))["read_runs"](
-        ROOT / "results/device_runs.json"
-    )
+def test_the_runs_on_a_gpu_are_recorded_and_agree(runner):
+    runs = runner["read_runs"](ROOT / "results/device_runs.json")
     ours = [run for run in runs if run["runner"] == "jax"]
     assert ours and all(run["agrees"] for run in ours)
     for run in ours:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 from tiny_model import create_variable
 
 from adapter_bert.bert import encoder
@@ -26,7 +27,7 @@ def test_padding_does_not_change_tokens(bert):
     """So a row gives the same whatever batch it is in."""
     short = encode(bert, [[2, 5, 6, 3]], [[1, 1, 1, 1]])
     padded = encode(bert, [[2, 5, 6, 3, 0, 0]], [[1, 1, 1, 1, 0, 0]])
-    np.testing.assert_allclose(padded[:, :4], short, atol=1e-5)
+    assert_allclose(padded[:, :4], short, atol=1e-5)
 
 
 def test_every_position_is_seen_by_every_other(bert):
@@ -45,5 +46,5 @@ def test_layer_norm_has_mean_zero_and_deviation_one(tiny_config):
     modules = encoder.Modules(tiny_config, values, Hooks())
     x = tf.random.stateless_normal([5, 64], [1, 2]) * 7 + 3
     y = modules.layer_norm("x", x, Context(tf.ones([5, 1], tf.int32))).numpy()
-    np.testing.assert_allclose(y.mean(axis=-1), 0, atol=1e-5)
-    np.testing.assert_allclose(y.std(axis=-1), 1, atol=1e-5)
+    assert_allclose(y.mean(axis=-1), 0, atol=1e-5)
+    assert_allclose(y.std(axis=-1), 1, atol=1e-5)

@@ -19,6 +19,7 @@ from engine_jobs import (
     predict,
     train,
 )
+from numpy.testing import assert_allclose
 
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
@@ -43,7 +44,7 @@ def rows():
 
 
 @pytest.mark.parametrize(
-    "said, is_told",
+    "message, is_told",
     [
         ("Gradient for x:0 is NaN : Tensor had NaN values", True),
         ("Gradient for x:0 is NaN : Tensor had Inf values", True),
@@ -51,10 +52,10 @@ def rows():
     ],
 )
 def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
-    tiny_config, tmp_path, rows, monkeypatch, said, is_told
+    tiny_config, tmp_path, rows, monkeypatch, message, is_told
 ):
     """On a TPU it looks before any hook does."""
-    error = tf.errors.InvalidArgumentError(None, None, said)
+    error = tf.errors.InvalidArgumentError(None, None, message)
     stub = unittest.mock.Mock()
     stub.train.side_effect = error
     monkeypatch.setattr(EstimatorEngine, "_estimator", lambda *_: stub)
@@ -145,7 +146,7 @@ def test_the_best_logits_of_questions_do_not_depend_on_padding(
         assert (other["start_indexes"] < lengths)[real].all()
         for name, values in outputs[0].items():
             shown = real if values.shape[1] == 5 else np.ones((40, 2), bool)
-            np.testing.assert_allclose(
+            assert_allclose(
                 other[name][shown], values[shown], atol=1e-5, err_msg=name
             )
 
@@ -204,7 +205,7 @@ def test_the_training_step_compiled_by_xla_equals_the_plain_one(
     assert abs(plain_loss - xla_loss) < 1e-5
     assert len(plain) == len(job.table.trained)
     for name, value in plain.items():
-        np.testing.assert_allclose(xla[name], value, atol=1e-5, err_msg=name)
+        assert_allclose(xla[name], value, atol=1e-5, err_msg=name)
         assert (value != job.initial_values[name]()).any()
 
 

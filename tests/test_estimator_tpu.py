@@ -2,11 +2,13 @@
 
 import contextlib
 import dataclasses
+import itertools
 import re
 import unittest.mock
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -20,7 +22,6 @@ from engine_jobs import (
 from test_methods import METHOD_TEXTS
 
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.errors import UserError
 from adapter_bert.methods.sparse import Gates
 from adapter_bert.training.engines import Hardware
 from adapter_bert.training.frozen_outputs import KnownOutputs
@@ -62,11 +63,6 @@ class CaptureGraph(v1.train.SessionRunHook):
         raise StopBeforeRunning
 
 
-@pytest.fixture
-def rows():
-    return make_rows(CLASSIFICATION)
-
-
 @contextlib.contextmanager
 def mocked_tpu(cores=CORES, hosts=1):
     """A TPU that TensorFlow believes in until it runs something on it."""
@@ -100,58 +96,36 @@ def tpu_engine():
 def tpu_training_graph(
     config,
     folder,
-    rows,
-    length=LENGTH,
+    rows=None,
     reduce=None,
-    task=CLASSIFICATION,
-    method="houlsby(size=4)",
-    compute_dtype="float32",
     recompute_layers=False,
+    **job,
 ):
     """Builds the training graph for eight cores and returns it."""
     capture = CaptureGraph()
-    patches = [
-        unittest.mock.patch.object(
-            estimator_module, "TrainingHook", lambda *_: capture
-        )
-    ]
-    if reduce is not None:
-        patches.append(
-            unittest.mock.patch.object(v1.tpu, "cross_replica_sum", reduce)
-        )
+    patch = unittest.mock.patch.object
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(tpu_engine())
-        for patch in patches:
-            stack.enter_context(patch)
+        hook = patch(estimator_module, "TrainingHook", lambda *_: capture)
+        stack.enter_context(hook)
+        if reduce is not None:
+            stack.enter_context(patch(v1.tpu, "cross_replica_sum", reduce))
+        job = make_job(config, folder, length=LENGTH, share_layers=False, **job)
+        job = dataclasses.replace(
+            job, for_accelerator=True, recompute_layers=recompute_layers
+        )
+        rows = rows or make_rows(CLASSIFICATION, [9] * 40)
         with pytest.raises(StopBeforeRunning):
-            train(
-                engine,
-                dataclasses.replace(
-                    make_job(
-                        config,
-                        folder,
-                        method,
-                        length=length,
-                        task=task,
-                        share_layers=False,
-                        compute_dtype=compute_dtype,
-                    ),
-                    for_accelerator=True,
-                    recompute_layers=recompute_layers,
-                ),
-                rows,
-                batch_size=16,
-            )
+            train(engine, job, rows, batch_size=16)
     return capture.graph
 
 
-def all_operations(graph):
-    """Operations of a graph and of the functions that it calls."""
+def all_operations(graph, kind):
+    """Operations of a kind, in a graph and the functions that it calls."""
     definition = graph.as_graph_def()
-    nodes = list(definition.node)
-    for function in definition.library.function:
-        nodes += function.node_def
-    return nodes
+    functions = (f.node_def for f in definition.library.function)
+    nodes = itertools.chain(definition.node, *functions)
+    return [node for node in nodes if node.op == kind]
 
 
 # Those that train some of BERT's own variables compute what BERT does.
@@ -178,11 +152,8 @@ def tpu_graph(task, tiny_config, tmp_path_factory):
 @pytest.mark.gate
 @pytest.mark.parametrize("method", [*ONE_TEXT_A_METHOD, Gates()], ids=str)
 def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
-    rows = make_rows(CLASSIFICATION, [9] * 40)
-    graph = tpu_training_graph(tiny_config, tmp_path, rows, method=method)
-    inside = inside_tpu(graph)
-    assert {"MatMul", "CrossReplicaSum"} <= inside
-    assert not inside & REFUSED_OPS
+    graph = tpu_training_graph(tiny_config, tmp_path, method=method)
+    check_inside(graph)
 
 
 @pytest.mark.parametrize(
@@ -193,22 +164,17 @@ def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
         ("full", {"first_position": 2, "relative_attention_num_buckets": 32}),
     ],
 )
-def test_a_tpu_computes_layers_again(tiny_config, tmp_path, rows, method, more):
-    counts, config = [], dataclasses.replace(tiny_config, **more)
-    for recompute_layers in (False, True):
-        folder = tmp_path / str(recompute_layers)
-        folder.mkdir()
-        graph = tpu_training_graph(
-            config,
-            folder,
-            rows,
-            method=method,
-            recompute_layers=recompute_layers,
+def test_a_tpu_computes_layers_again(tiny_config, folders, method, more):
+    config = dataclasses.replace(tiny_config, **more)
+    plain, again = (
+        tpu_training_graph(
+            config, folders(str(again)), method=method, recompute_layers=again
         )
-        inside = inside_tpu(graph)
-        assert "XlaOptimizationBarrier" in inside
-        assert not inside & REFUSED_OPS
-        counts.append(sum(n.op == "MatMul" for n in all_operations(graph)))
+        for again in (False, True)
+    )
+    for graph in (plain, again):
+        check_inside(graph, "XlaOptimizationBarrier")
+    counts = [len(all_operations(graph, "MatMul")) for graph in (plain, again)]
     assert counts[0] < counts[1]
 
 
@@ -218,8 +184,7 @@ def infeed_shapes(graph):
             [d.size for d in shape.dim]
             for shape in node.attr["shapes"].list.shape
         ]
-        for node in all_operations(graph)
-        if node.op == "InfeedDequeueTuple"
+        for node in all_operations(graph, "InfeedDequeueTuple")
     ]
 
 
@@ -241,48 +206,14 @@ def test_a_tpu_is_fed_known_outputs_as_bfloat16(tiny_config, tmp_path):
     """Its infeed does not know the type of their bits."""
     rows = make_rows(CLASSIFICATION, [9] * 40)
     bits = np.zeros((len(rows.tokens), tiny_config.hidden_size), np.uint16)
-    known = KnownOutputs.of(rows, bits, first_token=False)
+    cached = KnownOutputs.of(rows, bits, first_token=False)
     graph = tpu_training_graph(
-        tiny_config, tmp_path, known, method="head", compute_dtype="bfloat16"
+        tiny_config, tmp_path, cached, method="head", compute_dtype="bfloat16"
     )
-    (types,) = [
-        node.attr["dtypes"].list.type
-        for node in all_operations(graph)
-        if node.op == "InfeedDequeueTuple"
-    ]
+    (infeed,) = all_operations(graph, "InfeedDequeueTuple")
+    types = infeed.attr["dtypes"].list.type
     assert tf.bfloat16.as_datatype_enum in types
     assert tf.uint16.as_datatype_enum not in types
-
-
-def test_tpu_graph_is_replicated_over_all_cores(tpu_graph):
-    metadata = [
-        node
-        for node in all_operations(tpu_graph)
-        if node.op == "TPUReplicateMetadata"
-    ]
-    assert {node.attr["num_replicas"].i for node in metadata} == {CORES}
-
-
-def test_tpu_graph_reduces_every_trained_gradient_once(
-    tpu_graph, tiny_config, task
-):
-    job = make_job(tiny_config, "unused", task=task)
-    sums = [n for n in all_operations(tpu_graph) if n.op == "CrossReplicaSum"]
-    # The loss as well.
-    assert len(sums) == len(job.table.trained) + 1
-
-
-def test_tpu_graph_has_slots_of_trained_variables_only(
-    tpu_graph, tiny_config, task
-):
-    names = {n.name for n in tpu_graph.as_graph_def().node}
-    slots = {
-        re.sub("/adam_[mv]$", "", name)
-        for name in names
-        if re.search("/adam_[mv]$", name)
-    }
-    job = make_job(tiny_config, "unused", task=task)
-    assert slots == {p.name for p in job.table.trained}
 
 
 def inside_tpu(graph):
@@ -294,35 +225,47 @@ def inside_tpu(graph):
     return set().union(*(ops for ops in bodies if "InfeedDequeueTuple" in ops))
 
 
-def test_tpu_graph_has_no_refused_operation(tpu_graph):
-    inside = inside_tpu(tpu_graph)
-    assert {"MatMul", "CrossReplicaSum"} <= inside
+def check_inside(graph, *more):
+    inside = inside_tpu(graph)
+    assert {"MatMul", "CrossReplicaSum", *more} <= inside
     assert not inside & REFUSED_OPS
-    kinds = {n.op for n in all_operations(tpu_graph)}
-    assert "VarHandleOp" in kinds and "VariableV2" not in kinds
 
 
-def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path, rows):
+def test_tpu_graph_trains_what_it_should_on_all_cores(
+    tpu_graph, tiny_config, task
+):
+    """One sum of each trained gradient; slots of nothing else."""
+    check_inside(tpu_graph)
+    assert all_operations(tpu_graph, "VarHandleOp")
+    assert not all_operations(tpu_graph, "VariableV2")
+    metadata = all_operations(tpu_graph, "TPUReplicateMetadata")
+    assert {node.attr["num_replicas"].i for node in metadata} == {CORES}
+    trained = {
+        p.name for p in make_job(tiny_config, "", task=task).table.trained
+    }
+    # The loss as well.
+    sums = all_operations(tpu_graph, "CrossReplicaSum")
+    assert len(sums) == len(trained) + 1
+    slots = re.compile("(.*)/adam_[mv]")
+    names = (slots.fullmatch(n.name) for n in tpu_graph.as_graph_def().node)
+    assert trained == {match[1] for match in names if match}
+
+
+def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path):
     """A negative control: shapes must be static."""
     shape = pytest.raises((ValueError, RuntimeError), match="shape")
+    job = make_job(tiny_config, tmp_path, length=None, share_layers=False)
     with tpu_engine() as engine, shape:
-        train(
-            engine,
-            make_job(tiny_config, tmp_path, length=None, share_layers=False),
-            rows,
-            batch_size=16,
-        )
+        train(engine, job, make_rows(CLASSIFICATION), batch_size=16)
 
 
-def test_a_missing_reduction_is_seen(tiny_config, tmp_path, rows):
+def test_a_missing_reduction_is_seen(tiny_config, tmp_path):
     """A negative control: the count of reductions can fail."""
-    graph = tpu_training_graph(
-        tiny_config, tmp_path, rows, reduce=lambda gradient: gradient
-    )
-    assert not [n for n in all_operations(graph) if n.op == "CrossReplicaSum"]
+    graph = tpu_training_graph(tiny_config, tmp_path, reduce=lambda x: x)
+    assert not all_operations(graph, "CrossReplicaSum")
 
 
-def test_a_refused_operation_is_seen(tiny_config, tmp_path, rows):
+def test_a_refused_operation_is_seen(tiny_config, tmp_path):
     """A negative control: the search looks where the TPU computes."""
     convert = Hooks.parameter
 
@@ -330,37 +273,32 @@ def test_a_refused_operation_is_seen(tiny_config, tmp_path, rows):
         return v1.Print(convert(self, name, variable, context), [])
 
     with unittest.mock.patch.object(Hooks, "parameter", convert_and_print):
-        graph = tpu_training_graph(tiny_config, tmp_path, rows)
+        graph = tpu_training_graph(tiny_config, tmp_path)
     assert "Print" in inside_tpu(graph) & REFUSED_OPS
 
 
-def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path, rows):
+def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path):
     """A negative control: references cannot be used inside."""
     create = v1.Variable
 
     def create_reference(*args, **options):
         return create(*args, **{**options, "use_resource": False})
 
-    with (
-        unittest.mock.patch.object(
-            estimator_module.v1, "Variable", create_reference
-        ),
-        pytest.raises((TypeError, SystemError)),
-    ):
-        tpu_training_graph(tiny_config, tmp_path, rows)
+    patch = unittest.mock.patch.object(
+        estimator_module.v1, "Variable", create_reference
+    )
+    with patch, pytest.raises((TypeError, SystemError)):
+        tpu_training_graph(tiny_config, tmp_path)
 
 
 def test_tpu_prediction_graph_has_static_batches_for_each_core(
     tiny_config, tmp_path, task
 ):
     """The graph is whole before a session looks for the TPU in vain."""
-    rows = make_rows(task)
     job = make_job(
         tiny_config, tmp_path, length=LENGTH, task=task, share_layers=False
     )
-    graphs = []
-
-    build = job.build_model
+    graphs, build = [], job.build_model
 
     def build_model(create):
         graphs.append(v1.get_default_graph())
@@ -369,7 +307,7 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
     job = dataclasses.replace(job, build_model=build_model)
     refused = pytest.raises(tf.errors.InvalidArgumentError)
     with tpu_engine() as engine, refused:
-        predict(engine, job, rows, 16)
+        predict(engine, job, make_rows(task), 16)
     graph = graphs[0]
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
@@ -378,28 +316,22 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
     assert shapes == [[2], [2], [2, 1]] + [[2, LENGTH]] * 3
 
 
+def check_devices(**hardware):
+    EstimatorEngine(Hardware(use_tpu=True, **hardware)).check_devices()
+
+
 def test_the_tpu_name_comes_from_the_flag_or_the_environment(monkeypatch):
     monkeypatch.delenv("TPU_NAME", raising=False)
-    with pytest.raises(UserError, match="--tpu_name"):
-        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
+    refusals.check(check_devices, "--tpu_name")
+    refusals.check(lambda: check_devices(tpu_name="local"), "'local'")
+    refusals.check(
+        lambda: check_devices(master="grpc://127.0.0.1:9"),
+        "run on the TPU VM itself",
+    )
     with mocked_tpu():
-        EstimatorEngine(
-            Hardware(use_tpu=True, tpu_name="local")
-        ).check_devices()
+        check_devices(tpu_name="local")
         monkeypatch.setenv("TPU_NAME", "local")
-        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
-    with mocked_tpu(hosts=2), pytest.raises(UserError, match="has 2 hosts"):
-        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
-    with mocked_tpu(cores=4), pytest.raises(UserError, match="has 4 cores"):
-        EstimatorEngine(Hardware(use_tpu=True)).check_devices()
-
-
-def test_no_tpu_is_one_clear_line(monkeypatch):
-    with pytest.raises(UserError, match="'local'"):
-        EstimatorEngine(
-            Hardware(use_tpu=True, tpu_name="local")
-        ).check_devices()
-    with pytest.raises(UserError, match="run on the TPU VM itself"):
-        EstimatorEngine(
-            Hardware(use_tpu=True, master="grpc://127.0.0.1:9")
-        ).check_devices()
+        check_devices()
+    for part, wrong in (("2 hosts", {"hosts": 2}), ("4 cores", {"cores": 4})):
+        with mocked_tpu(**wrong):
+            refusals.check(check_devices, f"has {part}")

@@ -1,5 +1,6 @@
 """The order of things in a run, and what ends one."""
 
+import functools
 import json
 import shutil
 import types
@@ -7,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import refusals
 import safetensors.numpy
 from conftest import (
     SENTENCES,
@@ -20,7 +22,6 @@ from adapter_bert.bert import onednn
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
-from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.custom import custom_task
@@ -50,7 +51,7 @@ def test_known_outputs_are_taken_however_few_there_are(tmp_path):
         Features.from_rows([([1], [0])], {}),
         Schedule(1e-3, 1, 0),
         0,
-        known=few,
+        train=few,
     )
     assert len(few) == 0 and taken[0] is few
 
@@ -104,23 +105,38 @@ def forbid(monkeypatch, owner, name):
     monkeypatch.setattr(owner, name, fail)
 
 
-@pytest.mark.gate
+class Stopped(Exception):
+    """The run has come to its training."""
+
+
+@pytest.fixture
+def stopped(classify, monkeypatch):
+    """Runs as far as the training; gives what it takes."""
+    seen = []
+
+    def stop(*arguments):
+        seen.append(arguments)
+        raise Stopped
+
+    def run(**flags):
+        monkeypatch.setattr(experiment, "_train", stop)
+        with pytest.raises(Stopped):
+            classify(**flags)
+        return seen.pop()
+
+    return run
+
+
 def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
-    classify, short, monkeypatch
+    stopped, short
 ):
-    made = []
-    original = experiment.make_job
-
-    def make_job(*arguments):
-        made.append(original(*arguments))
-        return made[-1]
-
-    monkeypatch.setattr(experiment, "make_job", make_job)
-    classify(**short, compute_dtype="bfloat16", predict_batch_tokens=77)
-    assert made[0].predict_tokens == 77
+    _, _, job, *_ = stopped(
+        **short, compute_dtype="bfloat16", predict_batch_tokens=77
+    )
+    assert job.predict_tokens == 77
     name = "bert/encoder/layer_0/output/dense/kernel"
-    assert made[0].dtype_of(name) == "bfloat16"
-    assert made[0].dtype_of("bert/embeddings/word_embeddings") == "float32"
+    assert job.dtype_of(name) == "bfloat16"
+    assert job.dtype_of("bert/embeddings/word_embeddings") == "float32"
 
 
 # What contradicts the folder's run
@@ -131,36 +147,34 @@ def test_settings_are_compared_before_data_are_read(
     classify, begun, monkeypatch, spoiled
 ):
     forbid(monkeypatch, TextTask, "read")
-    for change, words in (
-        ({"learning_rate": 1e-4}, "training.learning_rate was 0.003, now"),
-        ({"num_train_epochs": 2}, "training.epochs was 1.0, now 2.0"),
-        ({"train_batch_size": 4}, "training.batch_size was 8, now 4"),
-        ({"seed": 9}, "training.seed was 1, now 9"),
-        ({"max_seq_length": 9}, "training.max_seq_length was 24, now 9"),
-        ({"compute_dtype": "bfloat16"}, "training.compute_dtype was"),
-        ({"adapter_size": 8}, "size=4"),
-        ({"text_b_column": "second"}, "task.pairs was False, now True"),
-        ({"init_checkpoint": spoiled("not", 1.0)}, "base.fingerprint was"),
-    ):
-        with pytest.raises(UserError, match="another configuration") as caught:
-            classify(**{**begun, **change})
-        assert words in str(caught.value)
+    for part, change in {
+        "training.learning_rate was 0.003": {"learning_rate": 1e-4},
+        "training.epochs was 1.0": {"num_train_epochs": 2},
+        "training.batch_size was 8": {"train_batch_size": 4},
+        "training.seed was 1": {"seed": 9},
+        "training.max_seq_length was 24": {"max_seq_length": 9},
+        "training.compute_dtype was": {"compute_dtype": "bfloat16"},
+        "size=4": {"adapter_size": 8},
+        "task.pairs was False": {"text_b_column": "second"},
+        "base.fingerprint was": {"init_checkpoint": spoiled("not", 1.0)},
+    }.items():
+        call = functools.partial(classify, **{**begun, **change})
+        refusals.check(call, "another configuration", part)
 
 
 def test_labels_and_checkpoints_are_looked_at_before_texts_are_tokenized(
     classify, begun, tmp_path, monkeypatch
 ):
     forbid(monkeypatch, TextTask, "featurize")
-    folder = tmp_path / "more"
-    folder.mkdir()
-    rows = [*SENTENCES, ("the cat", "no idea")]
-    write_table(folder / "train.tsv", rows)
-    with pytest.raises(UserError, match="task.labels was .*'no idea'"):
-        classify(**{**begun, "data_dir": folder})
+    write_table(tmp_path / "train.tsv", [*SENTENCES, ("the cat", "no idea")])
+    refusals.check(
+        lambda: classify(**{**begun, "data_dir": tmp_path}),
+        "task.labels was",
+        "'no idea'",
+    )
     data = begun["output_dir"] / "model.ckpt-5.data-00000-of-00001"
     data.write_bytes(data.read_bytes()[:2000])
-    with pytest.raises(UserError, match="damaged or incomplete"):
-        classify(**begun)
+    refusals.check(lambda: classify(**begun), "damaged or incomplete")
 
 
 def test_other_data_is_refused_before_training(
@@ -169,25 +183,30 @@ def test_other_data_is_refused_before_training(
     write_table(tmp_path / "train.tsv", SENTENCES * 6)
     begun["data_dir"] = tmp_path
     forbid(monkeypatch, experiment, "_train")
-    with pytest.raises(UserError, match="training.data was"):
-        classify(**begun)
+    refusals.check(lambda: classify(**begun), "training.data was")
 
 
 # What is kept of the data
 
 
-@pytest.mark.gate
-def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
-    tokenize, left = experiment._tokenize, {}
+@pytest.fixture
+def left(monkeypatch):
+    """The rows that are kept of each split."""
+    tokenize, kept = experiment._tokenize, {}
 
     def watched(setup, rows):
-        assert list(rows) == ["train", "dev", "test"]
+        splits = list(rows)
         features = tokenize(setup, rows)
-        assert list(features) == ["train", "dev", "test"]
-        left.update(rows)
+        assert list(features) == splits
+        kept.update(rows)
         return features
 
     monkeypatch.setattr(experiment, "_tokenize", watched)
+    return kept
+
+
+@pytest.mark.gate
+def test_rows_are_let_go_when_they_are_tokenized(classify, short, left):
     classify(**short, do_eval=True, do_predict=True)
     assert list(left) == ["dev", "test"]
     assert left["test"].text_a is None
@@ -196,16 +215,8 @@ def test_rows_are_let_go_when_they_are_tokenized(classify, short, monkeypatch):
 
 
 def test_the_predicted_files_questions_are_kept_alone(
-    answer, squad_flags, monkeypatch
+    answer, squad_flags, left
 ):
-    tokenize, left = experiment._tokenize, {}
-
-    def watched(setup, rows):
-        features = tokenize(setup, rows)
-        left.update(rows)
-        return features
-
-    monkeypatch.setattr(experiment, "_tokenize", watched)
     squad_flags["num_train_epochs"] = 1
     answer(**squad_flags, do_predict=True)
     assert {split: len(rows) for split, rows in left.items()} == {"test": 16}
@@ -226,102 +237,75 @@ def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
     bad = len(SENTENCES) - len(trained)
     # Not even the results of the dev set, which are numbers, are written.
     before = sorted(short["output_dir"].rglob("*"))
-    short["do_train"] = False
-    with pytest.raises(
-        UserError, match=f"^test: .* outputs for {bad} of 8 rows are infinite"
-    ):
-        classify(**short, do_eval=True, do_predict=True)
+    short.update(do_train=False, do_eval=True)
+    refusals.check(
+        lambda: classify(**short, do_predict=True),
+        "test: ",
+        f"outputs for {bad} of 8 rows are infinite",
+    )
     assert sorted(short["output_dir"].rglob("*")) == before
-    classify(**short, do_eval=True)
+    classify(**short)
     content = (short["output_dir"] / "eval_results.json").read_text()
     json.loads(content, parse_constant=pytest.fail)
 
 
 @pytest.mark.gate
 def test_answers_that_are_no_numbers_end_the_run_in_one_line(
-    answer, squad_flags, tmp_path, spoiled, monkeypatch
+    answer, squad_flags, spoiled, monkeypatch
 ):
     squad_flags["num_train_epochs"] = 1
     answer(**squad_flags)
-    base = spoiled("mat", np.nan)
+    base, out = spoiled("mat", np.nan), squad_flags["output_dir"]
     forbid(monkeypatch, Squad, "decode")
     # Which the folder takes for its own.
-    run = json.loads((squad_flags["output_dir"] / "run.json").read_text())
-    known = Base(str(base), run["base"]["fingerprint"])
-    monkeypatch.setattr(
-        "adapter_bert.training.setup.identify", lambda *_: known
-    )
+    run = json.loads((out / "run.json").read_text())
+    bert = Base(str(base), run["base"]["fingerprint"])
+    monkeypatch.setattr("adapter_bert.training.setup.identify", lambda *_: bert)
     squad_flags.update(do_train=False, init_checkpoint=base)
-    with pytest.raises(
-        UserError, match="^test: .* for 4 of 16 rows are infinite"
-    ):
-        answer(**squad_flags, do_predict=True)
-    assert not (squad_flags["output_dir"] / "predictions.json").exists()
+    refusals.check(
+        lambda: answer(**squad_flags, do_predict=True),
+        "test: ",
+        "for 4 of 16 rows are infinite",
+    )
+    assert not (out / "predictions.json").exists()
 
 
-def test_the_flags_of_a_training_reach_it(classify, short, monkeypatch):
+def test_the_flags_of_a_training_reach_it(stopped, short):
     """Else `run.json` would tell of a training that was not made."""
-    seen = []
-
-    class Stopped(Exception):
-        pass
-
-    def stop(engine, setup, job, record, features, schedule, *_):
-        seen.extend((setup, job, schedule))
-        raise Stopped
-
-    monkeypatch.setattr(experiment, "_train", stop)
-    with pytest.raises(Stopped):
-        classify(
-            **short,
-            gradient_accumulation_steps=2,
-            adam_bias_correction=True,
-            use_xla=True,
-            recompute="layers",
-            warmup_proportion=0.4,
-            adapter_init_scale=0.5,
-        )
-    setup, job, schedule = seen
+    _, setup, job, _, _, schedule, *_ = stopped(
+        **short,
+        gradient_accumulation_steps=2,
+        adam_bias_correction=True,
+        use_xla=True,
+        recompute="layers",
+        warmup_proportion=0.4,
+        adapter_init_scale=0.5,
+    )
     assert (job.parts, job.adam_bias_correction) == (2, True)
     assert (job.use_xla, job.length) == (True, 24)
     # There is no accelerator.
     assert (job.recompute_layers, job.for_accelerator) == (True, False)
     assert setup.model.method == parse("houlsby(size=4, init_scale=0.5)")
     # Two of five steps.
-    assert (schedule.num_train_steps, schedule.num_warmup_steps) == (5, 2)
-    assert schedule.learning_rate == short["learning_rate"]
+    assert schedule == Schedule(short["learning_rate"], 5, 2)
 
 
-def test_large_batches_are_divided_and_kernels_chosen(
-    classify, short, monkeypatch
-):
+@pytest.mark.parametrize("xla", [False, True])
+def test_large_batches_are_divided_and_kernels_chosen(stopped, short, xla):
     """By the rows of a part that the flags ask for."""
-    seen = []
-
-    class Stopped(Exception):
-        pass
-
-    def stop(engine, setup, job, *_):
-        seen.append(job)
-        raise Stopped
-
-    monkeypatch.setattr(experiment, "_train", stop)
-    for xla in (False, True):
-        with pytest.raises(Stopped):
-            classify(
-                **{**short, "train_batch_size": 384, "cpu_lanes": 2},
-                gradient_accumulation_steps=2,
-                use_xla=xla,
-            )
-    plain, compiled = seen
-    assert (plain.lanes, plain.parts, compiled.parts) == (2, 2 * 3, 2)
-    assert plain.use_onednn == onednn.is_available("float32")
-    assert not compiled.use_onednn
+    short.update(train_batch_size=384, cpu_lanes=2)
+    _, _, job, *_ = stopped(**short, gradient_accumulation_steps=2, use_xla=xla)
+    assert (job.lanes, job.parts) == (2, 2 if xla else 2 * 3)
+    available = onednn.is_available("float32") and not xla
+    assert job.use_onednn == available
 
 
 def test_layers_are_recomputed_under_a_compiler_alone(classify, short):
-    with pytest.raises(UserError, match="--recompute=layers works under XLA"):
-        classify(**short, recompute="layers")
+    refusals.check(
+        lambda: classify(**short, recompute="layers"),
+        "--recompute=layers",
+        "XLA",
+    )
     assert not short["output_dir"].exists()
 
 
@@ -332,48 +316,33 @@ def test_layers_are_recomputed_under_a_compiler_alone(classify, short):
 )
 def test_no_step_is_lost(rows, steps, warmup):
     how = Training(batch_size=10, epochs=25.0, warmup_proportion=0.29)
-    setup = types.SimpleNamespace(
-        experiment=types.SimpleNamespace(training=how),
-        task=custom_task(),
-        model=types.SimpleNamespace(learning_rate=1.0),
-    )
+    setup = mock.MagicMock(task=custom_task())
+    setup.experiment.training, setup.model.learning_rate = how, 1.0
     features = Features.from_rows([([1], [0])] * rows, {})
-    found = loop.make_schedule(setup, features)
-    assert (found.num_train_steps, found.num_warmup_steps) == (steps, warmup)
+    schedule = loop.make_schedule(setup, features)
+    assert schedule == Schedule(1.0, steps, warmup)
 
 
 def test_rows_that_are_cut_are_counted(classify, short, caplog):
     classify(**{**short, "max_seq_length": 8}, do_eval=True, do_predict=True)
     lengths = [len(text.split()) + 2 for text, _ in SENTENCES]
-    found = {"train": 5, "dev": 1, "test": 1}
-    sizes = {"train": lengths, "dev": lengths, "test": lengths[:7]}
-    for split, times in found.items():
-        found[split] *= sum(length > 8 for length in sizes[split])
-        count = times * len(sizes[split])
-        assert (
-            f"{split}: {found[split]} of {count} examples are cut "
-            "(--max_seq_length)"
-        ) in caplog.text
-    run = json.loads((short["output_dir"] / "run.json").read_text())
-    assert run["cut_rows"] == found
-    adapter = short["output_dir"] / "adapter" / "adapter_config.json"
-    assert "cut_rows" not in json.loads(adapter.read_text())
+    cut = {}
+    for split, times, most in (("train", 5, 8), ("dev", 1, 8), ("test", 1, 7)):
+        cut[split] = times * sum(length > 8 for length in lengths[:most])
+        count = f"{split}: {cut[split]} of {times * most} examples are cut"
+        assert f"{count} (--max_seq_length)" in caplog.text
+    out = short["output_dir"]
+    assert json.loads((out / "run.json").read_text())["cut_rows"] == cut
+    adapter = json.loads((out / "adapter/adapter_config.json").read_text())
+    assert "cut_rows" not in adapter
 
 
 def test_several_workers_do_not_stop_early(classify, short, monkeypatch):
     """The chief alone would know that the training is over."""
-
-    class TwoWorkers:
-        can_pause, shards, workers = True, 1, 2
-
-        def __init__(self, hardware):
-            pass
-
-        def check_devices(self):
-            pass
-
-    monkeypatch.setattr(
-        experiment, "choose_engine", lambda name: (TwoWorkers, "a test")
+    engine = mock.Mock(shards=1, workers=2, __name__="a test")
+    engine.return_value = engine
+    monkeypatch.setattr(experiment, "choose_engine", lambda _: (engine, ""))
+    short.update(do_eval=True, early_stopping=2)
+    refusals.check(
+        lambda: classify(**short), "--early_stopping needs one process"
     )
-    with pytest.raises(UserError, match="--early_stopping needs one process"):
-        classify(**short, do_eval=True, early_stopping=2)

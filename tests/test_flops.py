@@ -19,13 +19,13 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 def computed(graph):
     """The operations that lead to a function's outputs; others never run."""
-    found, waiting = set(), [t.op for t in graph.outputs]
+    ops, waiting = set(), [t.op for t in graph.outputs]
     while waiting:
         op = waiting.pop()
-        if op not in found:
-            found.add(op)
+        if op not in ops:
+            ops.add(op)
             waiting += [t.op for t in op.inputs] + op.control_inputs
-    return found
+    return ops
 
 
 def products(graph):

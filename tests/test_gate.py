@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
-from tiny_model import TinyModel
+from numpy.testing import assert_allclose
+from tiny_model import shaken
 
 from adapter_bert.bert.hooks import Kernel
 from adapter_bert.methods.registry import parse
@@ -14,9 +15,8 @@ MASK = np.array([[1, 1, 1], [1, 0, 0]])
 ATTENTION = "bert/encoder/layer_1/attention/self"
 
 
-def shaken(tiny_config, text):
-    tiny = TinyModel(tiny_config, parse(text))
-    tiny.shake()
+def gated(config, text):
+    tiny = shaken(config, text)
     mask = tf.constant(MASK, tf.int32)
     return tiny, dataclasses.replace(tiny.context(), input_mask=mask)
 
@@ -39,14 +39,14 @@ def openings(tiny, scope, x):
 @pytest.mark.newer_stack
 def test_an_adapters_gate_reads_what_the_adapter_reads(tiny_config, x):
     """The inputs of a parallel adapter, and no padding."""
-    tiny, context = shaken(tiny_config, "parallel(size=4, gating=true)")
+    tiny, context = gated(tiny_config, "parallel(size=4, gating=true)")
     hooks = tiny.model.bert.hooks
     arguments = 1, "ffn", tf.constant(x), tf.constant(2 * x), None, context
     added = hooks.before_norm(*arguments)
     values = dict(hooks.values)
     scope = "bert/encoder/layer_1/output/adapters"
     without = parse("parallel(size=4)").hooks(tiny_config, values)
-    np.testing.assert_allclose(
+    assert_allclose(
         added,
         without.before_norm(*arguments) * openings(tiny, scope, x),
         atol=1e-5,
@@ -55,20 +55,20 @@ def test_an_adapters_gate_reads_what_the_adapter_reads(tiny_config, x):
 
 @pytest.mark.newer_stack
 def test_a_gate_of_lora_takes_the_place_of_its_scale(tiny_config, x):
-    tiny, context = shaken(tiny_config, "lora(rank=2, alpha=64, gating=true)")
+    tiny, context = gated(tiny_config, "lora(rank=2, alpha=64, gating=true)")
     name = f"{ATTENTION}/query"
     dense = Kernel(lambda x: 3 * x, lambda name: None)
-    given = tiny.model.bert.hooks.project(name, tf.constant(x), dense, context)
+    update = tiny.model.bert.hooks.project(name, tf.constant(x), dense, context)
     down, up = (tiny.variables[f"{name}/lora_{f}"].numpy() for f in "ab")
     expected = 3 * x + x @ down @ up * openings(tiny, name, x)
-    np.testing.assert_allclose(given, expected, atol=1e-4)
+    assert_allclose(update, expected, atol=1e-4)
 
 
 @pytest.mark.newer_stack
 @pytest.mark.parametrize("shared", [True, False])
 def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
     text = f"prefix(2, false, gating=true, shared_gating={shared})"
-    tiny, context = shaken(tiny_config, text)
+    tiny, context = gated(tiny_config, text)
     context = dataclasses.replace(context, layer_input=tf.constant(x))
     tokens, bias = tf.zeros([2, 2, 3, 8]), tf.zeros([2, 1, 1, 3])
     key, value, _ = tiny.model.bert.hooks.key_value(
@@ -76,24 +76,24 @@ def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
     )
     gates = openings(tiny, f"{ATTENTION}/prefix", x)
     assert gates.shape == (2, 1, 1 if shared else 2)
-    for given, part, opened in (
+    for lengthened, part, opened in (
         (key, "key", gates[..., 0]),
         (value, "value", gates[..., -1]),
     ):
         prefix = tiny.variables[f"{ATTENTION}/prefix/{part}"].numpy()
         by_heads = prefix.reshape(2, 2, 8).transpose(1, 0, 2)
-        np.testing.assert_allclose(
-            given[:, :, :2],
+        assert_allclose(
+            lengthened[:, :, :2],
             by_heads * opened[:, :, np.newaxis, np.newaxis],
             atol=1e-6,
         )
-        assert not np.any(given[:, :, 2:])
+        assert not np.any(lengthened[:, :, 2:])
 
 
 @pytest.mark.older_stack
 def test_a_row_without_tokens_gets_nothing(tiny_config, x):
     """Rows that fill up a batch are no numbers that spoil it."""
-    tiny, context = shaken(tiny_config, "parallel(size=4, gating=true)")
+    tiny, context = gated(tiny_config, "parallel(size=4, gating=true)")
     context = dataclasses.replace(context, input_mask=tf.zeros([2, 3]))
     x = tf.constant(x)
     assert not np.any(

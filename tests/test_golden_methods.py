@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import below
 from adapter_bert.methods.registry import parse
 
 CONFIG = encoder.BertConfig(

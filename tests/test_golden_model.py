@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert import optimization
 from adapter_bert.bert import encoder
@@ -98,7 +99,7 @@ def test_golden_forward_pass(folder):
     inputs = set(recorded.features)
     assert set(computed) == set(recorded.arrays.files) - inputs
     for name, value in computed.items():
-        np.testing.assert_allclose(
+        assert_allclose(
             value, recorded.arrays[name], rtol=0, atol=1e-5, err_msg=name
         )
 
@@ -144,12 +145,10 @@ def test_golden_twenty_optimizer_steps(folder):
         if after.exists():
             expected = np.load(after)
             for name, variable in recorded.trained:
-                np.testing.assert_allclose(
+                assert_allclose(
                     variable, expected[name], rtol=0, atol=1e-4, err_msg=name
                 )
-    np.testing.assert_allclose(
-        losses, recorded.training["losses"], rtol=0, atol=1e-4
-    )
+    assert_allclose(losses, recorded.training["losses"], rtol=0, atol=1e-4)
 
 
 def test_golden_trained_checkpoint(folder):
@@ -157,6 +156,6 @@ def test_golden_trained_checkpoint(folder):
     recorded = Recorded(folder, "model.ckpt-20")
     expected = np.load(folder / "after_20.npz")
     for name, variable in recorded.trained:
-        np.testing.assert_array_equal(variable, expected[name])
+        assert_array_equal(variable, expected[name])
     # The last step's learning rate is zero.
     assert abs(recorded.loss() - recorded.training["losses"][-1]) < 1e-5

@@ -5,6 +5,7 @@ import gc
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from adapter_bert.bert import functional
 from adapter_bert.bert import gradients as saved_gradients
@@ -47,6 +48,15 @@ def gradients(function, arguments, sources):
     return [output, *tape.gradient(loss, watched)]
 
 
+def cut_in_two(function, arguments, sources):
+    return differentiable(function, [spec_of(x) for x in arguments], sources)
+
+
+def check_close(values, expected, atol=1e-5):
+    for one, other in zip(values, expected):
+        assert_allclose(one, other, rtol=1e-5, atol=atol)
+
+
 @pytest.mark.newer_stack
 @pytest.mark.parametrize("number", [2, 3])
 @pytest.mark.parametrize("sources", [[0], [2], [0, 1, 2]])
@@ -55,21 +65,20 @@ def test_values_and_gradients_are_those_of_the_function(
     arguments, number, sources, is_graph
 ):
     arguments[4] = tf.constant(number)
-    cut = differentiable(layer, [spec_of(x) for x in arguments], sources)
+    cut = cut_in_two(layer, arguments, sources)
     expected = gradients(layer, arguments, sources)
     compute = gradients
     if is_graph:
         compute = tf.function(gradients, autograph=False)
     actual = compute(cut, arguments, sources)
     assert len(actual) == 1 + len(sources)
-    for one, other in zip(actual, expected):
-        # Gradients are as large as a thousand.
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-3)
+    # Gradients are as large as a thousand.
+    check_close(actual, expected, atol=1e-3)
 
 
 def test_called_for_several_layers_each_keeps_its_own(arguments):
     """As a model does, on what the layer before has given."""
-    cut = differentiable(layer, [spec_of(x) for x in arguments], [0, 2])
+    cut = cut_in_two(layer, arguments, [0, 2])
 
     def twice(function):
         def run(x, *others):
@@ -79,8 +88,7 @@ def test_called_for_several_layers_each_keeps_its_own(arguments):
 
         return tf.function(gradients, autograph=False)(run, arguments, [0, 2])
 
-    for one, other in zip(twice(cut), twice(layer)):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    check_close(twice(cut), twice(layer))
 
 
 def test_in_a_graph_of_tensorflow_1(arguments):
@@ -88,12 +96,11 @@ def test_in_a_graph_of_tensorflow_1(arguments):
     expected = gradients(layer, arguments, [0, 2])
     with tf.Graph().as_default():
         again = [tf.constant(x) for x in values]
-        cut = differentiable(layer, [spec_of(x) for x in again], [0, 2])
-        found = gradients(cut, again, [0, 2])
+        cut = cut_in_two(layer, again, [0, 2])
+        slopes = gradients(cut, again, [0, 2])
         with tf.compat.v1.Session() as session:
-            found = session.run(found)
-    for one, other in zip(found, expected):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+            slopes = session.run(slopes)
+    check_close(slopes, expected)
 
 
 def kept_by(function, arguments, sources):
@@ -119,13 +126,15 @@ def test_what_nobody_reads_is_not_kept(arguments):
 
 def test_what_does_not_matter_has_no_gradient_and_keeps_nothing(arguments):
     x, kernel, _ = arguments[:3]
-    specs = [spec_of(x), spec_of(kernel)]
-    cut = differentiable(lambda x, kernel: tf.square(x), specs, [0, 1])
+
+    def square(x, kernel):
+        return tf.square(x)
+
+    cut = cut_in_two(square, [x, kernel], [0, 1])
     _, of_x, of_kernel = gradients(cut, [x, kernel], [0, 1])
-    np.testing.assert_allclose(of_x, 6 * x**5, rtol=1e-5)
+    assert_allclose(of_x, 6 * x**5, rtol=1e-5)
     assert of_kernel is None
-    kept = kept_by(lambda x, kernel: tf.square(x), [x, kernel], [0, 1])
-    assert kept == ([], [0])
+    assert kept_by(square, [x, kernel], [0, 1]) == ([], [0])
 
 
 def test_functions_that_it_calls_outlive_the_tracing():
@@ -138,8 +147,8 @@ def test_functions_that_it_calls_outlive_the_tracing():
     cut = differentiable(branch, [spec_of(x)], [0])
     gc.collect()
     output, of_x = gradients(cut, [x], [0])
-    np.testing.assert_allclose(output, np.sin(x), rtol=1e-6)
-    np.testing.assert_allclose(of_x, 3 * np.sin(x) ** 2 * np.cos(x), rtol=1e-5)
+    assert_allclose(output, np.sin(x), rtol=1e-6)
+    assert_allclose(of_x, 3 * np.sin(x) ** 2 * np.cos(x), rtol=1e-5)
 
 
 def test_what_does_more_than_compute_is_refused():
@@ -159,21 +168,21 @@ def test_checks_of_numbers_are_no_effect(arguments):
 
     tf.debugging.enable_check_numerics()
     try:
-        cut = differentiable(branched, [spec_of(x) for x in arguments], [0])
+        cut = cut_in_two(branched, arguments, [0])
         output, _ = gradients(cut, arguments, [0])
     finally:
         tf.debugging.disable_check_numerics()
-    np.testing.assert_allclose(output, branched(*arguments), rtol=1e-5)
+    assert_allclose(output, branched(*arguments), rtol=1e-5)
 
 
 def test_without_sources_there_is_no_backward_pass(arguments):
-    cut = differentiable(layer, [spec_of(x) for x in arguments], [])
-    np.testing.assert_allclose(cut(*arguments), layer(*arguments), rtol=1e-5)
+    cut = cut_in_two(layer, arguments, [])
+    assert_allclose(cut(*arguments), layer(*arguments), rtol=1e-5)
 
 
 def test_no_gradient_but_its_own_is_made(arguments):
     """TensorFlow would make one of a function that it differentiates."""
-    cut = differentiable(layer, [spec_of(x) for x in arguments], [0, 2])
+    cut = cut_in_two(layer, arguments, [0, 2])
 
     @tf.function(autograph=False)
     def compute():
@@ -186,7 +195,7 @@ def test_no_gradient_but_its_own_is_made(arguments):
 
 def test_all_calls_in_a_graph_are_of_one_function(arguments):
     """TensorFlow would else put a copy of it at the place of each call."""
-    cut = differentiable(layer, [spec_of(x) for x in arguments], [])
+    cut = cut_in_two(layer, arguments, [])
     graph = tf.function(
         lambda x: cut(cut(x, *arguments[1:]), *arguments[1:]), autograph=False
     ).get_concrete_function(spec_of(arguments[0]))

@@ -6,14 +6,15 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
+from numpy.testing import assert_allclose, assert_array_equal
 from task_files import PROPERTY
 from test_masked_lm import expected_logits, random_head
-from tiny_model import TASK, TinyModel
+from tiny_model import TASK, TinyModel, table_of
 
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.errors import UserError
 from adapter_bert.methods.base import normal
 from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.invertible import SCOPE, InvertibleAdapter
@@ -74,9 +75,9 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     x = draw(seed, *shape, 2 * half)
     there = adapter(tf.constant(x))
     assert there.shape == x.shape
-    np.testing.assert_allclose(adapter.inverse(there), x, atol=1e-5, rtol=1e-5)
+    assert_allclose(adapter.inverse(there), x, atol=1e-5, rtol=1e-5)
     back = adapter.inverse(tf.constant(x))
-    np.testing.assert_allclose(adapter(back), x, atol=1e-5, rtol=1e-5)
+    assert_allclose(adapter(back), x, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.gate
@@ -95,7 +96,7 @@ def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
         back = tf.reduce_sum(weights * adapter.inverse(adapter(x)))
         there = tf.reduce_sum(weights * adapter(x))
         inverse = tf.reduce_sum(weights * adapter.inverse(x))
-    np.testing.assert_allclose(tape.gradient(back, x), weights, atol=1e-4)
+    assert_allclose(tape.gradient(back, x), weights, atol=1e-4)
     biases = [parts_of(subnet)[1][1] for subnet in (adapter.f, adapter.g)]
     for target in (there, inverse):
         for gradient in tape.gradient(target, biases):
@@ -116,7 +117,7 @@ def test_it_computes_the_papers_formula():
     y1 = x1 + subnet(adapter.f, x2)
     y2 = x2 + subnet(adapter.g, y1)
     expected = np.concatenate([y1, y2], axis=-1)
-    np.testing.assert_allclose(adapter(tf.constant(x)), expected, atol=1e-5)
+    assert_allclose(adapter(tf.constant(x)), expected, atol=1e-5)
     assert abs(expected - x).mean() > 0.1
 
 
@@ -127,7 +128,7 @@ def test_bfloat16_undoes_what_it_has_done():
     back = adapter.inverse(there)
     assert there.dtype == back.dtype == tf.bfloat16
     assert abs(tf.cast(there, tf.float32) - x).numpy().max() > 0.1
-    np.testing.assert_allclose(tf.cast(back, tf.float32), x, atol=0.03)
+    assert_allclose(tf.cast(back, tf.float32), x, atol=0.03)
 
 
 # In BERT
@@ -135,10 +136,9 @@ def test_bfloat16_undoes_what_it_has_done():
 
 def moved(config, task=TASK):
     """MAD-X with values far from those at the start, by name."""
-    table = task_model.list_parameters(config, parse(TEXT), task.build_head)
     return {
         p.name: draw(number, *p.shape) * 0.3
-        for number, p in enumerate(table.parameters)
+        for number, p in enumerate(table_of(config, TEXT, task).parameters)
     }
 
 
@@ -146,15 +146,15 @@ def test_the_first_layer_reads_what_the_adapter_makes(tiny_config):
     values = moved(tiny_config)
     values = {name: tf.Variable(x) for name, x in values.items()}
     hooks = parse(TEXT).hooks(tiny_config, values)
-    found, plain = (
+    adapted, plain = (
         encoder.Bert(tiny_config, values, h) for h in (hooks, Hooks())
     )
     ids = tf.constant([[2, 5, 6, 3]])
     context = Context(tf.ones_like(ids))
-    outputs = [b(ids, tf.zeros_like(ids), context) for b in (found, plain)]
+    outputs = [b(ids, tf.zeros_like(ids), context) for b in (adapted, plain)]
     expected = hooks.invertible(outputs[1].embedding_output)
-    np.testing.assert_array_equal(outputs[0].embedding_output, expected)
-    np.testing.assert_allclose(
+    assert_array_equal(outputs[0].embedding_output, expected)
+    assert_allclose(
         hooks.invertible.inverse(outputs[0].embedding_output),
         outputs[1].embedding_output,
         atol=1e-5,
@@ -174,7 +174,7 @@ def test_the_inverse_comes_before_the_vocabulary(tiny_config):
     )
     hidden, places = draw(7, 2, 5, 16), np.array([[0, 3], [4, 1]])
     context = Context(tf.ones([2, 5], tf.int32))
-    found = model.head(
+    outputs = model.head(
         model.bert, tf.constant(hidden), context, tf.constant(places), places
     )["logits"]
     read = np.take_along_axis(hidden, places[..., np.newaxis], axis=1)
@@ -190,7 +190,7 @@ def test_the_inverse_comes_before_the_vocabulary(tiny_config):
         tf.constant(transformed, tf.float32)
     )
     expected = turned.numpy() @ values[WORD_EMBEDDINGS].T + bias
-    np.testing.assert_allclose(found, expected, atol=2e-5)
+    assert_allclose(outputs, expected, atol=2e-5)
     plain = expected_logits(read, values)
     assert abs(plain - expected).max() > 0.1
 
@@ -205,14 +205,14 @@ def gradients(config, task, features):
     seed = tf.constant([1, 2])
     context = Context(features["input_mask"], True, seed, step_seed=seed)
     with tf.GradientTape() as tape:
-        found = model(features, context)
-        loss = tf.reduce_mean(model.head.loss(found, features))
+        predictions = model(features, context)
+        loss = tf.reduce_mean(model.head.loss(predictions, features))
     return tape.gradient(loss, variables)
 
 
 def test_every_task_moves_the_invertible_adapter(tiny_config):
     """Classification too, which reads no vocabulary."""
-    features = TinyModel(tiny_config, parse("head")).features
+    features = TinyModel(tiny_config, "head").features
     ids = features["input_ids"]
     masked = {
         **features,
@@ -222,14 +222,13 @@ def test_every_task_moves_the_invertible_adapter(tiny_config):
     }
     scope = f"{SCOPE}/"
     for task, batch in ((TASK, features), (MASKED_LM, masked)):
-        found = gradients(tiny_config, task, batch)
-        own = {n: g for n, g in found.items() if n.startswith(scope)}
-        assert len(own) == 8
-        for name, gradient in own.items():
+        slopes = gradients(tiny_config, task, batch)
+        of_adapter = {n: g for n, g in slopes.items() if n.startswith(scope)}
+        assert len(of_adapter) == 8
+        for name, gradient in of_adapter.items():
             assert np.any(gradient), (task.name, name)
 
 
 def test_an_odd_hidden_size_is_refused():
     config = encoder.BertConfig(30, hidden_size=15, num_attention_heads=3)
-    with pytest.raises(UserError, match="have the size 15, expected an even"):
-        task_model.list_parameters(config, parse("mad_x"), TASK.build_head)
+    refusals.check(lambda: table_of(config, "mad_x"), "size 15", "even")

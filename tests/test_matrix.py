@@ -66,28 +66,28 @@ def compiled(monkeypatch):
 
 def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
     for device in matrix.MAIN:
-        own = [
+        of_device = [
             run
             for name, run in matrix.cells()
             if name == device and run.bert == runs.TINY
         ]
-        assert {run.method.split("(")[0] for run in own} == {
+        assert {run.method.split("(")[0] for run in of_device} == {
             *METHODS,
         }
-        assert {run.head for run in own} == {*runs.HEADS}
-        assert {(run.dtype, run.step) for run in own} == {
+        assert {run.head for run in of_device} == {*runs.HEADS}
+        assert {(run.dtype, run.step) for run in of_device} == {
             (dtype, step) for dtype in DTYPES for step in STEPS
         }
-        assert len(own) == 4 * (len(METHODS) + len(runs.HEADS) - 1)
+        assert len(of_device) == 4 * (len(METHODS) + len(runs.HEADS) - 1)
 
 
 def test_the_default_method_is_compiled_for_all_devices():
     cells = matrix.cells()
     assert len({matrix.key(*cell) for cell in cells}) == len(cells)
     for device in DEVICES:
-        own = [run for name, run in cells if name == device]
+        of_device = [run for name, run in cells if name == device]
         assert {DeviceRun(dtype=d, step=s) for d in DTYPES for s in STEPS} <= {
-            *own
+            *of_device
         }
     assert {run.bert for _, run in cells} == {*runs.SIZES}
 
@@ -156,8 +156,8 @@ def test_refusals_are_tried_again(compiled, tmp_path):
 def test_precision_does_not_follow_from_the_step_before(tmp_path):
     """TensorFlow's switch for float32 holds for a whole process."""
     runs.make(tmp_path)
-    found = tf.config.experimental.tensor_float_32_execution_enabled
-    before = found()
+    is_enabled = tf.config.experimental.tensor_float_32_execution_enabled
+    before = is_enabled()
     try:
         for device, run in [
             ("h100", DeviceRun()),
@@ -165,7 +165,7 @@ def test_precision_does_not_follow_from_the_step_before(tmp_path):
             ("h100", DeviceRun()),
         ]:
             matrix._take(device, run, tmp_path)
-            assert found() == (device == "v5e")
+            assert is_enabled() == (device == "v5e")
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
 
@@ -194,19 +194,19 @@ def test_tables_tell_what_is_refused_and_what_was_not_tried(compiled, tmp_path):
 
 def test_the_page_has_the_tables_of_its_file():
     page = matrix.PAGE.read_text()
-    found = json.loads(matrix.RESULTS.read_text())
-    for name, text in matrix.page_tables(found).items():
+    results = json.loads(matrix.RESULTS.read_text())
+    for name, text in matrix.page_tables(results).items():
         begin, end = report.marks(name)
         assert f"{begin}\n{text}\n{end}" in page
 
 
 def test_the_guide_names_the_devices_that_steps_are_compiled_for():
-    found = json.loads(matrix.RESULTS.read_text())
+    results = json.loads(matrix.RESULTS.read_text())
     page = (ROOT / "docs" / "accelerators.md").read_text()
     (line,) = re.findall(r"Devices are\n(.*?)\.\n", page, re.DOTALL)
     assert re.findall("`(.*?)`", line) == [*DEVICES]
     for device in DEVICES:
-        cells = [c for c in found["cells"] if c["device"] == device]
+        cells = [c for c in results["cells"] if c["device"] == device]
         assert cells and all(cell["compiles"] for cell in cells)
 
 

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from conftest import ROOT, run_process
+from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import kill
 
 from adapter_bert.data.tables import Layout
@@ -94,9 +95,9 @@ def test_artifacts_predict_the_same_in_another_process(
         )
         if text.startswith(("prefix", "loreft")):
             # What other variables made of it is kept in their place.
-            np.testing.assert_allclose(first, second, atol=1e-5, err_msg=text)
+            assert_allclose(first, second, atol=1e-5, err_msg=text)
         else:
-            np.testing.assert_array_equal(first, second, err_msg=text)
+            assert_array_equal(first, second, err_msg=text)
         path = tmp_path / f"{number}" / "adapter" / "adapter.safetensors"
         held = safetensors.numpy.load_file(path)
         method = parse(text)
@@ -233,10 +234,10 @@ def test_results_of_two_phases_are_not_taken_for_others(
     for path in damaged.glob("model.ckpt-5.*"):
         path.unlink()
     listed = damaged / "checkpoint"
-    known = 'model_checkpoint_path: "model.ckpt-2"\n'
-    listed.write_text(known)
+    content = 'model_checkpoint_path: "model.ckpt-2"\n'
+    listed.write_text(content)
     for path in (damaged / "phase_1").glob("model.ckpt-*.index"):
         path.unlink()
     with pytest.raises(UserError, match="no checkpoint in .*phase_1 is whole"):
         classify(**{**flags, "output_dir": damaged}, tuning_method=method)
-    assert listed.read_text() == known
+    assert listed.read_text() == content

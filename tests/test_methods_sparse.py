@@ -6,13 +6,13 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from tiny_model import TASK, TinyModel
+from numpy.testing import assert_allclose, assert_array_equal
+from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
 from adapter_bert.methods.sparse import GateHooks, Gates, largest
-from adapter_bert.tasks import task_model
 
 BASE = encoder.BertConfig(vocab_size=30522)
 
@@ -28,8 +28,7 @@ BASE = encoder.BertConfig(vocab_size=30522)
 )
 def test_the_first_phase_trains_as_much_as_it_says(text, count):
     phase = parse(text).first_phase
-    table = task_model.list_parameters(BASE, phase, TASK.build_head)
-    assert table.trained_count == count + 2 * 768 + 2
+    assert table_of(BASE, phase).trained_count == count + 2 * 768 + 2
 
 
 SIZES = arrays.arrays(
@@ -40,10 +39,10 @@ SIZES = arrays.arrays(
 
 
 @given(st.lists(SIZES, min_size=1, max_size=4), st.floats(0.01, 0.99))
-def test_exactly_the_largest_entries_are_marked(found, share):
-    sizes = {str(i): value for i, value in enumerate(found)}
+def test_exactly_the_largest_entries_are_marked(arrays, share):
+    sizes = {str(i): value for i, value in enumerate(arrays)}
     marks = largest(sizes, share)
-    flat = np.concatenate(found)
+    flat = np.concatenate(arrays)
     mark = np.concatenate([marks[name] for name in sizes]) == 1.0
     assert mark.sum() == int(round(share * flat.size))
     if mark.any() and not mark.all():
@@ -52,12 +51,12 @@ def test_exactly_the_largest_entries_are_marked(found, share):
 
 def test_of_equal_entries_the_first_are_marked():
     marks = largest({"a": np.ones((2, 2)), "b": np.ones(4)}, 0.75)
-    np.testing.assert_array_equal(marks["a"], np.ones((2, 2)))
-    np.testing.assert_array_equal(marks["b"], [1, 1, 0, 0])
+    assert_array_equal(marks["a"], np.ones((2, 2)))
+    assert_array_equal(marks["b"], [1, 1, 0, 0])
 
 
 def test_masked_entries_keep_every_bit(tiny_config):
-    tiny = TinyModel(tiny_config, parse("lt_sft(sparsity=0.5)"))
+    tiny = TinyModel(tiny_config, "lt_sft(sparsity=0.5)")
     rng = np.random.default_rng(0)
     for name, variable in tiny.variables.items():
         if name.startswith("mask/"):
@@ -88,8 +87,8 @@ def test_lt_sft_goes_back_to_the_start_with_the_largest_changes():
     )
     # BERT's own variables are not named, so they start as pretrained.
     assert set(start) == {"mask/bert/a", "mask/bert/b"}
-    np.testing.assert_array_equal(start["mask/bert/a"], [[0, 1], [0, 0]])
-    np.testing.assert_array_equal(start["mask/bert/b"], [0, 0, 1, 0])
+    assert_array_equal(start["mask/bert/a"], [[0, 1], [0, 0]])
+    assert_array_equal(start["mask/bert/b"], [0, 0, 1, 0])
 
 
 def test_diff_pruning_keeps_the_largest_gated_changes():
@@ -105,14 +104,14 @@ def test_diff_pruning_keeps_the_largest_gated_changes():
         list(base), ["head"], base.__getitem__, first.__getitem__
     )
     # The group's gate is sigmoid(0) 3 - 1.5 = 0.
-    np.testing.assert_allclose(start["bert/a"], [1, 1, 1, 1])
+    assert_allclose(start["bert/a"], [1, 1, 1, 1])
     first["diff_pruning/bert/a/group"] = np.array(9.0)
     start = parse("diff_pruning(sparsity=0.5)").second_start(
         list(base), ["head"], base.__getitem__, first.__getitem__
     )
-    np.testing.assert_array_equal(start["mask/bert/a"], [0, 1, 1, 0])
-    np.testing.assert_allclose(start["bert/a"], [1, 4, -1, 1])
-    np.testing.assert_array_equal(start["head"], [7])
+    assert_array_equal(start["mask/bert/a"], [0, 1, 1, 0])
+    assert_allclose(start["bert/a"], [1, 4, -1, 1])
+    assert_array_equal(start["head"], [7])
 
 
 def gates(gate, group=None, weight=2.0):
@@ -133,13 +132,13 @@ def test_gates_are_sampled_in_training_and_fixed_outside():
     variable = tf.Variable(tf.ones([1000]))
     hooks = gates(0.0)
     fixed = hooks.parameter("bert/a", variable, context(False)).numpy()
-    np.testing.assert_allclose(fixed, 1 + 10 * 0.0, atol=1e-5)
+    assert_allclose(fixed, 1 + 10 * 0.0, atol=1e-5)
     sampled = hooks.parameter("bert/a", variable, context(True)).numpy()
     # P(z = 0) = P(sigmoid(noise) < 1/2) = 1/2 and P(z = 1) = P(> 5/6) = 1/6.
     assert abs((sampled == 1.0).mean() - 1 / 2) < 0.06
     assert abs((sampled == 11.0).mean() - 1 / 6) < 0.06
     again = hooks.parameter("bert/a", variable, context(True)).numpy()
-    np.testing.assert_array_equal(sampled, again)
+    assert_array_equal(sampled, again)
     other = hooks.parameter("bert/a", variable, context(True, 1)).numpy()
     assert (sampled != other).any()
 

@@ -2,16 +2,16 @@
 
 import dataclasses
 import os
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, run_command
 from engine_jobs import make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.gradients import differentiable
@@ -53,11 +53,24 @@ def types_of(graph):
 
 def both(function, *tensors):
     """The results with and without the kernels, which only one graph has."""
-    found, operations = built(function, *tensors)
+    fused, operations = built(function, *tensors)
     plain, others = built(function, *tensors, step=None)
     assert SPECIAL & operations and not SPECIAL & others
-    assert found.dtype == plain.dtype and found.shape == plain.shape
-    return tf.cast(found, tf.float32), tf.cast(plain, tf.float32)
+    assert fused.dtype == plain.dtype and fused.shape == plain.shape
+    return tf.cast(fused, tf.float32), tf.cast(plain, tf.float32)
+
+
+def check_fused(function, *tensors, factor=1.0):
+    fused, plain = both(function, *tensors)
+    tolerance = CLOSE[tensors[0].dtype] * factor
+    assert_allclose(fused, plain, atol=tolerance)
+
+
+def check_dense(x, kernel, bias, name):
+    def dense(*tensors):
+        return functional.dense(*tensors, name)
+
+    check_fused(dense, x, kernel, bias)
 
 
 @here
@@ -65,11 +78,7 @@ def both(function, *tensors):
 @pytest.mark.parametrize("name", [*onednn.ACTIVATIONS, "tanh", "linear"])
 def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
     x, bias = draw(33, 24, dtype=dtype), draw(40, dtype=dtype)
-    kernel = draw(24, 40, dtype=dtype) * 0.2
-    found, plain = both(
-        lambda *tensors: functional.dense(*tensors, name), x, kernel, bias
-    )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    check_dense(x, draw(24, 40, dtype=dtype) * 0.2, bias, name)
 
 
 @here
@@ -82,12 +91,9 @@ def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
     st.sampled_from(["linear", "gelu_erf"]),
 )
 def test_dense_layers_have_every_size(rows, inputs, outputs, dtype, name):
-    x, kernel = draw(rows, inputs, dtype=dtype), draw(inputs, outputs)
-    kernel, bias = tf.cast(kernel * 0.1, dtype), draw(outputs, dtype=dtype)
-    found, plain = both(
-        lambda *tensors: functional.dense(*tensors, name), x, kernel, bias
-    )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    kernel = tf.cast(draw(inputs, outputs) * 0.1, dtype)
+    x, bias = draw(rows, inputs, dtype=dtype), draw(outputs, dtype=dtype)
+    check_dense(x, kernel, bias, name)
 
 
 @here
@@ -95,34 +101,31 @@ def test_dense_layers_have_every_size(rows, inputs, outputs, dtype, name):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kernels_may_be_variables(dtype, name):
     """As the parts of compositions are."""
-    kernel = tf.Variable(draw(8, 4, dtype=dtype))
-    bias = tf.Variable(draw(4, dtype=dtype))
-    found, plain = both(
+    kernel, bias = (tf.Variable(draw(*s, dtype=dtype)) for s in ((8, 4), (4,)))
+    check_fused(
         lambda x: functional.dense(x, kernel, bias, name),
         draw(3, 8, dtype=dtype),
     )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
 
 
 @here
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(7, 24), (3, 5, 24), (0, 5, 24)])
-def test_layer_norm_is_that_of_plain_operations(shape, dtype):
+@pytest.mark.parametrize(
+    "shape, scales, biases",
+    [
+        ((7, 24), (24,), (24,)),
+        ((3, 5, 24), (24,), (24,)),
+        ((0, 5, 24), (24,), (24,)),
+        # Of rows with their own.
+        ((3, 5, 24), (3, 24), (24,)),
+        ((3, 5, 24), (3, 24), (3, 24)),
+    ],
+)
+def test_layer_norm_is_that_of_plain_operations(shape, scales, biases, dtype):
     """In bfloat16 too, whose steps are larger than some scales differ by."""
-    gamma, beta = 1 + 1e-3 * draw(24), draw(24, seed=1)
-    found, plain = both(
-        functional.layer_norm, draw(*shape, dtype=dtype), gamma, beta
-    )
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype] / 2)
-
-
-@here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("biases", [(24,), (3, 24)])
-def test_rows_have_their_own_scales_and_biases(biases, dtype):
-    x, gamma = draw(3, 5, 24, dtype=dtype), 1 + 0.1 * draw(3, 24)
-    found, plain = both(functional.layer_norm, x, gamma, draw(*biases, seed=1))
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype] / 2)
+    gamma, beta = 1 + 1e-3 * draw(*scales), draw(*biases, seed=1)
+    x = draw(*shape, dtype=dtype)
+    check_fused(functional.layer_norm, x, gamma, beta, factor=0.5)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +135,12 @@ def test_rows_have_their_own_scales_and_biases(biases, dtype):
 )
 def test_rows_with_their_own_biases_or_kernels_have_plain_operations(shapes):
     tensors = [draw(*shape) for shape in shapes]
-    found, operations = built(functional.dense, *tensors)
+    fused, operations = built(functional.dense, *tensors)
     assert not SPECIAL & operations
     x, kernel, bias = (tensor.numpy() for tensor in tensors)
     if len(shapes[0]) == 2:
         bias = np.repeat(bias, 2, axis=0)
-    np.testing.assert_allclose(found, x @ kernel + bias, atol=1e-5)
+    assert_allclose(fused, x @ kernel + bias, atol=1e-5)
 
 
 @here
@@ -161,7 +164,7 @@ def test_a_product_in_training_has_the_gradients_of_a_product():
         return [tf.cast(g, tf.float32) for g in tape.gradient(loss, tensors)]
 
     plain, _ = built(gradients, *tensors, step=None)
-    found, operations = built(gradients, *tensors, step=onednn.TRAINING)
+    fused, operations = built(gradients, *tensors, step=onednn.TRAINING)
     assert "_MklFusedBatchMatMulV2" in operations
     saving, _ = built(
         lambda *tensors: gradients(
@@ -170,22 +173,19 @@ def test_a_product_in_training_has_the_gradients_of_a_product():
         *tensors,
         step=onednn.TRAINING,
     )
-    for one, other, third in zip(found, plain, saving):
-        np.testing.assert_allclose(one, other, atol=0.1, rtol=0.03)
-        np.testing.assert_array_equal(one, third)
+    for one, other, third in zip(fused, plain, saving):
+        assert_allclose(one, other, atol=0.1, rtol=0.03)
+        assert_array_equal(one, third)
 
 
 @here
 def test_a_training_in_float32_has_plain_operations():
     """They have gradients, and the products decide."""
-    _, operations = built(
-        functional.dense,
-        draw(4, 8),
-        draw(8, 8),
-        draw(8),
-        step=onednn.TRAINING,
-    )
+    _, operations = built(functional.dense, *PLAIN, step=onednn.TRAINING)
     assert {"MatMul", "BiasAdd"} <= operations
+
+
+PLAIN = draw(4, 8), draw(8, 8), draw(8)
 
 
 @pytest.mark.parametrize("step", [None, onednn.TRAINING])
@@ -201,21 +201,19 @@ def test_gradients_of_biases_are_added_up_in_float32(step):
             outputs = functional.dense(x, kernel, bias)
         return tape.gradient(outputs, bias)
 
-    found, _ = built(gradient, tf.zeros([8], tf.bfloat16), step=step)
-    np.testing.assert_array_equal(tf.cast(found, tf.float32), [2000.0] * 8)
+    summed, _ = built(gradient, tf.zeros([8], tf.bfloat16), step=step)
+    assert_array_equal(tf.cast(summed, tf.float32), [2000.0] * 8)
 
 
 def test_graphs_have_none_of_them_unless_asked():
-    found = tf.function(functional.dense).get_concrete_function(
-        draw(4, 8), draw(8, 8), draw(8)
-    )
-    assert not SPECIAL & types_of(found.graph)
+    dense = tf.function(functional.dense).get_concrete_function(*PLAIN)
+    assert not SPECIAL & types_of(dense.graph)
 
 
 @here
 def test_there_is_an_error_without_a_graph():
     with pytest.raises(RuntimeError, match="outside of a graph"):
-        onednn.dense(draw(4, 8), draw(8, 8), draw(8))
+        onednn.dense(*PLAIN)
 
 
 METHODS = ["houlsby(size=4)", "lora(rank=2)", "ia3", "pals(size=12)", "prefix"]
@@ -250,60 +248,43 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
         ]
         return compute()["logits"].numpy(), fused
 
-    found, fused = predict(job)
+    outputs, fused = predict(job)
     plain, others = predict(dataclasses.replace(job, use_onednn=False))
     assert [b"BiasAdd", b"GeluApproximate"] in fused and not others
-    np.testing.assert_allclose(found, plain, atol=CLOSE[dtype])
+    assert_allclose(outputs, plain, atol=CLOSE[dtype])
 
 
-@pytest.mark.parametrize("value, found", [("0", "False"), ("1", "True")])
 @here
-def test_the_environment_turns_them_off(value, found):
+@pytest.mark.parametrize("value, is_there", [("0", "False"), ("1", "True")])
+def test_the_environment_turns_them_off(value, is_there):
     program = (
         "from adapter_bert.bert import onednn; "
         "print(onednn.is_available('float32'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": value},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.split()[-1] == found
+    variables = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": value}
+    done = run_command(sys.executable, "-c", program, env=variables, cwd=ROOT)
+    assert done.stdout.split()[-1] == is_there, done.stderr
 
 
-@pytest.fixture
-def forgotten():
-    """What is known of this machine is found out again."""
+def fail(*_, **__):
+    raise tf.errors.UnimplementedError(None, None, "no such instructions")
+
+
+def create(name, *inputs, made=onednn._create, **more):
+    return made("_NoSuchOp", *inputs, **more)
+
+
+@pytest.mark.parametrize(
+    "owner, name, stand_in",
+    [
+        (tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"]),
+        (onednn, "dense", fail),
+        (onednn, "_create", create),
+    ],
+    ids=["a GPU", "a kernel fails", "no such operation"],
+)
+def test_none_is_available_with(monkeypatch, owner, name, stand_in):
+    monkeypatch.setattr(owner, name, stand_in)
     onednn.is_available.cache_clear()
-    yield
+    assert not onednn.is_available("float32")
     onednn.is_available.cache_clear()
-
-
-def test_none_is_available_with_a_gpu(monkeypatch, forgotten):
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"]
-    )
-    assert not onednn.is_available("float32")
-
-
-def test_none_is_available_where_a_kernel_fails(monkeypatch, forgotten):
-    def fail(*arguments):
-        raise tf.errors.UnimplementedError(None, None, "no such instructions")
-
-    monkeypatch.setattr(onednn, "dense", fail)
-    assert not onednn.is_available("float32")
-
-
-def test_none_is_available_where_tensorflow_knows_no_such_operation(
-    monkeypatch, forgotten
-):
-    create = onednn._create
-    monkeypatch.setattr(
-        onednn,
-        "_create",
-        lambda name, *inputs, **more: create("_NoSuchOp", *inputs, **more),
-    )
-    assert not onednn.is_available("float32")

@@ -8,9 +8,11 @@ from engine_jobs import (
     ESTIMATOR,
     make_job,
     make_rows,
+    new_engine,
     train,
     trained_values,
 )
+from numpy.testing import assert_allclose
 
 from adapter_bert.optimization import (
     AdamWeightDecay,
@@ -18,7 +20,6 @@ from adapter_bert.optimization import (
     Schedule,
     update_variable,
 )
-from adapter_bert.training.engines import Hardware, choose_engine
 
 NAMES = (
     "bert/encoder/layer_0/output/dense/kernel",
@@ -56,7 +57,7 @@ def test_numbers_and_tensors_have_the_same_rates(warmup, dtype):
         rate = in_graph(tf.constant(step, dtype))
         assert rate.dtype == tf.float32
         assert rate.shape == ()
-        np.testing.assert_allclose(rate, schedule(step), rtol=1e-5, atol=1e-10)
+        assert_allclose(rate, schedule(step), rtol=1e-5, atol=1e-10)
 
 
 class Reference:
@@ -130,7 +131,7 @@ def test_three_steps_agree_with_numpy(scale, corrected):
                 (slots[f"{name}/adam_m"], reference.m[name]),
                 (slots[f"{name}/adam_v"], reference.v[name]),
             ):
-                np.testing.assert_allclose(
+                assert_allclose(
                     computed, expected, rtol=2e-5, atol=1e-7, err_msg=name
                 )
 
@@ -143,7 +144,7 @@ def test_without_gradients_only_the_decayed_variables_shrink():
     for name, variable in variables:
         # The first of two steps has half of the peak's rate.
         factor = 1 - 0.5 * 0.01 if name in DECAYED else 1.0
-        np.testing.assert_allclose(
+        assert_allclose(
             variable, factor * values[name], rtol=1e-6, err_msg=name
         )
 
@@ -163,7 +164,7 @@ def test_a_step_is_the_same_inside_a_graph():
         wrap(train)(step)
         assert step.numpy() == 2
         results.append([variable.numpy() for _, variable in variables])
-    np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-7)
+    assert_allclose(*results, rtol=1e-6, atol=1e-7)
 
 
 def test_weights_decay_after_all_that_the_gradient_read():
@@ -182,18 +183,24 @@ def test_weights_decay_after_all_that_the_gradient_read():
             for op in set(graph.get_operations()) - before
             if op.type == "AssignVariableOp"
         )
-        found, ahead = set(), [decay]
+        before_decay, ahead = set(), [decay]
         while ahead:
             op = ahead.pop()
-            found.add(op)
+            before_decay.add(op)
             ahead += [i.op for i in op.inputs] + op.control_inputs
-        assert gradient.op in found
+        assert gradient.op in before_decay
 
 
-def test_a_recipe_says_whose_weights_decay():
-    assert Recipe().decay_of("x/kernel") == 0.01
-    assert Recipe().decay_of("x/bias") == 0.0
-    assert Recipe(frozenset({"x/kernel"})).decay_of("x/kernel") == 0.0
+@pytest.mark.parametrize(
+    "recipe, name, decay",
+    [
+        (Recipe(), "x/kernel", 0.01),
+        (Recipe(), "x/bias", 0.0),
+        (Recipe(frozenset({"x/kernel"})), "x/kernel", 0.0),
+    ],
+)
+def test_a_recipe_says_whose_weights_decay(recipe, name, decay):
+    assert recipe.decay_of(name) == decay
 
 
 def test_a_scaled_rate_moves_as_much_further():
@@ -207,7 +214,7 @@ def test_a_scaled_rate_moves_as_much_further():
         )
         train_step(optimizer, [tf.constant([0.5, 0.25])])
         moved.append(variable.numpy() - [1.0, -2.0])
-    np.testing.assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
+    assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +230,7 @@ def test_young_averages_are_corrected_if_that_is_asked_for(
             tiny_config, folders(str(corrected)), adam_bias_correction=corrected
         )
         # The rate of the second step, which is the last, is zero.
-        engine = choose_engine(name)[0](Hardware())
-        train(engine, job, make_rows(CLASSIFICATION), steps=2)
+        train(new_engine(name), job, make_rows(CLASSIFICATION), steps=2)
         # It starts from zeros, and does not decay.
         moved.append(abs(trained_values(job)["output_bias"]).max())
     assert moved[0] == pytest.approx(10**0.5 * moved[1], rel=0.05)

@@ -1,7 +1,6 @@
 """Predictors of both engines: built once, trained values swapped."""
 
 import dataclasses
-import unittest.mock
 import weakref
 
 import numpy as np
@@ -11,20 +10,21 @@ from engine_jobs import (
     CLASSIFICATION,
     make_job,
     make_rows,
+    new_engine,
     predict,
     train,
 )
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.training import prediction
-from adapter_bert.training.engines import Hardware, choose_engine
 
 
 @pytest.fixture
 def made(engine):
     """Each engine in turn."""
-    return choose_engine(engine)[0](Hardware())
+    return new_engine(engine)
 
 
 def counted(job):
@@ -56,9 +56,14 @@ def other_values(job):
     }
 
 
-def test_all_splits_stand_on_one_model(made, tiny_config, tmp_path):
+@pytest.fixture
+def job(tiny_config, tmp_path):
+    return make_job(tiny_config, tmp_path)
+
+
+def test_all_splits_stand_on_one_model(made, job):
     """Of other lengths, in batches of other sizes."""
-    job, events = counted(make_job(tiny_config, tmp_path))
+    job, events = counted(job)
     splits = [
         (make_rows(CLASSIFICATION), 7),
         (make_rows(CLASSIFICATION, [5] * 40), 16),
@@ -69,10 +74,10 @@ def test_all_splits_stand_on_one_model(made, tiny_config, tmp_path):
         if hasattr(predictor, "_compute"):
             assert predictor._compute.experimental_get_tracing_count() == 1
     assert sorted(events) == sorted([*job.initial_values, "model"])
-    np.testing.assert_array_equal(again["logits"], outputs[0]["logits"])
+    assert_array_equal(again["logits"], outputs[0]["logits"])
     for split, output in zip(splits, outputs):
         expected = predict(made, job, *split)["logits"]
-        np.testing.assert_allclose(output["logits"], expected, atol=1e-6)
+        assert_allclose(output["logits"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("tokens,batches", [(0, 20), (48, 7), (10_000, 1)])
@@ -92,22 +97,17 @@ def test_short_rows_are_predicted_more_at_once(
     )
     job = dataclasses.replace(job, predict_tokens=tokens)
     with made.predictor(job) as predictor:
-        found = predictor.predict(rows, 2, "test")["logits"]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        logits = predictor.predict(rows, 2, "test")["logits"]
+    assert_allclose(logits, expected, atol=1e-6)
     assert len(counted) == batches
 
 
-def test_trained_values_are_swapped_without_building(
-    made, tiny_config, tmp_path
-):
-    job, events = counted(make_job(tiny_config, tmp_path))
+def test_trained_values_are_swapped_without_building(made, job):
+    job, events = counted(job)
     rows, values = make_rows(CLASSIFICATION), other_values(job)
+    changed = {n: (lambda v=v: v) for n, v in values.items()}
     changed = dataclasses.replace(
-        job,
-        initial_values={
-            **job.initial_values,
-            **{n: (lambda v=v: v) for n, v in values.items()},
-        },
+        job, initial_values={**job.initial_values, **changed}
     )
     expected = [predict(made, j, rows, 16)["logits"] for j in (job, changed)]
     first = {n: job.initial_values[n]() for n in values}
@@ -117,7 +117,7 @@ def test_trained_values_are_swapped_without_building(
         for number, loaded in ((1, values), (0, first), (1, values)):
             predictor.load(loaded)
             outputs = predictor.predict(rows, 16, "eval")["logits"]
-            np.testing.assert_allclose(outputs, expected[number], atol=1e-6)
+            assert_allclose(outputs, expected[number], atol=1e-6)
     assert np.abs(expected[0] - expected[1]).max() > 0.01
     assert events.count("model") == 1 and len(events) == len(set(events))
 
@@ -127,10 +127,10 @@ def test_trained_values_are_swapped_without_building(
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_a_training_hands_its_variables_over(tiny_config, folders):
+def test_a_training_hands_its_variables_over(job, monkeypatch):
     """Nothing is read again; optimizer slots are gone by then."""
-    engine = choose_engine("strategy")[0](Hardware())
-    job, events = counted(make_job(tiny_config, folders("run")))
+    engine = new_engine()
+    job, events = counted(job)
     rows, slots = make_rows(CLASSIFICATION), []
     create = optimization.AdamWeightDecay
 
@@ -138,10 +138,8 @@ def test_a_training_hands_its_variables_over(tiny_config, folders):
         slots.extend(map(weakref.ref, made.values()))
         return create(trained, made, *arguments)
 
-    with unittest.mock.patch.object(
-        optimization, "AdamWeightDecay", note_slots
-    ):
-        train(engine, job, rows)
+    monkeypatch.setattr(optimization, "AdamWeightDecay", note_slots)
+    train(engine, job, rows)
     events.clear()
     with engine.predictor(job) as predictor:
         assert len(slots) == 2 * len(job.table.trained)
@@ -149,32 +147,27 @@ def test_a_training_hands_its_variables_over(tiny_config, folders):
         outputs = predictor.predict(rows, 8, "eval")["logits"]
         assert not events
     # The second one has the checkpoint's.
-    np.testing.assert_array_equal(
-        predict(engine, job, rows, 8)["logits"], outputs
-    )
+    assert_array_equal(predict(engine, job, rows, 8)["logits"], outputs)
     assert "model" in events
 
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_variables_of_another_training_are_not_taken(tiny_config, folders):
+def test_variables_of_another_training_are_not_taken(job, tiny_config, folders):
     """Neither of another job, nor when the folder's training has gone on."""
-    make_engine = choose_engine("strategy")[0]
-    engine, rows = make_engine(Hardware()), make_rows(CLASSIFICATION)
-    job, events = counted(make_job(tiny_config, folders("run")))
+    engine, rows = new_engine(), make_rows(CLASSIFICATION)
+    job, events = counted(job)
     train(engine, job, rows, steps=2)
-    train(make_engine(Hardware()), job, rows, steps=4)
+    train(new_engine(), job, rows, steps=4)
     events.clear()
     outputs = predict(engine, job, rows, 8)["logits"]
     assert "model" in events
     train(engine, make_job(tiny_config, folders("other")), rows, steps=2)
-    np.testing.assert_array_equal(
-        predict(engine, job, rows, 8)["logits"], outputs
-    )
+    assert_array_equal(predict(engine, job, rows, 8)["logits"], outputs)
 
 
-def test_a_predictor_goes_on_after_a_failure(made, tiny_config, tmp_path):
-    job, events = counted(make_job(tiny_config, tmp_path))
+def test_a_predictor_goes_on_after_a_failure(made, job):
+    job, events = counted(job)
     rows = make_rows(CLASSIFICATION)
     wrong = dataclasses.replace(rows, tokens=rows.tokens + 99)
     values = other_values(job)
@@ -185,4 +178,4 @@ def test_a_predictor_goes_on_after_a_failure(made, tiny_config, tmp_path):
             predictor.predict(wrong, 8, "eval")
         again = predictor.predict(rows, 8, "eval")["logits"]
     assert events.count("model") == 1
-    np.testing.assert_allclose(again, outputs, atol=1e-6)
+    assert_allclose(again, outputs, atol=1e-6)

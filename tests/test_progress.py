@@ -5,6 +5,7 @@ import time
 import types
 
 import pytest
+import refusals
 import tensorflow as tf
 import tqdm
 from absl import logging
@@ -14,7 +15,6 @@ from tensorboard.backend.event_processing.event_accumulator import (
 from tensorboard.util import tensor_util
 
 from adapter_bert import folder_lock, progress
-from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import Curves
 
@@ -129,6 +129,10 @@ def read_scalars(folder):
     }
 
 
+def steps_of(folder):
+    return [step for step, _ in read_scalars(folder)["loss"]]
+
+
 SCHEDULE = Schedule(0.5, num_train_steps=25, num_warmup_steps=5)
 
 
@@ -164,7 +168,7 @@ def test_tensorboard_reads_loss_learning_rate_and_speed(
 
 def test_points_are_as_far_apart_as_asked_for(clock, screen, tmp_path):
     train(clock, tmp_path, 0, 7, every_steps=3)
-    assert [step for step, _ in read_scalars(tmp_path)["loss"]] == [3, 6]
+    assert steps_of(tmp_path) == [3, 6]
 
 
 def test_points_are_on_disk_before_the_training_ends(clock, screen, tmp_path):
@@ -179,7 +183,7 @@ def test_a_training_that_goes_on_counts_from_its_first_step(
     clock, screen, lines, tmp_path
 ):
     train(clock, tmp_path, 20, 25, every_steps=5)
-    assert [step for step, _ in read_scalars(tmp_path)["loss"]] == [25]
+    assert steps_of(tmp_path) == [25]
     # 40 examples in 2.5 seconds.
     assert lines == ["train: 200/200 examples, 16.0/s, 00:00 left, loss 4.0000"]
 
@@ -187,7 +191,7 @@ def test_a_training_that_goes_on_counts_from_its_first_step(
 def test_both_parts_of_a_training_are_one_curve(clock, screen, tmp_path):
     train(clock, tmp_path, 0, 12)
     train(clock, tmp_path, 12, 25)
-    assert [step for step, _ in read_scalars(tmp_path)["loss"]] == [10, 22, 25]
+    assert steps_of(tmp_path) == [10, 22, 25]
 
 
 def test_several_steps_may_be_told_at_once(clock, screen, lines, tmp_path):
@@ -279,13 +283,12 @@ def test_what_cannot_be_written_is_one_line(tmp_path, monkeypatch):
             return fail
 
     monkeypatch.setattr(written, "_writer", Full())
-    for fails in (
+    for call in (
         lambda: written.add_scalar("loss", 1.0, 1),
         written.flush,
         written.close,
     ):
-        with pytest.raises(UserError, match="cannot write the curves .*space"):
-            fails()
+        refusals.check(call, "cannot write the curves", "no space")
 
 
 def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):
@@ -293,13 +296,14 @@ def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):
     folder.mkdir()
     with folder_lock.hold(str(folder)):
         folder.rename(tmp_path / "away")
-        with pytest.raises(UserError, match="is not there any more"):
-            Curves(str(folder / "eval"))
+        refusals.check(
+            lambda: Curves(str(folder / "eval")), "is not there any more"
+        )
     assert not folder.exists()
 
 
 def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     tmp_path.chmod(0o300)
-    found = plain_user(Curves, str(tmp_path))
+    message = plain_user(Curves, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert found.startswith(f"cannot read {tmp_path}: ")
+    assert message.startswith(f"cannot read {tmp_path}: ")

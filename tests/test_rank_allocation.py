@@ -9,18 +9,19 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    new_engine,
     train,
     trained_values,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import below
+from adapter_bert.methods.rank_allocation import Allocation
 from adapter_bert.methods.registry import parse
-from adapter_bert.rank_allocation import SLOTS, Allocation, allocate
-from adapter_bert.training.engines import Hardware, choose_engine
 
 # Of the recorded training.
 STEPS, LEARNING_RATE = 15, 0.5
@@ -59,36 +60,35 @@ def test_a_training_chooses_what_pefts_does(recording):
     """Fifteen steps of SGD with given gradients: importances, zeros, ranks."""
     golden = recording("lora")
     values = below("adalora/values/", golden)
-    given_ = below("training/gradients/", golden)
+    drawn = below("training/gradients/", golden)
     expected = below("training/values/", golden)
     averages = below("training/averages/", golden)
-    allocations = dict.fromkeys(values, RECORDED)
     for name in tuple(values):
-        for slot in SLOTS:
+        for slot in Allocation.slots:
             values[f"{name}/{slot}"] = np.zeros_like(values[name])
     ranks = []
     for step in range(1, STEPS + 1):
-        gradients = {name: one[step - 1] for name, one in given_.items()}
+        gradients = {name: one[step - 1] for name, one in drawn.items()}
         for name, gradient in gradients.items():
             values[name] = values[name] - np.float32(LEARNING_RATE) * gradient
-        found = allocate(
-            allocations,
+        chosen = RECORDED.choose(
+            list(gradients),
             {name: tf.constant(value) for name, value in values.items()},
             {name: tf.constant(value) for name, value in gradients.items()},
             tf.constant(step, tf.int64),
             STEPS,
         )
-        values.update((name, value.numpy()) for name, value in found.items())
+        values.update((name, value.numpy()) for name, value in chosen.items())
         for name, of_steps in expected.items():
             wanted = of_steps[step - 1]
-            np.testing.assert_array_equal(values[name] == 0, wanted == 0)
-            np.testing.assert_allclose(values[name], wanted, atol=1e-6)
+            assert_array_equal(values[name] == 0, wanted == 0)
+            assert_allclose(values[name], wanted, atol=1e-6)
         ranks.append(sum((values[name] != 0).sum() for name in expected))
     assert ranks == [16, 16, 16, 13, 16, 9, 16, 8, 16, 8, 8, 8, 8, 8, 8]
     assert len({(values[name] != 0).sum() for name in expected}) > 1
-    assert set(averages) == {n for n in values if n.endswith(SLOTS)}
+    assert set(averages) == {n for n in values if n.endswith(Allocation.slots)}
     for name, wanted in averages.items():
-        np.testing.assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7)
+        assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.newer_stack
@@ -107,16 +107,18 @@ def test_the_shortest_trainings_keep_their_ranks(steps):
 
     values = draw()
     for name, shape in shapes.items():
-        values.update((f"{name}/{slot}", tf.zeros(shape)) for slot in SLOTS)
+        values.update(
+            (f"{name}/{slot}", tf.zeros(shape)) for slot in Allocation.slots
+        )
     for step in range(1, steps + 1):
-        found = allocate(
-            dict.fromkeys(shapes, allocation),
+        chosen = allocation.choose(
+            list(shapes),
             {**values, **draw()},
             draw(),
             tf.constant(step, tf.int64),
             steps,
         )
-        values.update(found)
+        values.update(chosen)
     assert np.count_nonzero(values["x/lora_e"]) == 1
 
 
@@ -124,7 +126,7 @@ def test_the_shortest_trainings_keep_their_ranks(steps):
 def test_a_killed_training_ends_in_the_same_bits(tiny_config, folders, name):
     """Killed while the budget falls; the adapter is LoRA of its ranks."""
     method = parse("adalora(init_rank=4, rank=2, tinit=0.2, tfinal=0.3)")
-    engine = choose_engine(name)[0](Hardware())
+    engine = new_engine(name)
     whole, parts = (
         make_job(tiny_config, folders(folder), method)
         for folder in ("whole", "parts")
@@ -166,7 +168,7 @@ def test_orthonormal_factors_have_a_gradient(tiny_config):
         penalty = hooks.penalty(None)
     assert penalty.numpy() < 1e-12
     for gradient in tape.gradient(penalty, list(factors.values())):
-        np.testing.assert_array_equal(gradient, 0)
+        assert_array_equal(gradient, 0)
 
 
 @pytest.mark.newer_stack
@@ -183,7 +185,7 @@ def test_a_checkpoint_without_importances_is_of_another_training(
     # Importances of A, B and E of four matrices.
     more = 2 * 4 * 4 * (16 + 16 + 1)
     assert table.saved_count == 3 * table.trained_count + more
-    for slot in SLOTS:
+    for slot in Allocation.slots:
         left = {n: v for n, v in values.items() if not n.endswith(slot)}
         assert len(values) - len(left) == 12
         training_state.save_tensors(path, left)

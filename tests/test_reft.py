@@ -4,12 +4,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_model import TinyModel
+from numpy.testing import assert_allclose
+from tiny_model import TinyModel, shaken
 
-from adapter_bert.errors import UserError
 from adapter_bert.methods.reft import random_reflectors, reflected
 from adapter_bert.methods.registry import parse
 
@@ -30,11 +31,11 @@ def test_a_basis_is_orthonormal_and_the_one_of_lapack(size, data):
     assert np.all(factors[: size - 1] != 0)
     basis = reflected(packed.T.astype(np.float32), np)
     expected, _ = np.linalg.qr(matrix)
-    np.testing.assert_allclose(basis, expected, atol=1e-5)
-    np.testing.assert_allclose(basis.T @ basis, np.eye(rank), atol=1e-5)
+    assert_allclose(basis, expected, atol=1e-5)
+    assert_allclose(basis.T @ basis, np.eye(rank), atol=1e-5)
     other = packed.T + np.triu(rng.standard_normal((size, rank)))
     again = reflected(tf.constant(other, tf.float32), tf)
-    np.testing.assert_allclose(again, expected, atol=1e-5)
+    assert_allclose(again, expected, atol=1e-5)
 
 
 def test_any_subspace_may_be_the_first():
@@ -45,23 +46,22 @@ def test_any_subspace_may_be_the_first():
         basis = reflected(random_reflectors(rng, (6, 2)), np)
         projections.append(basis @ basis.T)
     mean = np.mean(projections, axis=0)
-    np.testing.assert_allclose(mean, 2 / 6 * np.eye(6), atol=0.06)
+    assert_allclose(mean, 2 / 6 * np.eye(6), atol=0.06)
 
 
 def test_a_basis_stays_orthonormal_in_training(tiny_config):
-    tiny = TinyModel(tiny_config, parse("loreft(rank=3)"))
+    tiny = TinyModel(tiny_config, "loreft(rank=3)")
     before = tiny.model.bert.hooks.basis(f"{LAYER}/first").numpy()
     for step in range(3):
         tiny.train_one_step(step)
     basis = tiny.model.bert.hooks.basis(f"{LAYER}/first").numpy()
     assert abs(basis - before).max() > 1e-4
-    np.testing.assert_allclose(basis.T @ basis, np.eye(3), atol=1e-5)
+    assert_allclose(basis.T @ basis, np.eye(3), atol=1e-5)
 
 
 def moved(tiny_config, text, lengths, training=False):
     """Where of ones in rows of these lengths something is added."""
-    tiny = TinyModel(tiny_config, parse(f"loreft({text}, dropout=0.5)"))
-    tiny.shake()
+    tiny = shaken(tiny_config, f"loreft({text}, dropout=0.5)")
     mask = tf.sequence_mask(lengths, 6, tf.int32)
     context = dataclasses.replace(tiny.context(training), input_mask=mask)
     hidden = tf.ones([len(lengths), 6, 16])
@@ -85,7 +85,7 @@ def test_the_first_and_the_last_tokens_are_moved(tiny_config, tied):
     first, last = added[0, 0], added[0, 5]
     assert np.allclose(first, last) == tied
     # A token that is first and last is moved as a last one.
-    np.testing.assert_allclose(added[3, 0], last, atol=1e-6)
+    assert_allclose(added[3, 0], last, atol=1e-6)
     scope = f"{LAYER}/{'both' if tied else 'first'}"
     basis = tiny.model.bert.hooks.basis(scope).numpy()
     kernel, bias = (
@@ -94,7 +94,7 @@ def test_the_first_and_the_last_tokens_are_moved(tiny_config, tied):
     )
     ones = np.ones(16)
     expected = (ones @ kernel + bias - ones @ basis) @ basis.T
-    np.testing.assert_allclose(first, expected, atol=1e-5)
+    assert_allclose(first, expected, atol=1e-5)
 
 
 def test_the_last_tokens_alone_may_be_moved(tiny_config):
@@ -110,14 +110,12 @@ def test_dropout_is_of_what_a_token_becomes(tiny_config):
     becomes = 1.0 + added[0, :2]
     kept = becomes != 0.0
     assert 0.2 < kept.mean() < 0.8
-    np.testing.assert_allclose(
-        becomes[kept], 2 * (1 + still[0, :2])[kept], rtol=1e-5
-    )
+    assert_allclose(becomes[kept], 2 * (1 + still[0, :2])[kept], rtol=1e-5)
     assert not np.any(added[0, 2:])
 
 
 @pytest.mark.parametrize(
-    "text, message",
+    "text, part",
     [
         ("rank=0", "rank is 0, expected at least 1"),
         ("prefix=0", "not both 0"),
@@ -126,10 +124,8 @@ def test_dropout_is_of_what_a_token_becomes(tiny_config):
         ("nonlinearity='abs'", "expected one of"),
         ("layers='x'", "neither a layer"),
         ("layers='2'", "only the layers 0 to 1"),
-        ("rank=16", "rank is 16, expected less than the model's hidden size"),
+        ("rank=16", "rank is 16"),
     ],
 )
-def test_arguments_out_of_range_are_refused(tiny_config, text, message):
-    with pytest.raises(UserError, match=message) as found:
-        parse(f"loreft({text})").check(tiny_config)
-    assert "\n" not in str(found.value)
+def test_arguments_out_of_range_are_refused(tiny_config, text, part):
+    refusals.check(lambda: parse(f"loreft({text})").check(tiny_config), part)

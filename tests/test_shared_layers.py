@@ -6,6 +6,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_model import TinyModel
 
@@ -103,9 +104,9 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
         shared, shared_gradients = results(tiny, training)
         tiny.is_shared = False
         built, built_gradients = results(tiny, training)
-        np.testing.assert_allclose(shared, built, rtol=1e-4, atol=1e-5)
+        assert_allclose(shared, built, rtol=1e-4, atol=1e-5)
         for name, gradient in built_gradients.items():
-            np.testing.assert_allclose(
+            assert_allclose(
                 shared_gradients[name], gradient, 1e-3, 1e-4, err_msg=name
             )
 
@@ -125,7 +126,7 @@ def test_an_mpnets_scores_by_distance_are_shared_by_all_layers(mpnet, text):
     compiled = tf.function(lambda: results(tiny, True), jit_compile=True)()[1]
     for name in of_scores:
         assert np.abs(gradients[name]).max() > 1e-3
-        np.testing.assert_allclose(compiled[name], gradients[name], 1e-3, 1e-4)
+        assert_allclose(compiled[name], gradients[name], 1e-3, 1e-4)
 
 
 def count_traces(monkeypatch, tiny, training):
@@ -174,7 +175,7 @@ def test_each_kind_of_layer_is_traced_once(
     deep, monkeypatch, text, training, layers
 ):
     """No gradient is computed that nobody needs."""
-    tiny = TinyModel(deep, parse(text), is_shared=True)
+    tiny = TinyModel(deep, text, is_shared=True)
     assert count_traces(monkeypatch, tiny, training) == layers
 
 
@@ -214,4 +215,4 @@ def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
     traces = count_traces(monkeypatch, moved(deep, Scaled()), True)
     assert traces == [0, 1, 2, 3]
     tiny.is_shared = False
-    np.testing.assert_allclose(expected, results(tiny, True)[0], 1e-4, 1e-5)
+    assert_allclose(expected, results(tiny, True)[0], 1e-4, 1e-5)

@@ -40,7 +40,7 @@ def parse(text):
 
     XLA removes all others.
     """
-    found, waiting = {}, []
+    parsed, waiting = {}, []
     entry = text[text.index("\nENTRY") :]
     for line in entry.splitlines()[2:]:
         match = INSTRUCTION.match(line.strip())
@@ -49,8 +49,8 @@ def parse(text):
         shape = re.match(r"\w+\[([\d,]*)\]", match["result"])
         rest = match["rest"].partition(", metadata=")[0]
         # An instruction comes after those that it reads.
-        read = [name for name in NAME.findall(rest) if name in found]
-        found[match["name"]] = Instruction(
+        read = [name for name in NAME.findall(rest) if name in parsed]
+        parsed[match["name"]] = Instruction(
             match["kind"], numbers(shape[1]) if shape else (), read, rest
         )
         if match["root"]:
@@ -60,8 +60,8 @@ def parse(text):
     while waiting:
         name = waiting.pop()
         if name not in needed:
-            needed[name] = found[name]
-            waiting += found[name].read
+            needed[name] = parsed[name]
+            waiting += parsed[name].read
     return needed
 
 
@@ -160,7 +160,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_no_frozen_matrix_has_a_gradient_in_the_program(tiny_config, way):
     """Full fine-tuning has all of them."""
-    found = {}
+    products = {}
     for method in (HOULSBY, "full"):
         table, instructions = program(tiny_config, method, **WAYS[way])
         gradients = [
@@ -168,7 +168,7 @@ def test_no_frozen_matrix_has_a_gradient_in_the_program(tiny_config, way):
             for one in instructions.values()
             if one.kind in ("dot", "scatter")
         ]
-        found[method] = {
+        products[method] = {
             p.name
             for p in table.parameters
             if len(p.shape) == 2
@@ -178,5 +178,5 @@ def test_no_frozen_matrix_has_a_gradient_in_the_program(tiny_config, way):
         }
         words = tiny_config.vocab_size, tiny_config.hidden_size
         assert (words in gradients) == (method == "full")
-    assert not found[HOULSBY]
-    assert len(found["full"]) == 6 * tiny_config.num_hidden_layers
+    assert not products[HOULSBY]
+    assert len(products["full"]) == 6 * tiny_config.num_hidden_layers

@@ -72,7 +72,7 @@ def test_an_expression_that_names_nothing_is_a_defect():
 
 def test_untrained_heads_and_adapters_are_refused():
     head = {"output_weights", "output_bias"}
-    for method, known, words in (
+    for method, names, words in (
         ("head", {"bert/x"}, "no trained head"),
         ("head", head, None),
         ("houlsby", head, "no trained adapters"),
@@ -81,7 +81,7 @@ def test_untrained_heads_and_adapters_are_refused():
             BASE, parse(method), get_task("MRPC").build_head
         )
         if words is None:
-            task_model.check_is_trained(table, known, "the checkpoint")
+            task_model.check_is_trained(table, names, "the checkpoint")
         else:
             with pytest.raises(UserError, match=words):
-                task_model.check_is_trained(table, known, "the checkpoint")
+                task_model.check_is_trained(table, names, "the checkpoint")

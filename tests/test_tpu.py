@@ -10,6 +10,7 @@ import types
 
 import google_cloud
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import ROOT
 
@@ -87,15 +88,18 @@ def test_a_container_knows_it_by_two_variables(monkeypatch):
     assert not tpu.is_own("other")
 
 
-def test_an_address_needs_no_lookup():
-    error = tpu.refusal("grpc://10.0.0.1:8470", "", "")
-    assert re.search("another machine; run on the TPU VM itself", str(error))
-
-
-def test_elsewhere_zone_and_project_must_be_named():
-    for zone, project in (("", ""), ("z", ""), ("", "p")):
-        error = tpu.refusal("other", zone, project)
-        assert re.search("pass --tpu_zone and --gcp_project", str(error))
+@pytest.mark.parametrize(
+    "place, part",
+    [
+        (("grpc://10.0.0.1:8470", "", ""), "run on the TPU VM itself"),
+        (("other", "", ""), "pass --tpu_zone and --gcp_project"),
+        (("other", "z", ""), "pass --tpu_zone and --gcp_project"),
+        (("other", "", "p"), "pass --tpu_zone and --gcp_project"),
+    ],
+)
+def test_what_is_missing_for_a_lookup_is_told(place, part):
+    """An address needs none."""
+    assert part in str(tpu.refusal(*place))
 
 
 def test_without_the_client_its_installation_is_told(monkeypatch):
@@ -147,9 +151,9 @@ def test_images_that_cannot_serve_are_told(
 def pins(name):
     """The versions in a lock, package and marker -> version."""
     text = (ROOT / "requirements" / name).read_text()
-    found = re.findall(r"^([\w.-]+)==(\S+)(.*?)\\?$", text, re.MULTILINE)
+    lines = re.findall(r"^([\w.-]+)==(\S+)(.*?)\\?$", text, re.MULTILINE)
     return {
-        (package, marker.strip()): version for package, version, marker in found
+        (package, marker.strip()): version for package, version, marker in lines
     }
 
 
@@ -180,7 +184,7 @@ for name in sys.argv[1:]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")
     if not installed and not os.path.isdir(CLIENT):
@@ -214,69 +218,71 @@ def told(tmp_path_factory):
 
 @pytest.mark.older_stack
 @pytest.mark.parametrize("name", TOLD)
-def test_google_cloud_tells_its_state(name, told):
-    assert re.search(TOLD[name], told[name])
+def test_google_cloud_tells_its_state(name, answers):
+    assert re.search(TOLD[name], answers[name])
 
 
 @pytest.mark.older_stack
-def test_its_own_name_is_as_good_as_local(told):
-    assert told["mine"] == "served"
+def test_its_own_name_is_as_good_as_local(answers):
+    assert answers["mine"] == "served"
 
 
 # The TPU itself
 
 
-def test_no_tpu_is_one_clear_line():
-    for hardware, words in (
-        (Hardware(use_tpu=True), "--tpu_name"),
-        (
-            Hardware(use_tpu=True, tpu_name="local"),
-            "'local' cannot be used: this TensorFlow is not built for TPUs",
+def check_devices(**hardware):
+    StrategyEngine(Hardware(use_tpu=True, **hardware)).check_devices()
+
+
+@refusals.table(
+    {
+        "no name": (check_devices, "--tpu_name"),
+        "none": (
+            lambda: check_devices(tpu_name="local"),
+            "'local' cannot be used",
+            "not built for TPUs",
         ),
-    ):
-        with pytest.raises(UserError, match=words):
-            StrategyEngine(hardware).check_devices()
-
-
-def test_another_machines_tpu_is_refused_before_any_work():
-    """Without metadata there is no zone and no project."""
-    with pytest.raises(UserError, match="'far' is not this machine's own"):
-        StrategyEngine(Hardware(use_tpu=True, tpu_name="far")).check_devices()
+        # Without metadata there is no zone and no project.
+        "another machine's": (
+            lambda: check_devices(tpu_name="far"),
+            "'far' is not this machine's own",
+        ),
+    }
+)
+def test_no_tpu_is_one_clear_line(call, parts):
+    refusals.check(call, *parts)
 
 
 def test_its_own_name_is_tried_as_the_local_one(monkeypatch):
-    monkeypatch.setenv("TPU_WORKER_ID", "0")
-    monkeypatch.setenv("TPU_NAME", "mine")
-    with pytest.raises(UserError, match="TPU 'mine' cannot be used"):
-        StrategyEngine(Hardware(use_tpu=True)).check_devices()
+    set_all(monkeypatch, {"TPU_WORKER_ID": "0", "TPU_NAME": "mine"})
+    refusals.check(check_devices, "TPU 'mine' cannot be used")
 
 
 @pytest.mark.parametrize(
-    "hosts, cores, words",
+    "hosts, cores, part",
     [
         (1, 8, None),
         (1, 4, "has 4 cores, but --num_tpu_cores is 8"),
         (1, 16, "has 16 cores, but --num_tpu_cores is 8"),
-        (2, 8, "has 2 hosts; only one is supported"),
+        (2, 8, "has 2 hosts"),
     ],
 )
 def test_a_tpu_has_one_host_and_the_cores_asked_for(
-    monkeypatch, hosts, cores, words
+    monkeypatch, hosts, cores, part
 ):
     """There is none here: TensorFlow's part is made up."""
-    found = types.SimpleNamespace(
+    metadata = types.SimpleNamespace(
         extended=types.SimpleNamespace(num_hosts=hosts),
         num_replicas_in_sync=cores,
     )
     for place, name, made_up in (
         (tf.config, "experimental_connect_to_cluster", None),
         (tf.tpu.experimental, "initialize_tpu_system", None),
-        (tf.distribute, "TPUStrategy", found),
+        (tf.distribute, "TPUStrategy", metadata),
     ):
-        monkeypatch.setattr(place, name, lambda _, given=made_up: given)
+        monkeypatch.setattr(place, name, lambda _, value=made_up: value)
     hardware = Hardware(use_tpu=True, tpu_name="local", num_tpu_cores=8)
-    if words is None:
-        assert tpu.strategy(hardware) is found
-        return
-    with pytest.raises(UserError, match=words):
-        tpu.strategy(hardware)
+    if part is None:
+        assert tpu.strategy(hardware) is metadata
+    else:
+        refusals.check(lambda: tpu.strategy(hardware), part)

@@ -17,12 +17,15 @@ from engine_jobs import (
     check_equal,
     make_job,
     make_rows,
+    new_engine,
     predict,
     train,
+    train_alike,
     trained_values,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.bert import hooks
 from adapter_bert.checkpoints import training_state
@@ -30,7 +33,6 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.methods.sparse import GateHooks, Gates
 from adapter_bert.tasks import task_model
 from adapter_bert.training import training_step
-from adapter_bert.training.engines import Hardware, choose_engine
 from adapter_bert.training.training_step import Job, Prediction
 
 # The engines share what divides a batch: each has some of the tasks.
@@ -47,7 +49,7 @@ SHARED_OUT = [
 @pytest.fixture
 def make_engine(engine):
     """Makes each engine in turn."""
-    return lambda: choose_engine(engine)[0](Hardware())
+    return lambda: new_engine(engine)
 
 
 def in_lanes(
@@ -85,11 +87,11 @@ def test_layers_are_shared_in_prediction_where_nothing_speaks_against_it(
         return {"ids": lane["input_ids"]}
 
     ids = tf.reshape(tf.range(12), [4, 3])
-    found = training_step.predict(
+    outputs = training_step.predict(
         Prediction(**changes), model, {"input_ids": ids, "input_mask": ids}
     )
     assert seen == [shares]
-    np.testing.assert_array_equal(found["ids"], ids)
+    assert_array_equal(outputs["ids"], ids)
 
 
 # Methods that draw for a whole batch, or add to its loss.
@@ -107,31 +109,25 @@ DRAWING = {
     [
         ("gates", {"lanes": 3}),
         ("adapterdrop", {"lanes": 2, "parts": 2}),
-        ("adapterdrop", {"use_xla": True}),
+        ("adapterdrop", {"lanes": 1, "use_xla": True}),
     ],
     ids=["gates", "parts", "xla"],
 )
 def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
     steady_config, steady, folders, name, changes
 ):
-    make_engine = choose_engine("strategy")[0]
-    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
-    layers = 1 if name == "gates" else 2
-    arguments = {
-        "method": DRAWING[name],
-        "layers": layers,
-        "length": LENGTH,
-    }
-    whole = in_lanes(1, steady_config, folders("whole"), **arguments)
-    changes = {"lanes": 1, **changes}
-    other = in_lanes(
-        config=steady_config, folder=folders("other"), **arguments, **changes
-    )
-    losses = [
-        train(make_engine(Hardware()), job, rows) for job in (whole, other)
+    jobs = [
+        in_lanes(
+            config=steady_config,
+            folder=folders(str(number)),
+            method=DRAWING[name],
+            layers=1 if name == "gates" else 2,
+            length=LENGTH,
+            **more,
+        )
+        for number, more in enumerate(({"lanes": 1}, changes))
     ]
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
-    check_equal(trained_values(other), trained_values(whole), 1e-4)
+    train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
 
 
 @pytest.mark.gate
@@ -149,29 +145,27 @@ def test_layers_that_are_computed_again_train_the_same(
         in_lanes(
             1,
             tiny_config,
-            folders(str(recompute_layers)),
+            folders(str(again)),
             method=method,
             layers=2,
             length=LENGTH,
             use_xla=True,
             for_accelerator=for_accelerator,
-            recompute_layers=recompute_layers,
+            recompute_layers=again,
         )
-        for recompute_layers in (False, True)
+        for again in (False, True)
     ]
-    make_engine = choose_engine("strategy")[0]
-    losses = [
-        train(make_engine(Hardware()), job, rows, steps=3) for job in jobs
-    ]
-    np.testing.assert_allclose(*losses, rtol=1e-5)
-    plain, again = map(trained_values, jobs)
-    for key, value in plain.items():
+    losses = [train(new_engine(), job, rows, steps=3) for job in jobs]
+    assert_allclose(*losses, rtol=1e-5)
+    check_gradients_alike(*map(trained_values, jobs), 1e-4)
+
+
+def check_gradients_alike(values, others, tolerance):
+    """Updates of the youngest averages are their signs."""
+    for key, value in values.items():
         if key.endswith("/adam_m"):
-            # The gradients; updates of the youngest averages are their signs.
-            largest = np.abs(value).max()
-            np.testing.assert_allclose(
-                again[key], value, rtol=0, atol=1e-4 * largest + 1e-9
-            )
+            atol = tolerance * np.abs(value).max() + 1e-9
+            assert_allclose(others[key], value, 0, atol, key)
 
 
 @pytest.mark.gate
@@ -180,18 +174,12 @@ def test_a_step_for_an_accelerator_trains_what_others_do(
     steady_config, steady, folders
 ):
     """Without dropout, whose masks are others."""
-    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
+    compiled = {"use_xla": True, "length": LENGTH, "for_accelerator": True}
     jobs = [
-        in_lanes(1, steady_config, folders(str(bool(changes))), **changes)
-        for changes in (
-            {},
-            {"use_xla": True, "length": LENGTH, "for_accelerator": True},
-        )
+        in_lanes(1, steady_config, folders(str(len(changes))), **changes)
+        for changes in ({}, compiled)
     ]
-    make_engine = choose_engine("strategy")[0]
-    losses = [train(make_engine(Hardware()), job, rows) for job in jobs]
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
-    check_equal(*map(trained_values, reversed(jobs)), 1e-4)
+    train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
 
 
 @pytest.mark.gate
@@ -211,31 +199,25 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
     monkeypatch.setattr(GateHooks, "_open", note)
     for prepare in (GateHooks.prepare, hooks.Hooks.prepare):
         monkeypatch.setattr(GateHooks, "prepare", prepare)
-        folder = folders(str(len(draws)))
-        draws.append(0)
         job = in_lanes(
             3,
             tiny_config,
-            folder,
+            folders(str(len(draws))),
             method=Gates(penalty=PENALTY, gate_rate=10.0),
             parts=2,
             length=LENGTH,
         )
-        losses.append(
-            train(choose_engine("strategy")[0](Hardware()), job, rows, steps=2)
-        )
+        draws.append(0)
+        losses.append(train(new_engine(), job, rows, steps=2))
         values.append(trained_values(job))
     assert draws[0] == sum(
         p.name.endswith(("/gate", "/group")) for p in job.table.trained
     )
     assert draws[1] >= 2 * draws[0]
-    np.testing.assert_allclose(*losses, rtol=1e-6)
+    assert_allclose(*losses, rtol=1e-6)
     for key, value in values[0].items():
         if key.endswith("/adam_m"):
-            # The gradients; updates of the youngest averages are their signs.
-            np.testing.assert_allclose(
-                value, values[1][key], atol=1e-6, err_msg=key
-            )
+            assert_allclose(values[1][key], value, 0, 1e-6, key)
 
 
 def test_a_variable_that_is_read_twice_is_a_defect():
@@ -259,61 +241,45 @@ def test_a_variable_that_is_read_twice_is_a_defect():
 def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     steady_config, steady, folders
 ):
-    make_engine = choose_engine("strategy")[0]
-    rows = make_rows(CLASSIFICATION)
-    losses, counts = [], []
+    rows, losses = make_rows(CLASSIFICATION), []
     for penalty in (PENALTY, 1e-30):
         method = Gates(structured=False, penalty=penalty)
         job = in_lanes(2, steady_config, folders(str(penalty)), method=method)
-        losses.append(train(make_engine(Hardware()), job, rows)[0][1])
-        counts.append(
-            sum(p.count for p in job.table.trained if "gate" in p.name)
-        )
+        losses.append(train(new_engine(), job, rows, steps=1)[0][1])
+    count = sum(p.count for p in job.table.trained if "gate" in p.name)
     # Every gate is open with the probability sigmoid(5) at first.
-    expected = PENALTY * counts[0] / (1 + np.exp(-5.0))
+    expected = PENALTY * count / (1 + np.exp(-5.0))
     assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name, engine", SHARED_OUT)
+@pytest.mark.parametrize(
+    "task, parts, engine",
+    [
+        *(
+            pytest.param(
+                TASKS[one.values[0]], 1, one.values[1], marks=one.marks
+            )
+            for one in SHARED_OUT
+        ),
+        # Parts of four rows, and of two, which fill two lanes of the three.
+        (MULTI, 2, "strategy"),
+        pytest.param(TAGGING, 4, "estimator", marks=ESTIMATOR),
+        (VECTORS, 2, "strategy"),
+    ],
+    ids=lambda value: getattr(value, "name", str(value)),
+)
 def test_lanes_train_what_one_trains(
-    steady_config, steady, folders, make_engine, name
+    steady_config, steady, folders, make_engine, task, parts
 ):
     """Of eight rows; three lanes have two or three each."""
-    rows = make_rows(TASKS[name])
-    whole, divided = (
-        in_lanes(lanes, steady_config, folders(str(lanes)), TASKS[name])
-        for lanes in (1, 3)
-    )
+    jobs = [
+        in_lanes(lanes, steady_config, folders(str(lanes)), task, parts=of)
+        for lanes, of in ((1, 1), (3, parts))
+    ]
     # The loss of questions does not depend on the head's bias, whose update is
     # what rounding left of its gradient.
-    losses = [
-        train(make_engine(), job, rows, learning_rate=1e-3)
-        for job in (whole, divided)
-    ]
-    assert len(losses[0]) == 3
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
-    check_equal(trained_values(divided), trained_values(whole), 1e-5)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    "task, parts, lanes",
-    [(TAGGING, 4, 3), (MULTI, 2, 3), (VECTORS, 2, 3)],
-    ids=lambda value: getattr(value, "name", value),
-)
-def test_lanes_of_parts_train_what_one_trains(
-    steady_config, steady, folders, make_engine, task, parts, lanes
-):
-    """Parts of four rows, and of two, which fill two lanes of the three."""
-    rows = make_rows(task)
-    whole = in_lanes(1, steady_config, folders("whole"), task)
-    divided = in_lanes(
-        lanes, steady_config, folders("divided"), task, parts=parts
-    )
-    losses = [train(make_engine(), job, rows) for job in (whole, divided)]
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
-    check_equal(trained_values(divided), trained_values(whole), 1e-5)
+    train_alike(jobs, make_rows(task), 1e-5, make_engine, learning_rate=1e-3)
 
 
 @pytest.mark.gate
@@ -345,11 +311,7 @@ def test_frozen_kernels_in_bfloat16_change_no_bit(
     """They are rounded once instead of in each step."""
     rows = make_rows(CLASSIFICATION)
     plain = make_job(
-        steady_config,
-        folders("plain"),
-        text,
-        lanes=2,
-        compute_dtype="bfloat16",
+        steady_config, folders("plain"), text, lanes=2, compute_dtype="bfloat16"
     )
     names = task_model.narrow_variables(plain.table)
     assert "bert/encoder/layer_0/intermediate/dense/kernel" in names
@@ -357,13 +319,11 @@ def test_frozen_kernels_in_bfloat16_change_no_bit(
     narrow = dataclasses.replace(
         plain, output_dir=str(folders("narrow")), narrow=names
     )
-    losses, predictions = (
-        [of(make_engine(), job, rows) for job in (plain, narrow)]
-        for of in (train, lambda *a: predict(*a, 13)["logits"])
+    jobs = plain, narrow
+    train_alike(jobs, rows, 0, make_engine)
+    assert_array_equal(
+        *(predict(make_engine(), job, rows, 13)["logits"] for job in jobs)
     )
-    np.testing.assert_array_equal(*losses)
-    np.testing.assert_array_equal(*predictions)
-    check_equal(trained_values(narrow), trained_values(plain), 0)
 
 
 def test_what_changes_kernels_reads_them_whole(tiny_config):
@@ -390,20 +350,20 @@ def test_lanes_of_other_ways_to_compute_are_close(
     steady_config, steady, folders, make_engine, changes, tolerance
 ):
     rows = make_rows(CLASSIFICATION)
-    plain = in_lanes(1, steady_config, folders("plain"))
-    other = in_lanes(3, steady_config, folders("other"), **changes)
-    jobs = (plain, other)
+    jobs = (
+        in_lanes(1, steady_config, folders("plain")),
+        in_lanes(3, steady_config, folders("other"), **changes),
+    )
     losses = [train(make_engine(), job, rows) for job in jobs]
-    np.testing.assert_allclose(*losses, rtol=0, atol=tolerance)
+    assert_allclose(*losses, rtol=0, atol=tolerance)
     # The last of these batches has one row.
-    predictions = [
+    plain, other = (
         predict(make_engine(), job, rows, 13)["logits"] for job in jobs
-    ]
-    assert predictions[1].dtype == np.float32
-    np.testing.assert_allclose(*predictions, rtol=0, atol=5 * tolerance)
-    assert (predictions[0] != predictions[1]).any()
-    saved = trained_values(other)
-    for p in other.table.trained:
+    )
+    assert other.dtype == np.float32 and (plain != other).any()
+    assert_allclose(plain, other, rtol=0, atol=5 * tolerance)
+    saved = trained_values(jobs[1])
+    for p in jobs[1].table.trained:
         assert saved[p.name].dtype == np.float32
 
 
@@ -430,7 +390,7 @@ def test_lanes_predict_what_one_predicts_in_row_order(
         elif TASKS[name] is TAGGING:
             # Not what is computed of padding.
             shown = np.arange(LENGTH) < rows.lengths[:, np.newaxis]
-        np.testing.assert_allclose(
+        assert_allclose(
             outputs[key][shown], values[shown], atol=1e-5, err_msg=key
         )
 
@@ -497,7 +457,7 @@ def kept(lanes, parts, step=0, rows=12):
     job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
     loss, (gradient,) = one_step(Rows(rows), job, rows, step)
     assert abs(loss - 200) < 20
-    np.testing.assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
+    assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
     return gradient.numpy() > 0
 
 
@@ -542,20 +502,20 @@ def test_lanes_call_one_function_that_is_prepared_once():
     assert len(called) == 3 and len(set(called)) == 1
 
 
+def check_divided(groups, ids, count):
+    sizes = list(map(len, groups))
+    assert len(groups) == count and max(sizes) - min(sizes) <= 1
+    assert_array_equal(tf.concat(groups, axis=0), ids)
+
+
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(rows=st.integers(1, 20), lanes=st.integers(1, 9))
 def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
-    features = {
-        "input_ids": tf.reshape(tf.range(rows * 4), [rows, 4]),
-        "row": tf.range(rows),
-    }
-    groups = training_step._divide(features, lanes)
-    sizes = [len(group["row"]) for group in groups]
-    assert len(groups) == min(rows, lanes)
-    assert min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
-    for name, value in features.items():
-        together = tf.concat([group[name] for group in groups], axis=0)
-        np.testing.assert_array_equal(together, value)
+    ids = tf.reshape(tf.range(rows * 4), [rows, 4])
+    groups = training_step._divide({"input_ids": ids, "row": ids[:, 0]}, lanes)
+    for name, whole in (("input_ids", ids), ("row", ids[:, 0])):
+        parts = [group[name] for group in groups]
+        check_divided(parts, whole, min(rows, lanes))
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 7])
@@ -568,16 +528,11 @@ def test_unknown_numbers_of_rows_are_divided_too(rows):
         return [group["input_ids"] for group in groups]
 
     ids = tf.reshape(tf.range(rows * 4), [rows, 4])
-    groups = divide(ids)
-    sizes = [len(group) for group in groups]
-    assert len(groups) == 3 and max(sizes) - min(sizes) <= 1
-    np.testing.assert_array_equal(tf.concat(groups, axis=0), ids)
+    check_divided(divide(ids), ids, 3)
 
 
-@pytest.mark.parametrize("engine", ["strategy"])
-def test_accelerators_are_tpus_and_gpus(make_engine, monkeypatch):
-    assert not make_engine().has_accelerators
-    on_tpu = choose_engine("strategy")[0](Hardware(use_tpu=True))
-    assert on_tpu.has_accelerators
+def test_accelerators_are_tpus_and_gpus(monkeypatch):
+    assert not new_engine().has_accelerators
+    assert new_engine(use_tpu=True).has_accelerators
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind])
-    assert make_engine().has_accelerators
+    assert new_engine().has_accelerators

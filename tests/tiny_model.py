@@ -7,6 +7,7 @@ from adapter_bert import optimization
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tables import Layout
+from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 
@@ -21,13 +22,15 @@ TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
 class TinyModel:
-    """A method on the tiny BERT, with fresh values.
+    """A method, also as text, on the tiny BERT, with fresh values.
 
     Layers are computed eagerly, one by one, or as runs do it: `is_shared`.
     """
 
     def __init__(self, config, method, is_shared=False):
         self.config, self.is_shared = config, is_shared
+        if isinstance(method, str):
+            method = parse(method)
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
         pretrained = {
@@ -80,6 +83,14 @@ class TinyModel:
             value = rng.normal(0, scale, p.shape).astype(np.float32)
             self.variables[p.name].assign_add(value)
 
+    def encode(self, context=None, bert=None):
+        """What the model's BERT, or another one, gives."""
+        ids, segments = (
+            self.features[name] for name in ("input_ids", "segment_ids")
+        )
+        bert = bert or self.model.bert
+        return bert(ids, segments, context or self.context())
+
     def train_one_step(self, step=0):
         trained = [(p.name, self.variables[p.name]) for p in self.table.trained]
         optimizer = optimization.AdamWeightDecay(
@@ -109,3 +120,17 @@ class TinyModel:
         )
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         optimizer.train(loss, gradients, tf.Variable(0, dtype=tf.int64))
+
+
+def shaken(config, text, **how):
+    """A tiny model whose trained values, or all, are random."""
+    tiny = TinyModel(config, text)
+    tiny.shake(**how)
+    return tiny
+
+
+def table_of(config, method, task=TASK):
+    """The variables of a method, refused if it does not fit."""
+    if isinstance(method, str):
+        method = parse(method)
+    return task_model.list_parameters(config, method, task.build_head)

@@ -1,7 +1,4 @@
-"""A compiler's account of a step: memory, operations, time by the roofline.
-
-Needs no compiler, so accounts can be read and compared anywhere.
-"""
+"""Accounts of steps by compilers: memory, operations, time by the roofline."""
 
 import dataclasses
 import re
@@ -28,17 +25,14 @@ SHAPE = re.compile(r"\b(f32|f16|bf16)\[([\d,]*)\]")
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """A compiler's account of a step, for one core.
+    """A compiler's account of a step, for one core, in bytes.
 
     Attributes:
-        arguments: bytes of values that the step reads.
-        reused: bytes of arguments whose place outputs take.
-        outputs: bytes of outputs.
-        temporaries: bytes of everything between.
-        code: bytes of the program.
+        reused: of arguments whose place outputs take.
+        temporaries: of everything between.
         flops: floating-point operations, counted by `counter`; None of a
             program with loops, since one pass is counted of each.
-        moved: bytes that the step reads and writes; counted, or None, alike.
+        moved: what the step reads and writes; counted, or None, alike.
         counter: "the compiler"; or "XLA", for compilers that do not count.
     """
 
@@ -53,30 +47,20 @@ class Compiled:
 
     @property
     def memory(self) -> int:
-        """Bytes of a core that the step takes."""
-        own = self.outputs - self.reused
-        return self.arguments + own + self.temporaries + self.code
+        unshared = self.outputs - self.reused
+        return self.arguments + unshared + self.temporaries + self.code
 
 
 def roofline(
     compiled: Compiled, device: Device, dtype: str, rows: int
 ) -> dict[str, Any]:
-    """The time of a step at a device's peak rates.
+    """Gives the time of a step at a device's peak rates; {} without counts.
 
     Compilers count bytes that stay on the chip too, so a step may take less
     time than that if memory binds it. Communication between cores takes no time
-    here.
+    here. `compiled` is of one core, `rows` of all.
 
     Source: Williams, Waterman and Patterson 2009, "Roofline".
-
-    Args:
-        compiled: of one core.
-        device: with its rates.
-        dtype: of products.
-        rows: of the batch, over all cores.
-
-    Returns:
-        Nothing if operations were not counted.
     """
     if compiled.flops is None:
         return {}
@@ -93,52 +77,44 @@ def roofline(
 def largest_batch(
     memory_of: Callable[[int], Optional[int]], rows: int, unit: int, most: int
 ) -> Optional[int]:
-    """The largest batch that fits, as far as a few compiles tell.
+    """Finds the largest batch that fits, as far as a few compiles tell.
 
     Memory grows nearly linearly with rows. Twice or half the rows give the
     slope, and the batch that should fill the memory is compiled to confirm it.
-
-    Args:
-        memory_of: compiles for a number of rows; bytes of a core, or None if
-            the compiler refuses.
-        rows: those of the run.
-        unit: divides the result.
-        most: bytes of a core.
-
-    Returns:
-        `rows`, twice as many, or a multiple of `unit`, that was compiled and
-        fits; None if no batch did.
+    `memory_of` compiles for a number of rows and gives a core's bytes, or None
+    if the compiler refuses; `most` are those that it has. Gives `rows`, twice
+    as many, or a multiple of `unit`; None if no batch fits.
     """
-    found = {}
+    measured = {}
 
     def fits(rows: int) -> bool:
-        if rows not in found:
-            found[rows] = memory_of(rows)
-        return found[rows] is not None and found[rows] <= most
+        if rows not in measured:
+            measured[rows] = memory_of(rows)
+        return measured[rows] is not None and measured[rows] <= most
 
-    def known() -> list[int]:
-        return sorted(n for n, memory in found.items() if memory is not None)
+    def counted() -> list[int]:
+        return sorted(n for n, memory in measured.items() if memory is not None)
 
     if fits(rows):
         fits(2 * rows)
     # The compiler may not even tell how much a batch needs that is too large.
     for part in HALVES:
         smaller = rows // part // unit * unit
-        if len(known()) < 2 and smaller:
+        if len(counted()) < 2 and smaller:
             fits(smaller)
-    if len(known()) > 1:
-        first, *_, last = known()
-        slope = (found[last] - found[first]) / (last - first)
+    if len(counted()) > 1:
+        first, *_, last = counted()
+        slope = (measured[last] - measured[first]) / (last - first)
         for fill in FILLS if slope > 0 else ():
-            full = first + (fill * most - found[first]) / slope
+            full = first + (fill * most - measured[first]) / slope
             wanted = int(full) // unit * unit
             if wanted > 0 and fits(wanted):
                 break
-    return max(filter(fits, list(found)), default=None)
+    return max(filter(fits, list(measured)), default=None)
 
 
 def bytes_of_calls(module: str) -> int:
-    """Bytes that calls of cuBLAS read and write, in XLA's text of a module.
+    """Counts bytes that calls of cuBLAS move, in XLA's text of a module.
 
     Floats are counted, so not the room in which cuBLAS works.
     """

@@ -1,9 +1,8 @@
 """XLA's compilers for TPUs and GPUs, by JAX, which need no device.
 
-JAX finds Google's compiler in the package `libtpu`, NVIDIA's in
-`jax-cuda12-plugin` and `nvidia-cuda-nvcc-cu12`. TensorFlow's package for CPUs
-translates operations into XLA's for CPUs alone, so a step is translated as for
-a CPU and compiled for the device.
+JAX finds Google's in the package `libtpu`, NVIDIA's in `jax-cuda12-plugin` and
+`nvidia-cuda-nvcc-cu12`. TensorFlow's package for CPUs translates operations for
+CPUs alone, so a step is translated as for a CPU and compiled for the device.
 """
 
 import importlib.metadata
@@ -58,7 +57,7 @@ NOT_STATIC = "dynamic shape"
 
 
 def versions(device: Device) -> dict[str, str]:
-    """The packages that translate for a device and compile."""
+    """Gives the packages that translate for a device and compile."""
     packages = {p: importlib.metadata.version(p) for p in device.packages}
     return {"tensorflow": tf.__version__, **packages}
 
@@ -66,34 +65,24 @@ def versions(device: Device) -> dict[str, str]:
 def settings(device: Device) -> dict[str, str]:
     """All but the step itself that an account depends on."""
     options = {name: os.environ.get(name, "") for name in OPTIONS}
-    told = {"device": repr(device), "counting": str(COUNTING)}
-    return {**told, **versions(device), **options}
+    basics = {"device": repr(device), "counting": str(COUNTING)}
+    return {**basics, **versions(device), **options}
 
 
 def lower(step: Step, device: Device) -> Any:
-    """Translates a step for a device's compiler.
-
-    Returns:
-        A `jax.stages.Lowered` of `jitted`.
-    """
+    """Translates a step for a device's compiler into a `jax.stages.Lowered`."""
     function, arguments = jitted(step, _topology(device, step.cores))
     return function.lower(*arguments)
 
 
 def jitted(step: Step, cores: Sequence[Any]) -> tuple[Any, tuple]:
-    """The step as a compiled function of JAX, and what it takes.
+    """Makes a step a compiled function of JAX; gives its arguments' specs too.
 
     A training is a function of frozen values, trained values, slots, batch and
     steps done (int64 []). It gives the loss, float32 [], and the new trained
     values, slots and steps done, whose old ones it overwrites. A prediction is
-    a function of values and batch. It gives the head's outputs.
-
-    Args:
-        step: translated by TensorFlow, as it is.
-        cores: JAX's devices, of which the first `step.cores` are taken.
-
-    Returns:
-        What `jax.jit` gives, and shapes and dtypes of the arguments.
+    a function of values and batch. It gives the head's outputs. The first
+    `step.cores` of JAX's devices are taken.
     """
     jax.config.update("jax_enable_x64", True)
     # Deterministic operations ask for a seed, which no operation here reads.
@@ -121,7 +110,7 @@ def jitted(step: Step, cores: Sequence[Any]) -> tuple[Any, tuple]:
 
 
 def _why_not_translated(error: str) -> str:
-    """The reason why TensorFlow does not translate, "" for a defect."""
+    """Tells why TensorFlow does not translate, "" for a defect."""
     unknown = NO_OPERATION.search(error)
     if unknown:
         return f"XLA has no operation {unknown[1]}"
@@ -129,10 +118,7 @@ def _why_not_translated(error: str) -> str:
 
 
 def export_step(step: Step) -> export.Exported:
-    """A step of one core as a program that JAX loads on any platform.
-
-    It takes and gives what the function of `jitted` does.
-    """
+    """Writes a step of one core, as of `jitted`, for any platform."""
     jax.config.update("jax_enable_x64", True)
     tf.random.set_seed(1)
     function, arguments, _ = _program(step)
@@ -175,12 +161,11 @@ def compile_lowered(lowered: Any, device: Device) -> Compiled:
 
 
 def _count(lowered: Any, module: Any) -> tuple[float, float]:
-    """XLA's own count of operations and of moved bytes, for GPUs.
+    """Counts operations and moved bytes for GPUs, as XLA does itself.
 
-    Their compiler counts nothing without a GPU, and JAX has no public name for
-    XLA's count of a module. Operations are those before XLA optimizes, since it
-    makes products calls of cuBLAS, which have no count. Bytes are those of the
-    compiled module, and of what these calls read and write.
+    Their compiler counts nothing without a GPU. Operations are those before XLA
+    optimizes, since it makes products calls of cuBLAS, which have no count.
+    Bytes are those of the compiled module, and of what these calls move.
     """
     from jax._src.lib import xla_client
 
@@ -194,7 +179,6 @@ def _count(lowered: Any, module: Any) -> tuple[float, float]:
 
 
 def _topology(device: Device, cores: int) -> Any:
-    """The cores of one host, as JAX's devices."""
     options = {}
     if device.platform == GPU:
         # XLA calls `ptxas`, which it looks for in PATH.
@@ -210,26 +194,22 @@ def _topology(device: Device, cores: int) -> Any:
 
 
 def _program(step: Step) -> tuple[Callable, tuple, tuple]:
-    """The step of one core.
-
-    Returns:
-        A function of a core's arguments; their shapes and dtypes, for all
-        cores; how cores divide them.
-    """
     frozen, trained, slots = map(_specs, step.shapes())
-    batch, own = _specs(step.batch), _specs(step.batch, step.cores)
+    batch, core_batch = _specs(step.batch), _specs(step.batch, step.cores)
     if step.schedule is None:
-        predict = _translate(step.predict, frozen, own)
+        predict = _translate(step.predict, frozen, core_batch)
         return predict, (frozen, batch), (ALL, BY_ROWS)
     done = jax.ShapeDtypeStruct((), np.int64)
-    differentiate = _translate(step.differentiate, frozen, trained, own, done)
+    differentiate = _translate(
+        step.differentiate, frozen, trained, core_batch, done
+    )
     update = _translate(step.update, trained, slots, trained, done)
 
     def train(frozen, trained, slots, batch, done):
-        found = differentiate(frozen, trained, batch, done)
+        whole = differentiate(frozen, trained, batch, done)
         if step.cores > 1:
-            found = jax.lax.psum(found, CORE)
-        loss, gradients = found
+            whole = jax.lax.psum(whole, CORE)
+        loss, gradients = whole
         return loss, *update(trained, slots, gradients, done), done + 1
 
     arguments = (frozen, trained, slots, batch, done)
@@ -237,7 +217,6 @@ def _program(step: Step) -> tuple[Callable, tuple, tuple]:
 
 
 def _specs(values: dict[str, np.ndarray], cores: int = 1) -> dict[str, Any]:
-    """Shapes and dtypes of arrays, whose rows cores divide."""
     return {
         name: jax.ShapeDtypeStruct(
             (x.shape[0] // cores, *x.shape[1:]) if cores > 1 else x.shape,
@@ -248,7 +227,6 @@ def _specs(values: dict[str, np.ndarray], cores: int = 1) -> dict[str, Any]:
 
 
 def _translate(function: Callable, *arguments: Any) -> Callable:
-    """A function of TensorFlow as one of JAX, for any platform."""
     called = jax2tf.call_tf(
         tf.function(function, autograph=False, jit_compile=True),
         # Else JAX imports TensorFlow wherever the program is loaded.

@@ -1,9 +1,8 @@
-"""The accelerators that a compiler is known for: sizes and peak rates.
+"""Accelerators that a compiler is known for: sizes and peak rates.
 
-Sources, of each device its maker's sheet:
-https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and the page of
-each version there; NVIDIA's data sheets of T4, V100 SXM2, A10, L4, A100 SXM
-40 GB and H100 SXM. Rates are of dense products.
+Sources: https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and the
+page of each version there; NVIDIA's data sheets of T4, V100 SXM2, A10, L4, A100
+SXM 40 GB and H100 SXM. Rates are of dense products.
 """
 
 import dataclasses
@@ -27,10 +26,8 @@ class Device:
     7x, a whole chip of other TPUs, a GPU.
 
     Attributes:
-        name: of users.
-        platform: `TPU` or `GPU`.
         topology: the compiler's name of one host's cores.
-        cores: cores of one host.
+        cores: of one host.
         memory: bytes.
         bandwidth: bytes a second.
         flops: floating-point operations a second of products, by dtype.
@@ -48,7 +45,7 @@ class Device:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages, by their names on PyPI, that compile for it."""
+        """Names the packages on PyPI that compile for it."""
         return PACKAGES[self.platform]
 
 
@@ -60,7 +57,7 @@ def _tpu(
     bandwidth: float,
     flops: float,
 ) -> Device:
-    """A TPU, of sizes in GiB, GB a second and TFLOP a second.
+    """Makes a TPU, of sizes in GiB, GB a second and TFLOP a second.
 
     Products of float32 are computed from factors in bfloat16, as TensorFlow's
     default precision on TPUs has it, so both rates are equal.
@@ -91,13 +88,9 @@ def _gpu(
     units: int,
     flops: tuple[float, float],
 ) -> Device:
-    """A GPU.
+    """Makes a GPU, by what its driver and its data sheet say.
 
     Args:
-        name: of users.
-        driver_name: as its driver tells it.
-        capability: CUDA's compute capability.
-        multiprocessors: number of them.
         clock: GHz.
         bandwidth: GB a second.
         memory: GB.
@@ -233,7 +226,7 @@ DEVICES: dict[str, Device] = {device.name: device for device in _ALL}
 
 
 def find(name: str, cores: int = 1) -> Device:
-    """The device called `name`."""
+    """Gives the device called `name`."""
     if name not in DEVICES:
         raise UserError(
             f"unknown device {name!r}; expected one of {', '.join(DEVICES)}"

@@ -1,4 +1,4 @@
-"""A step as one file, which JAX runs without TensorFlow and this package.
+"""Writes a step as one file, which JAX runs without TensorFlow.
 
 The file is NumPy's `.npz`: the step as `jax.export` serializes it, a batch,
 the values to start from or the rule that draws them, and losses and values
@@ -35,12 +35,7 @@ DONATED = (1, 2)
 
 
 def check(step: Step, steps: int) -> None:
-    """Refuses a step that `write` would refuse.
-
-    Args:
-        step: of the run.
-        steps: number of steps to record.
-    """
+    """Refuses a step that `write` would refuse."""
     if step.cores > 1:
         raise UserError(
             f"--program is of one core, found {step.cores}; leave it out, or "
@@ -62,14 +57,9 @@ def write(
     source: str,
     steps: int,
 ) -> None:
-    """Computes steps on the CPU, and writes the file.
+    """Computes some steps of one core on the CPU, and writes the file.
 
-    Args:
-        path: of the file.
-        step: of one core.
-        account: values of `TOLD`.
-        source: of the values to start from, one of `VALUES`.
-        steps: number of steps to record; a prediction has one.
+    `account` has the values of `TOLD`; `source` of values is one of `VALUES`.
     """
     is_training = step.schedule is not None
     groups = dict(zip(GROUPS, step.values()))
@@ -114,33 +104,29 @@ def write(
 
 
 def draw(name: str, about: Mapping[str, Any]) -> np.ndarray:
-    """An array with the mean and the spread of another, by its name alone.
+    """Draws an array with mean and spread of another, by its name alone.
 
     Numbers are uniform, by the Mersenne Twister of NumPy's `RandomState`,
-    whose stream NumPy keeps, with the CRC-32 of the name as seed. So all
-    machines draw the same bits.
-
-    Args:
-        name: of the variable.
-        about: `shape`, `dtype`, `mean` and `deviation`.
+    whose stream NumPy keeps, with the CRC-32 of the name as seed. `about` has
+    `shape`, `dtype`, `mean` and `deviation`.
     """
     chance = np.random.RandomState(zlib.crc32(name.encode()))
-    found = chance.random_sample(about["shape"]) - 0.5
-    found = found * (12**0.5 * about["deviation"]) + about["mean"]
-    return found.astype(np.float32).astype(getattr(jax.numpy, about["dtype"]))
+    drawn = chance.random_sample(about["shape"]) - 0.5
+    drawn = drawn * (12**0.5 * about["deviation"]) + about["mean"]
+    return drawn.astype(np.float32).astype(getattr(jax.numpy, about["dtype"]))
 
 
 def checksum(*groups: Mapping[str, np.ndarray]) -> int:
-    """The CRC-32 of arrays in their order."""
-    found = 0
+    """Gives the CRC-32 of arrays in their order."""
+    total = 0
     for values in groups:
         for value in values.values():
-            found = zlib.crc32(_plain(value).tobytes(), found)
-    return found
+            total = zlib.crc32(_plain(value).tobytes(), total)
+    return total
 
 
 def sample(value: Any) -> np.ndarray:
-    """The norm of an array, then evenly spaced values, float32 [1 + n]."""
+    """Gives an array's norm, then evenly spaced values, float32 [1 + n]."""
     flat = np.asarray(value, np.float32).ravel()
     count = min(SAMPLE, flat.size)
     places = np.arange(count) * flat.size // count
@@ -149,7 +135,6 @@ def sample(value: Any) -> np.ndarray:
 
 
 def _about(value: np.ndarray) -> dict[str, Any]:
-    """Shape, dtype, mean and spread of an array, as values of JSON."""
     wide = value.astype(np.float64)
     return {
         "shape": value.shape,
@@ -160,7 +145,7 @@ def _about(value: np.ndarray) -> dict[str, Any]:
 
 
 def _record(exported: Any, arguments: list[Any], steps: int) -> Arrays:
-    """Losses, float32 [steps], and samples of what the last step gave."""
+    """Gives losses, float32 [steps], and samples of the last step's values."""
     _tell("the CPU compiles the program for its record")
     is_training = len(arguments) == len(GROUPS)
     run = jax.jit(exported.call, donate_argnums=DONATED if is_training else ())
@@ -168,27 +153,25 @@ def _record(exported: Any, arguments: list[Any], steps: int) -> Arrays:
     if not is_training:
         return _samples(run(*arguments))
     frozen, *state, batch, done = arguments
-    losses, told = [], time.monotonic()
+    losses, last_line = [], time.monotonic()
     for number in range(1, steps + 1):
         loss, *state, done = run(frozen, *state, batch, done)
         losses.append(np.float32(loss))
         _check(f"loss of step {number}", losses[-1])
-        if number in (1, steps) or time.monotonic() > told + INTERVAL:
-            told = time.monotonic()
+        if number in (1, steps) or time.monotonic() > last_line + INTERVAL:
+            last_line = time.monotonic()
             _tell(f"the CPU's record: step {number}/{steps}, loss {loss:.4f}")
     return {"loss": np.array(losses), **_samples(state[0])}
 
 
 def _samples(values: Mapping[str, Any]) -> Arrays:
-    """Samples of finite arrays by name; raises as `_check`."""
-    found = {name: sample(value) for name, value in values.items()}
-    for name, value in found.items():
+    samples = {name: sample(value) for name, value in values.items()}
+    for name, value in samples.items():
         _check(name, value)
-    return found
+    return samples
 
 
 def _check(name: str, value: np.ndarray) -> None:
-    """Refuses a record that nothing can be compared with."""
     if not np.isfinite(value).all():
         raise UserError(
             f"the CPU's {name} is not finite, so no device can be compared "
@@ -201,7 +184,6 @@ def _tell(line: str) -> None:
 
 
 def _sizes(step: Step) -> dict[str, Any]:
-    """BERT's sizes under the keys of Google's JSON files."""
     model = step.job.build_model(
         lambda name, shape, make: np.broadcast_to(np.float32(0), shape)
     )
@@ -209,7 +191,7 @@ def _sizes(step: Step) -> dict[str, Any]:
 
 
 def _plain(value: np.ndarray) -> np.ndarray:
-    """An array of a dtype that NumPy has itself: bfloat16 as its bits."""
+    """Gives an array of a dtype that NumPy has: bfloat16 as its bits."""
     return value.view(np.uint16) if value.dtype.itemsize == 2 else value
 
 

@@ -1,4 +1,4 @@
-"""One step of a run as functions of tensors, taken out before it is computed.
+"""Takes one step out of a run, as functions of tensors.
 
 `StepEngine` stands where a run has its engine. The run opens its files as
 always, and ends with `StepTaken` in place of its first step.
@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert import optimization, rank_allocation
+from adapter_bert import optimization
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.optimization import Recipe, Schedule
@@ -35,14 +35,7 @@ Tensors = dict[str, tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step of a training, or of prediction.
-
-    Attributes:
-        job: the model, and how to compute with it.
-        batch: the first batch, of all cores.
-        cores: that divide the batch.
-        schedule: of a training, else None.
-    """
+    """One step of a training, or without `schedule` of prediction."""
 
     job: Job
     batch: Batch
@@ -51,11 +44,10 @@ class Step:
 
     @property
     def rows(self) -> int:
-        """Rows of the batch, over all cores."""
         return len(self.batch["input_ids"])
 
     def with_rows(self, rows: int) -> "Step":
-        """The same step with a batch of other size, whose rows repeat."""
+        """Gives the same step with a batch of other size, whose rows repeat."""
         places = np.arange(rows) % self.rows
         batch = {name: value[places] for name, value in self.batch.items()}
         if "row" in batch:
@@ -63,7 +55,7 @@ class Step:
         return dataclasses.replace(self, batch=batch)
 
     def values(self) -> tuple[Arrays, Arrays, Arrays]:
-        """First values of frozen variables, of trained ones, of slots.
+        """Gives first values of frozen variables, of trained ones, of slots.
 
         By name: frozen ones in the dtype of `Job.dtype_of`, others in float32.
         All variables count as frozen in prediction.
@@ -74,7 +66,6 @@ class Step:
         )
 
     def shapes(self) -> tuple[Arrays, Arrays, Arrays]:
-        """Zeros of the shapes and dtypes of `values`, which take no memory."""
         return self._arrays(
             lambda p, dtype: np.broadcast_to(np.zeros((), dtype), p.shape)
         )
@@ -97,19 +88,15 @@ class Step:
         return frozen, trained, slots
 
     def predict(self, frozen: Tensors, batch: Tensors) -> Tensors:
-        """The head's outputs for a core's rows, [B, ...] by name."""
+        """Gives the head's outputs for a core's rows, [B, ...] by name."""
         return predict(self.job, self._model(frozen), batch)
 
     def differentiate(
         self, frozen: Tensors, trained: Tensors, batch: Tensors, done: tf.Tensor
     ) -> tuple[tf.Tensor, Tensors]:
-        """A core's share of the loss, float32 [], and of the gradients.
+        """Gives a core's share of the loss, float32 [], and of the gradients.
 
-        Args:
-            frozen: by name.
-            trained: float32 by name.
-            batch: the core's rows.
-            done: int64 [], steps done before.
+        `trained` are float32 by name; `done` are int64 [], steps done before.
         """
         loss, gradients = loss_and_gradients(
             self.job,
@@ -128,37 +115,36 @@ class Step:
         gradients: Tensors,
         done: tf.Tensor,
     ) -> tuple[Tensors, Tensors]:
-        """New values of trained variables and slots, from whole gradients."""
+        """Gives new values of trained variables and slots, from gradients."""
         recipe: Recipe = self.job.table.recipe
         rates = optimization.rates_of(
             self.schedule, self.job.adam_bias_correction, done + 1
         )
-        found, kept = {}, {}
+        updated, kept = {}, {}
         clipped = optimization.clip(list(gradients.values()))
         for name, gradient in zip(gradients, clipped):
-            own = [f"{name}/{slot}" for slot in optimization.SLOTS]
-            found[name], *averages = optimization.updated(
+            slot_names = [f"{name}/{slot}" for slot in optimization.SLOTS]
+            updated[name], *averages = optimization.updated(
                 recipe.decay_of(name),
                 recipe.rates.get(name, 1.0),
                 trained[name],
-                *(slots[slot] for slot in own),
+                *(slots[slot] for slot in slot_names),
                 gradient,
                 *rates,
             )
-            kept.update(zip(own, averages))
-        allocated = rank_allocation.allocate(
+            kept.update(zip(slot_names, averages))
+        allocated = optimization.allocate(
             recipe.allocations,
-            {**slots, **found},
+            {**slots, **updated},
             dict(zip(gradients, clipped)),
             done + 1,
             self.schedule.num_train_steps,
         )
         for name, value in allocated.items():
-            (found if name in found else kept)[name] = value
-        return found, kept
+            (updated if name in updated else kept)[name] = value
+        return updated, kept
 
     def _model(self, values: Tensors) -> TaskModel:
-        """The job's model over given values."""
         return self.job.build_model(lambda name, shape, make: values[name])
 
 
@@ -166,7 +152,6 @@ class StepTaken(Exception):
     """Ends a run whose step is known, with the rows that the run computes."""
 
     def __init__(self, step: Step, features: Features):
-        """Takes the step and the rows."""
         super().__init__()
         self.step, self.features = step, features
 
@@ -177,7 +162,6 @@ class StepEngine(Engine):
     has_accelerators = True
 
     def check_devices(self) -> None:
-        """Takes the number of devices that the flags name."""
         hardware = self._hardware
         self.shards = (
             hardware.num_tpu_cores if hardware.use_tpu else hardware.num_devices
@@ -186,11 +170,6 @@ class StepEngine(Engine):
     def train(
         self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Ends the run.
-
-        Raises:
-            StepTaken: always.
-        """
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         batches = input_pipeline.train_batches(
             course.features, course.plan, range(1), job.length
@@ -204,8 +183,6 @@ class StepEngine(Engine):
 
 
 class _StepPredictor(RowPredictor):
-    """Ends the run with the first batch of prediction."""
-
     def _run(
         self, read: Callable[[], Iterator[list[Batch]]], features: Features
     ) -> Iterator[Outputs]:
@@ -224,14 +201,12 @@ class _StepPredictor(RowPredictor):
 
 
 def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
-    """The first step of a run.
+    """Gives the first step of a run with the engine `ENGINE`.
 
-    Args:
-        run: runs with the engine `ENGINE`, on the devices of `Hardware`.
-        predicted_rows: rows of a batch of prediction, for which a training's
-            model and rows are taken; 0 for the run's own step.
+    A training's model and rows are taken for a prediction of `predicted_rows`,
+    if that is not 0.
     """
-    engines.ENGINES[ENGINE] = f"{__name__}.{StepEngine.__name__}"
+    engines.ENGINES[ENGINE] = f"{__name__}:{StepEngine.__name__}"
     try:
         taken = _taken(run)
     finally:
@@ -244,7 +219,6 @@ def take(run: Callable[[], Any], predicted_rows: int = 0) -> Step:
 
 
 def _taken(compute: Callable[[], Any]) -> StepTaken:
-    """How something ends that would compute a step."""
     try:
         compute()
     except StepTaken as taken:

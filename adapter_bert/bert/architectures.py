@@ -1,9 +1,4 @@
-"""Published models that are BERTs but for names, sizes and parts left out.
-
-An architecture is declared here alone: what its `config.json` calls the fields
-of `BertConfig`, what it lacks, and the names of its variables. A method, a task
-and the encoder see a `BertConfig` and variables under Google's names.
-"""
+"""Published models that are BERTs but for names, sizes and parts left out."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -37,13 +32,12 @@ FIRST_OF_HEAD = "hidden_{end}_0"
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """The differences between a kind of model and BERT.
+    """Holds the differences between a kind of model and BERT.
 
     Attributes:
         prefix: before names of Hugging Face models that have more than the
             encoder.
-        classes: how names of transformers' classes begin. The first one is
-            written, all are read.
+        classes: how names of transformers' classes begin; the first is written.
         keys: a field of `BertConfig` -> its key in `config.json`, if another.
         own_keys: fields of `BertConfig` that `config.json` has besides BERT's.
         fixed: fields of `BertConfig` with one value in all such models.
@@ -53,7 +47,6 @@ class Architecture:
         biases: names of the masked-LM head's bias. The first one is written,
             the last one stands next to the head's matrix.
         texts: modules of the dense layers of a head of texts, first to last.
-        choices: the same of a head of choices.
         modules: a module of BERT -> this model's, where AdapterHub's library
             puts adapters, if it is of no variable.
         prefixes: the library's name of the place of prefixes.

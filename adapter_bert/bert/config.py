@@ -1,4 +1,4 @@
-"""The sizes of a BERT or a model like it, and what else decides its outputs."""
+"""Sizes of a BERT or a model like it, and what else decides its outputs."""
 
 import dataclasses
 import re
@@ -34,21 +34,17 @@ NUMBERS = {
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The sizes of a BERT model, under the key names of Google's JSON files.
+    """Holds a BERT's sizes under the key names of Google's JSON files.
 
-    `layer_norm_eps` is Hugging Face's name. `first_position` is the number of
-    the first token's position embedding: 0 in BERT, one more than the padding
-    token's id in RoBERTa and MPNet, where those before it are of padding. A
-    head of texts reads a pooler, or has a layer of its own: with
-    `head_activation` if there is one, with tanh in RoBERTa. `embedding_size` is
-    0 where the layers read the embeddings themselves, and no projection.
+    `first_position` is the number of the first token's position embedding: 0 in
+    BERT, one more than the padding token's id in RoBERTa and MPNet. A head of
+    texts reads a pooler, or has a layer of its own: with `head_activation` if
+    there is one, with tanh in RoBERTa; a head of choices has
+    `choice_activation`, if any. `embedding_size` is 0 without a projection.
     `num_hidden_groups` is 1 if all layers share their variables, else 0.
     `relative_attention_num_buckets` counts an MPNet's ranges of distances, each
-    with scores of its own. The head of masked words reads the word embeddings,
-    or has a matrix if not `tie_word_embeddings`. `pooler` is false of a BERT
-    that was saved without one. A head of choices has `choice_activation`, if
-    any, in the place of a head's of texts. `hidden_act` is a name; programs
-    that write no config may give an elementwise function.
+    with scores of its own. `pooler` is false of a BERT that was saved without
+    one. `hidden_act` is a name, or an elementwise function.
     """
 
     vocab_size: int
@@ -117,58 +113,53 @@ class BertConfig:
 
     @property
     def embedding_width(self) -> int:
-        """Size of the embeddings, E."""
         return self.embedding_size or self.hidden_size
 
     @property
     def head_size(self) -> int:
-        """Size of one attention head, H."""
         return self.hidden_size // self.num_attention_heads
 
     @property
     def is_roberta(self) -> bool:
-        """Whether it is a RoBERTa or MPNet, which have positions of padding."""
+        """Tells a RoBERTa or MPNet, which have positions of padding."""
         return self.first_position > 0
 
     def variable(self, name: str) -> str:
-        """BERT's own variable, or scope, that a layer reads under a name.
+        """Names BERT's own variable, or scope, that a layer reads under a name.
 
-        That is the name, or the one of a group of layers that share theirs.
+        Groups of layers may share theirs.
         """
         return LAYER.sub("group_0", name) if self.num_hidden_groups else name
 
     @property
     def model_type(self) -> str:
-        """The name in `ARCHITECTURES`; XLM-R and CamemBERT are `roberta`."""
-        for name, own in ARCHITECTURES.items():
-            fixed = own.fixed.items()
+        """Names it as `ARCHITECTURES` does; XLM-R, CamemBERT: `roberta`."""
+        for name, architecture in ARCHITECTURES.items():
+            fixed = architecture.fixed.items()
             if fixed and all(getattr(self, k) == value for k, value in fixed):
                 return name
         return "roberta" if self.is_roberta else "bert"
 
     @property
     def has_pooler(self) -> bool:
-        """Whether the pretrained model has a pooler, which heads may read."""
         return self.pooler and not (self.is_roberta or self.head_activation)
 
     @property
     def for_choices(self) -> "BertConfig":
-        """The same model, as a head of choices reads it."""
+        """Gives the same model, as a head of choices reads it."""
         activation = self.choice_activation or self.head_activation
         return dataclasses.replace(self, head_activation=activation)
 
     @property
     def max_tokens(self) -> int:
-        """Tokens of the longest input."""
         return self.max_position_embeddings - self.first_position
 
     @classmethod
     def from_json_file(cls, path: str) -> "BertConfig":
         """Reads Google's `bert_config.json` or Hugging Face's `config.json`.
 
-        Keys that do not describe the encoder are ignored, since both
-        publishers add some (`pooler_*`, `architectures`, ...), but not those
-        that would change what it computes.
+        Keys that do not describe the encoder are ignored, but not those that
+        would change what it computes.
         """
         values = files.read_json(path, "the BERT config")
         if not isinstance(values, dict):
@@ -176,24 +167,27 @@ class BertConfig:
         # Google's ALBERTs do not say it.
         unsaid = "albert" if values.get("num_hidden_groups") else "bert"
         model_type = values.get("model_type") or unsaid
-        own = ARCHITECTURES.get(str(model_type), BERT)
-        for key, known in (
+        architecture = ARCHITECTURES.get(str(model_type), BERT)
+        for key, choices in (
             ("model_type", tuple(ARCHITECTURES)),
             ("position_embedding_type", ("absolute",)),
             # A decoder's tokens do not see those behind them.
             ("is_decoder", (False,)),
-            *((key, (value,)) for key, value in own.expected.items()),
+            *((key, (value,)) for key, value in architecture.expected.items()),
         ):
             # Hugging Face writes null for what is not set.
-            if values.get(key) not in (None, *known):
+            if values.get(key) not in (None, *choices):
                 raise UserError(
                     f"{path}: {key} is {values[key]!r}, but only "
-                    f"{' or '.join(map(repr, known))} can be computed here"
+                    f"{' or '.join(map(repr, choices))} can be computed here"
                 )
         names = [field.name for field in dataclasses.fields(cls)]
-        names = [*names[: names.index("first_position")], *own.own_keys]
-        keys = {name: own.keys.get(name, name) for name in names}
-        needed = [*names[: names.index("hidden_act")], *own.own_keys]
+        names = [
+            *names[: names.index("first_position")],
+            *architecture.own_keys,
+        ]
+        keys = {name: architecture.keys.get(name, name) for name in names}
+        needed = [*names[: names.index("hidden_act")], *architecture.own_keys]
         missing = [keys[name] for name in needed if keys[name] not in values]
         if missing:
             raise UserError(
@@ -206,26 +200,26 @@ class BertConfig:
             del sizes["tie_word_embeddings"]
         for name in ("type_vocab_size", "embedding_size"):
             # A model that lacks them says nothing of them.
-            if sizes.get(name) == 0 and name not in own.fixed:
+            if sizes.get(name) == 0 and name not in architecture.fixed:
                 raise UserError(
                     f"{path}: {name} is 0, expected a whole number from 1 on"
                 )
         if "model_type" in values and sizes.get("hidden_act") == "gelu":
             sizes["hidden_act"] = "gelu_erf"
         # A model without a projection says the same size twice.
-        if own is ELECTRA and sizes["embedding_size"] == sizes["hidden_size"]:
+        if (
+            architecture is ELECTRA
+            and sizes["embedding_size"] == sizes["hidden_size"]
+        ):
             sizes["embedding_size"] = 0
-        first = _first_position(values, path) if own is ROBERTA else 0
-        if own is ELECTRA:
+        first = _first_position(values, path) if architecture is ROBERTA else 0
+        if architecture is ELECTRA:
             sizes["choice_activation"] = _choice_activation(values, path)
-        return cls(**{**sizes, "first_position": first, **own.fixed})
+        return cls(**{**sizes, "first_position": first, **architecture.fixed})
 
 
 def _first_position(values: dict[str, Any], path: str) -> int:
-    """The position of a RoBERTa's first token, by its config's JSON values.
-
-    Source: transformers, `create_position_ids_from_input_ids`.
-    """
+    """As transformers' `create_position_ids_from_input_ids`."""
     padding = values.get("pad_token_id", ROBERTA_PADDING)
     if type(padding) is not int or padding < 0:
         raise UserError(
@@ -236,17 +230,20 @@ def _first_position(values: dict[str, Any], path: str) -> int:
 
 
 def _choice_activation(values: dict[str, Any], path: str) -> str:
-    """An ELECTRA's `choice_activation`, "" for the usual one.
-
-    Source: transformers, `ElectraSequenceSummary`.
-    """
+    """Reads an ELECTRA's as transformers' `ElectraSequenceSummary`."""
     classes = str(values.get("architectures"))
-    for key, known in (("summary_type", "first"), ("summary_use_proj", True)):
+    for key, expected in (
+        ("summary_type", "first"),
+        ("summary_use_proj", True),
+    ):
         # Other heads have no summary.
-        if "MultipleChoice" in classes and values.get(key, known) != known:
+        if (
+            "MultipleChoice" in classes
+            and values.get(key, expected) != expected
+        ):
             raise UserError(
                 f"{path}: {key} is {values[key]!r}, but the head of choices "
-                f"can be computed with {known!r} alone"
+                f"can be computed with {expected!r} alone"
             )
     name = values.get("summary_activation", "gelu") or "linear"
     usual = ELECTRA.fixed["head_activation"]
@@ -255,7 +252,7 @@ def _choice_activation(values: dict[str, Any], path: str) -> str:
 
 
 def same_activation(one: Any, other: Any) -> bool:
-    """Whether two values of `hidden_act` mean one function."""
-    known = functional.ACTIVATIONS
-    are_known = all(isinstance(x, str) and x in known for x in (one, other))
-    return are_known and known[one] is known[other]
+    """Tells whether two values of `hidden_act` mean one function."""
+    names = functional.ACTIVATIONS
+    are_known = all(isinstance(x, str) and x in names for x in (one, other))
+    return are_known and names[one] is names[other]

@@ -1,4 +1,4 @@
-"""The BERT encoder, over variables that are read by name.
+"""BERT encoder, over variables that are read by name.
 
 Variables have the names of Google's checkpoints, also in models like BERT
 (`architectures.py`). Sizes are in `config.py`, the places where a tuning
@@ -42,7 +42,6 @@ from adapter_bert.bert.hooks import (
     keep_mask,
 )
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
-from adapter_bert.rank_allocation import Allocation
 
 Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -88,8 +87,7 @@ def ones(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 class OfPretrained:
     """An initializer: first values that follow from pretrained ones.
 
-    Attributes:
-        compute: takes a function that gives a pretrained variable by name.
+    `compute` takes a function that gives a pretrained variable by name.
     """
 
     compute: Callable[[Callable[[str], np.ndarray]], np.ndarray]
@@ -102,7 +100,7 @@ def initial_values(
     seed: int,
     read: Optional[Callable[[str], np.ndarray]] = None,
 ) -> np.ndarray:
-    """Fresh values, a function of `seed` and the variable's name alone.
+    """Draws fresh values, a function of `seed` and the variable's name alone.
 
     `read` gives pretrained variables to initializers `OfPretrained`.
     """
@@ -117,8 +115,6 @@ class Declared:
     """Declares a variable, by whose name the model reads its value.
 
     Attributes:
-        shape: its shape.
-        initializer: makes its fresh values.
         trained: of a method's, whether training changes it; masks and parts
             stay.
         decays: whether weight decay shrinks it, unless it is a bias or belongs
@@ -132,7 +128,7 @@ class Declared:
     trained: bool = True
     decays: bool = True
     rate: float = 1.0
-    allocation: Optional[Allocation] = None
+    allocation: Any = None
 
 
 def declare_dense(
@@ -164,18 +160,18 @@ def declare(config: BertConfig, pooler: bool = True) -> dict[str, Declared]:
         "token_type_embeddings": config.type_vocab_size,
         "position_embeddings": config.max_position_embeddings,
     }
-    found = {
+    declared = {
         f"bert/embeddings/{name}": Declared((count, width), normal)
         for name, count in rows.items()
         if count
     }
-    found.update(declare_layer_norm("bert/embeddings", width))
+    declared.update(declare_layer_norm("bert/embeddings", width))
     if config.embedding_size:
-        found.update(declare_dense(PROJECTION, width, size, config))
+        declared.update(declare_dense(PROJECTION, width, size, config))
     buckets = config.relative_attention_num_buckets
     if buckets:
         shape = buckets, config.num_attention_heads
-        found[f"{RELATIVE_BIAS}/weights"] = Declared(shape, normal)
+        declared[f"{RELATIVE_BIAS}/weights"] = Declared(shape, normal)
     layers = range(config.num_hidden_layers)
     scopes = (config.variable(f"bert/encoder/layer_{n}") for n in layers)
     # Layers may share their variables.
@@ -190,21 +186,21 @@ def declare(config: BertConfig, pooler: bool = True) -> dict[str, Declared]:
             ("output/dense", inner, size),
             ("output",),
         ):
-            own = f"{scope}/{name}"
-            found.update(
-                declare_dense(own, *sizes, config)
+            layer = f"{scope}/{name}"
+            declared.update(
+                declare_dense(layer, *sizes, config)
                 if sizes
-                else declare_layer_norm(own, size)
+                else declare_layer_norm(layer, size)
             )
     if pooler:
-        found.update(declare_dense(POOLER, size, size, config))
-    return found
+        declared.update(declare_dense(POOLER, size, size, config))
+    return declared
 
 
 def make_variables(
     declared: Mapping[str, Declared], create: CreateVariable
 ) -> dict[str, Any]:
-    """The result of `create` for each declaration, by name."""
+    """Gives the result of `create` for each declaration, by name."""
     return {
         name: create(name, one.shape, one.initializer)
         for name, one in declared.items()
@@ -212,30 +208,21 @@ def make_variables(
 
 
 def list_variables(config: BertConfig, pooler: bool = True) -> dict[str, Shape]:
-    """Name and shape of every variable of BERT, without making any.
-
-    A model that was pretrained without a pooler has none, whatever is asked.
-    """
+    """Gives name and shape of every variable of BERT, without making any."""
     declared = declare(config, pooler and config.has_pooler)
     return {name: one.shape for name, one in declared.items()}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Modules:
-    """Dense layers and LayerNorms, of values by name.
-
-    Attributes:
-        config: the sizes.
-        values: variables or tensors.
-        hooks: of the method that acts.
-    """
+    """Dense layers and LayerNorms, of variables or tensors by name."""
 
     config: BertConfig
     values: Mapping[str, Any]
     hooks: Hooks
 
     def read(self, name: str, context: Context) -> tf.Tensor:
-        """A variable's value, as the method gives it.
+        """Gives a variable's value, as the method has it.
 
         Of a matrix in int8 the context's dtype, else float32.
         """
@@ -272,7 +259,6 @@ class Modules:
     def layer_norm(
         self, scope: str, x: tf.Tensor, context: Context
     ) -> tf.Tensor:
-        """Layer normalization over the last axis (Ba et al. 2016)."""
         beta, gamma = (
             self.read(f"{scope}/LayerNorm/{name}", context)
             for name in ("beta", "gamma")
@@ -283,7 +269,7 @@ class Modules:
 
 
 def masked_scores(mask: tf.Tensor) -> tf.Tensor:
-    """Numbers to add to the scores, float32 [B, 1, 1, T], of a mask [B, T].
+    """Makes numbers to add to scores, float32 [B, 1, 1, T], of a mask [B, T].
 
     TensorFlow Lite has no `tf.newaxis` where sizes are known at a call only.
     """
@@ -291,7 +277,7 @@ def masked_scores(mask: tf.Tensor) -> tf.Tensor:
 
 
 def distance_buckets(count: int) -> np.ndarray:
-    """The row of a table of `count` scores for each distance, int32 [257].
+    """Gives the rows of a table of `count` scores by distance, int32 [257].
 
     Distances, of the token that is attended to less the other one's place, go
     from -128 to 128. Half of the rows are of later tokens. Of these half are of
@@ -312,13 +298,10 @@ def distance_buckets(count: int) -> np.ndarray:
 
 
 class BertOutput(NamedTuple):
-    """The encoder's outputs.
+    """Holds outputs, [B, T, D]; `sequence_output` is always float32.
 
-    Attributes:
-        embedding_output: float32 [B, T, D], the inputs of the first layer.
-        layer_outputs: L times float32 [B, T, D], the last one [B, 1, D] if
-            only its first token is read.
-        sequence_output: the last of them, always float32.
+    `layer_outputs` end with [B, 1, D] if only the first token is read.
+    `embedding_output` are the inputs of the first layer.
     """
 
     embedding_output: tf.Tensor
@@ -328,11 +311,9 @@ class BertOutput(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bert(Modules):
-    """The encoder of Devlin et al. 2019, with a tuning method's hooks.
+    """Encodes as Devlin et al. 2019, with a tuning method's hooks.
 
-    Attributes:
-        run_layer: computes a layer if layers are shared or computed again: a
-            `SharedLayers`.
+    `run_layer` is a `SharedLayers` if layers are shared or computed again.
     """
 
     run_layer: Any = None
@@ -346,8 +327,7 @@ class Bert(Modules):
     ) -> BertOutput:
         """Encodes a batch, int32 [B, T] twice, with the context's mask.
 
-        T is at most P, less the positions before the first token's. `words`
-        are as of `embed`.
+        T is at most P, less the positions before the first token's.
         """
         hidden = self.embed(input_ids, segment_ids, context, words)
         layers = range(self.config.num_hidden_layers)
@@ -355,7 +335,7 @@ class Bert(Modules):
         return BertOutput(hidden, outputs, tf.cast(outputs[-1], tf.float32))
 
     def words(self, input_ids: tf.Tensor, context: Context) -> tf.Tensor:
-        """The word embeddings of int32 [B, T], float32 [B, T, E]."""
+        """Gives the word embeddings of int32 [B, T], float32 [B, T, E]."""
         words = self.values[WORD_EMBEDDINGS]
         if isinstance(words, Quantized):
             embed = words.rows
@@ -371,7 +351,7 @@ class Bert(Modules):
         context: Context,
         words: Optional[tf.Tensor] = None,
     ) -> tf.Tensor:
-        """The inputs of the first layer, float32 [B, T, D]; as a call.
+        """Gives the inputs of the first layer, float32 [B, T, D].
 
         `words`, float32 [B, T, E], take the place of the tokens' own.
         """
@@ -395,7 +375,6 @@ class Bert(Modules):
     def run_layers(
         self, hidden: tf.Tensor, layers: Iterable[int], context: Context
     ) -> list[tf.Tensor]:
-        """The outputs of some of the layers, as `BertOutput` has them."""
         length = hidden.shape[1] or tf.shape(hidden)[1]
         whole, mask = self.hooks.lengthen(hidden, context)
         is_longer = whole is not hidden
@@ -422,10 +401,9 @@ class Bert(Modules):
     def _scores(
         self, length: Any, dtype: tf.DType, context: Context
     ) -> tf.Tensor:
-        """What is added to the scores of all layers, as `layer` takes it.
+        """Gives what is added to the scores of all layers, as `layer` takes it.
 
-        The first `length` tokens are a text's. What a method puts behind them
-        is at no distance from others.
+        Only the first `length` tokens, a text's, are at distances.
         """
         mask = context.input_mask
         buckets = self.config.relative_attention_num_buckets
@@ -453,7 +431,7 @@ class Bert(Modules):
         attention_bias: tf.Tensor,
         context: Context,
     ) -> tf.Tensor:
-        """Attention sublayer, then feed-forward sublayer, of layer `layer`.
+        """Computes attention and feed-forward sublayer of layer `layer`.
 
         Takes `hidden`, float32 [B, T, D], and what is added to its scores,
         float32 [B, 1, 1, T], or [B, N, T, T] in an MPNet. Gives float32
@@ -479,7 +457,7 @@ class Bert(Modules):
         return self._join(layer, "ffn", output, hidden, inner, context)
 
     def _join(self, layer, site, scope, inputs, inner, context) -> tf.Tensor:
-        """A sublayer's end, `LN(inputs + f(inner))`, float32 [B, T, D]."""
+        """Ends a sublayer, `LN(inputs + f(inner))`, float32 [B, T, D]."""
         outputs = dropout(
             self.project(f"{scope}/dense", inner, context),
             self.config.hidden_dropout_prob,
@@ -504,11 +482,11 @@ class Bert(Modules):
         activation: functional.Activation = "linear",
     ) -> tf.Tensor:
         """`dense`, with its activation after the hook `project`."""
-        asked, plain = inputs, None
+        computed_of, plain = inputs, None
 
         def apply(x: tf.Tensor) -> tf.Tensor:
-            nonlocal asked, plain
-            asked, plain = x, self.dense(scope, x, context)
+            nonlocal computed_of, plain
+            computed_of, plain = x, self.dense(scope, x, context)
             return plain
 
         kernel = Kernel(
@@ -523,7 +501,7 @@ class Bert(Modules):
         if outputs is plain and onednn.is_built_for(onednn.PREDICTION):
             # The hook changes nothing, so one kernel computes both. TensorFlow
             # leaves out the product that nothing reads now.
-            return self.dense(scope, asked, context, activation)
+            return self.dense(scope, computed_of, context, activation)
         return functional.activation(activation)(outputs)
 
     def _attend(self, layer, asking, hidden, attention_bias, context):

@@ -1,10 +1,9 @@
 """Operations between matrix products, with custom gradients.
 
 Written out as TensorFlow's operations, gelu, LayerNorm, dropout and attention
-pass over memory many times and save many tensors for the backward pass. The
-custom gradients save few, recompute cheap ones, and are equal up to rounding.
-Dimension letters are those of `encoder.py`; R stands for rows of any number of
-leading dimensions.
+pass over memory many times and save many tensors for the backward pass. These
+are equal up to rounding. Dimension letters are those of `encoder.py`; R stands
+for rows of any number of leading dimensions.
 """
 
 import contextlib
@@ -69,8 +68,7 @@ def for_accelerator(chosen: bool) -> Iterator[None]:
 def for_runtimes() -> Iterator[None]:
     """Builds a graph of prediction that is converted for other runtimes.
 
-    TensorFlow Lite has no error function, but knows the whole activation where
-    it is written as TensorFlow writes it.
+    TensorFlow Lite knows an activation as TensorFlow writes it.
     """
     token = _FOR_RUNTIMES.set(True)
     try:
@@ -80,7 +78,7 @@ def for_runtimes() -> Iterator[None]:
 
 
 def anew(*tensors: tf.Tensor) -> list[tf.Tensor]:
-    """The same tensors for a backward pass to compute from, under XLA.
+    """Gives the tensors for a backward pass to compute from, under XLA.
 
     XLA merges equal operations, and would keep the results of the forward pass.
     """
@@ -115,8 +113,7 @@ def custom_gradient(function: Callable[..., tuple]) -> Callable:
 def gelu(x: tf.Tensor) -> tf.Tensor:
     """Gaussian error linear unit in its tanh approximation, any shape.
 
-    Source: Hendrycks and Gimpel 2016; google-research/bert and adapter-bert
-    compute this form. Computed as `x sigmoid(2 u)`, which equals
+    Source: Hendrycks and Gimpel 2016. `x sigmoid(2 u)` equals
     `x (1 + tanh(u)) / 2`, with `u = sqrt(2 / pi) (x + 0.044715 x^3)`.
     """
     linear = 2.0 * math.sqrt(2.0 / math.pi)
@@ -135,8 +132,7 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 def gelu_erf(x: tf.Tensor) -> tf.Tensor:
     """Gaussian error linear unit with the error function, any shape.
 
-    Hugging Face's configs call this form `gelu`, and the approximation
-    `gelu_new`. With the normal distribution function `Phi` it is `x Phi(x)`.
+    With the normal distribution function `Phi` it is `x Phi(x)`.
     """
     if _FOR_RUNTIMES.get():
         return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
@@ -154,12 +150,11 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
 def _with_slope(
     compute: Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]], x: tf.Tensor
 ) -> tf.Tensor:
-    """An elementwise function that saves its slope for the backward pass.
+    """Makes an elementwise function save its slope for the backward pass.
 
-    The slope shares most of its work with the function. So `compute` gives
-    both in the forward pass, of float32, in graphs only if a gradient is asked
-    for. `x`, float32 or bfloat16, is saved on accelerators alone, whose
-    backward pass computes the slope.
+    `compute` gives both in the forward pass, of float32, in graphs only if a
+    gradient is asked for. `x`, float32 or bfloat16, is saved on accelerators
+    alone, whose backward pass computes the slope.
     """
 
     @custom_gradient
@@ -167,11 +162,11 @@ def _with_slope(
         outputs, slope = compute(tf.cast(x, tf.float32))
 
         def gradient(upstream):
-            found = slope
+            derivative = slope
             if _FOR_ACCELERATOR.get():
                 (again,) = anew(x)
-                _, found = compute(tf.cast(again, tf.float32))
-            return upstream * tf.cast(found, x.dtype)
+                _, derivative = compute(tf.cast(again, tf.float32))
+            return upstream * tf.cast(derivative, x.dtype)
 
         return tf.cast(outputs, x.dtype), gradient
 
@@ -181,9 +176,8 @@ def _with_slope(
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     """Computes cross entropies in nats, float32 of the shape of `labels`.
 
-    `logits`, float32, have one more axis than `labels`, int32 class numbers. It
-    has the bits of TensorFlow's deterministic function. That holds a constant
-    NaN, which `tf.debugging.enable_check_numerics` takes for a fault.
+    `logits`, float32, have one more axis than `labels`, int32 class numbers.
+    Has the bits of TensorFlow's deterministic function, without its NaN.
     """
     labels = tf.convert_to_tensor(labels)
     shape = tf.shape(labels)
@@ -223,7 +217,7 @@ Activation = Union[str, Callable[[tf.Tensor], tf.Tensor]]
 
 
 def activation(name: Activation) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The activation function called `name`; a function is itself."""
+    """Gives the activation function called `name`; a function is itself."""
     if callable(name):
         return name
     if not isinstance(name, str) or name not in ACTIVATIONS:
@@ -239,16 +233,10 @@ def layer_norm(
     beta: tf.Tensor,
     epsilon: float = LAYER_NORM_EPSILON,
 ) -> tf.Tensor:
-    """Layer normalization over the last axis, computed in float32.
+    """Gives `gamma (x - mean) / sqrt(variance + epsilon) + beta`, like `x`.
 
-    Args:
-        x: float32 or bfloat16 [..., D].
-        gamma: float32 [D]; or [B, D], one for each row of `x` [B, ..., D].
-        beta: of either shape, too.
-        epsilon: added to the variance.
-
-    Returns:
-        `gamma (x - mean) / sqrt(variance + epsilon) + beta`, like `x`.
+    Over the last axis of `x`, float32 or bfloat16 [..., D], in float32. `gamma`
+    and `beta` are float32 [D]; or [B, D], one for each row of `x` [B, ..., D].
 
     Source: Ba et al. 2016.
     """
@@ -305,7 +293,7 @@ def layer_norm(
 
 
 def _standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]:
-    """1 / deviation, float32 [..., 1], and (x - mean) / deviation."""
+    """Gives 1 / deviation, float32 [..., 1], and (x - mean) / deviation."""
     centered = x - tf.reduce_mean(x, axis=-1, keepdims=True)
     variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
     inverse = tf.math.rsqrt(variance + epsilon)
@@ -318,14 +306,13 @@ def dense(
     bias: tf.Tensor,
     activated: Activation = "linear",
 ) -> tf.Tensor:
-    """`x @ kernel + bias`, activated.
+    """Gives `x @ kernel + bias`, activated by a name or function.
 
     Args:
         x: float32 or bfloat16 [R, I]; or [B, T, I].
         kernel: like `x` [I, O]; or [B, I, O].
         bias: like `x` [O]; of [R, I] also [B, O], as in `add_bias`; of
             [B, T, I] only [B, 1, O].
-        activated: the name of an activation, or the function.
     """
     function = activation(activated)
     if len(x.shape) > 2:
@@ -343,7 +330,6 @@ def dense(
 
 @custom_gradient
 def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:
-    """`x @ kernel + bias` by oneDNN, whose kernel has no gradient."""
 
     def gradient(upstream):
         return (
@@ -356,11 +342,10 @@ def _product(x: tf.Tensor, kernel: tf.Tensor, bias: tf.Tensor) -> tuple:
 
 
 def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
-    """`x + bias` over the last axis.
+    """Gives `x + bias` over the last axis.
 
-    Args:
-        x: float32 or bfloat16 [R, O].
-        bias: like `x` [O]; or [B, O], each for the next R / B rows of `x`.
+    `x` is float32 or bfloat16 [R, O]; `bias` like it [O], or [B, O], each for
+    the next R / B rows of `x`.
     """
     if len(bias.shape) == 1:
         narrow = x.dtype == tf.bfloat16
@@ -382,19 +367,12 @@ def _add_narrow(x: tf.Tensor, bias: tf.Tensor) -> tuple:
 
 
 def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
-    """Draws the elements that dropout keeps.
+    """Draws the elements that dropout keeps, bool of `shape`, int32 [n].
 
-    Eight random bits decide an element. `rate` is no multiple of 1/256, so the
-    bits are compared with one of its two neighbours, which each call draws so
-    that an element is dropped with probability `rate` exactly.
-
-    Args:
-        shape: int32 [n].
-        rate: the share to drop, in [0, 255/256].
-        seed: int32 [2].
-
-    Returns:
-        bool of that shape, true where an element is kept.
+    Eight random bits decide an element. `rate`, in [0, 255/256], is compared
+    with one of its two neighbours among multiples of 1/256, which each call
+    draws so that an element is dropped with probability `rate` exactly. `seed`
+    is int32 [2].
 
     Raises:
         ValueError: a greater rate, whose upper neighbour is no byte.
@@ -446,20 +424,8 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     """Draws the elements that dropout keeps, each by itself.
 
     An element's random word is a function of the seed and of its own number,
-    so that XLA computes a mask where it is used and stores none. A generator
-    that fills an array makes one of rows of four words, which fill one
-    thirty-second of a TPU's tiles.
-
-    Args:
-        shape: int32 [n], of at most 2^32 elements, after which words repeat.
-        rate: the share to drop, in [0, 255/256]; exact to 2^-32.
-        seed: int32 [2].
-
-    Returns:
-        bool of that shape, true where an element is kept.
-
-    Raises:
-        ValueError: a greater rate, as of `keep_mask`.
+    so that XLA computes a mask where it is used and stores none. Arguments as
+    of `keep_mask`; `rate` is exact to 2^-32, and words repeat after 2^32.
 
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
     Threefry-2x32 with 13 rounds.
@@ -479,7 +445,7 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
 # A function of TensorFlow: one copy serves all masks of a graph.
 @tf.function(autograph=False)
 def _threefry(x: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
-    """The first words of blocks of Threefry-2x32, uint32 like `x`.
+    """Gives the first words of blocks of Threefry-2x32, uint32 like `x`.
 
     A block's counter is a number and zero, its key `first` and `second`, both
     uint32 []. `x` are the numbers plus `first`.
@@ -504,10 +470,8 @@ def _threefry(x: tf.Tensor, first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 def drop(x: tf.Tensor, keep: Keep, rate: float) -> tf.Tensor:
     """Zeroes the elements that are not kept and scales up the others.
 
-    Args:
-        x: float32 or bfloat16 [...].
-        keep: bool like `x`, of `keep_mask`, or a function that draws it.
-        rate: the share that was dropped.
+    `x` is float32 or bfloat16 [...], `keep` bool like it, or draws that, `rate`
+    the share that was dropped.
     """
 
     def masked(x, is_again=False):
@@ -519,11 +483,10 @@ def drop(x: tf.Tensor, keep: Keep, rate: float) -> tf.Tensor:
 
 
 def _share(keep: Keep, x: tf.Tensor, is_again: bool) -> tf.Tensor:
-    """A mask of ones and zeros, like `x`.
+    """Casts a mask to ones and zeros, like `x`.
 
-    A product with the mask is faster than a selection. The mask is cast when
-    `x` is there, forward and again backward, instead of saved at four bytes an
-    element.
+    A product with it is faster than a selection. It is cast when `x` is there,
+    forward and again backward, instead of saved at four bytes an element.
     """
     if callable(keep):
         keep = keep(is_again)
@@ -552,10 +515,7 @@ def attend(
         rate: the share that `keep` drops.
         bias_has_gradient: whether `attention_bias`, [B, N, T, S], has one.
 
-    Returns:
-        [B, N, T, H].
-
-    Source: Vaswani et al. 2017, section 3.2.1.
+    Source: Vaswani et al. 2017, section 3.2.1. Gives [B, N, T, H].
     """
     scale = 1.0 / math.sqrt(query.shape[-1])
 
@@ -574,11 +534,11 @@ def attend(
 
     @custom_gradient
     def compute(query, key, value, *bias):
-        known = weigh(query, key, *bias)
-        outputs = tf.matmul(kept(known, is_again=False), enlarged(value))
+        weights = weigh(query, key, *bias)
+        outputs = tf.matmul(kept(weights, is_again=False), enlarged(value))
 
         def gradient(upstream):
-            read, probabilities = [query, key, value], known
+            read, probabilities = [query, key, value], weights
             if _FOR_ACCELERATOR.get():
                 read = anew(*read)
                 probabilities = weigh(*read[:2], *bias)

@@ -2,12 +2,9 @@
 
 TensorFlow's own gradient of a function saves every tensor that any operation of
 the gradient names. In a layer of BERT with adapters, half of these serve only
-gradients of frozen matrices, which are never asked for. Here both passes are
-traced into one graph, which is cut in two: operations that depend on the
-output's gradient are the backward pass, and the tensors they read are saved.
-
-On accelerators memory may be dearer still: `recomputed` saves nothing but the
-arguments. There are no gradients of second order.
+gradients of frozen matrices. Here both passes are traced into one graph, which
+is cut in two: operations that depend on the output's gradient are the backward
+pass, and the tensors they read are saved. No gradients of second order.
 """
 
 from collections.abc import Sequence
@@ -30,16 +27,11 @@ def differentiable(
     specs: Sequence[tf.TensorSpec],
     sources: Sequence[int],
 ) -> Callable[..., tf.Tensor]:
-    """The same function with a gradient that saves no more than it reads.
+    """Gives a function a gradient that saves no more than it reads.
 
-    Args:
-        function: gives one tensor; reads nothing but its arguments.
-        specs: of the arguments.
-        sources: places of the arguments that have a gradient.
-
-    Returns:
-        A function of such arguments. An argument that does not matter to the
-        output has the gradient None.
+    The function gives one tensor and reads nothing but arguments like `specs`,
+    of which those at the places `sources` have a gradient: None if it does not
+    matter to the output.
 
     Raises:
         ValueError: the function does more than to compute its output.
@@ -59,8 +51,8 @@ def differentiable(
             kept += [values[place] for place in passes.read]
 
             def gradient(upstream: tf.Tensor) -> list[Optional[tf.Tensor]]:
-                found = iter(passes.backward(upstream, *kept))
-                return [next(found) if x else None for x in passes.matters]
+                slopes = iter(passes.backward(upstream, *kept))
+                return [next(slopes) if x else None for x in passes.matters]
 
             return output, gradient
 
@@ -72,13 +64,9 @@ def differentiable(
 def recomputed(
     function: Callable[..., tf.Tensor],
 ) -> Callable[..., tf.Tensor]:
-    """The same function, whose backward pass begins with the forward pass.
+    """Begins a function's backward pass with the forward pass, under XLA.
 
-    Only XLA can compile the gradient.
-
-    Args:
-        function: gives one tensor; reads nothing that has a gradient but its
-            arguments.
+    The function gives one tensor and reads nothing else that has a gradient.
 
     Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
     """
@@ -95,8 +83,10 @@ def recomputed(
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(sources)
                 output = function(*again)
-            found = iter(tape.gradient(output, sources, upstream))
-            return [next(found) if x.dtype.is_floating else None for x in again]
+            slopes = iter(tape.gradient(output, sources, upstream))
+            return [
+                next(slopes) if x.dtype.is_floating else None for x in again
+            ]
 
         return output, gradient
 
@@ -104,7 +94,6 @@ def recomputed(
 
 
 def _once(function: Callable, specs: Sequence[tf.TensorSpec]) -> Callable:
-    """A function that TensorFlow prepares once, not for each call."""
     return tf.function(
         function,
         autograph=False,
@@ -129,7 +118,6 @@ class _Passes:
         specs: Sequence[tf.TensorSpec],
         sources: Sequence[int],
     ):
-        """Traces both; arguments as of `differentiable`."""
         traced = []
 
         def trace(*arguments: tf.Tensor) -> tf.Tensor:
@@ -160,8 +148,8 @@ class _Passes:
         )
         places = {x.name: place for place, x in enumerate(arguments)}
         self.read = [places[x.name] for x in read if x.name in places]
-        own = {*places, upstream.name}
-        kept = [x for x in read if x.name not in own]
+        not_kept = {*places, upstream.name}
+        kept = [x for x in read if x.name not in not_kept]
         forward, _ = _between([output, *kept], lambda op: True)
         # Some shapes are known better than operations tell.
         definition = graph.as_graph_def(add_shapes=True)
@@ -179,7 +167,7 @@ class _Passes:
 
 
 def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> set[str]:
-    """Names of operations with no effect but checks of numbers.
+    """Names operations with no effect but checks of numbers.
 
     `tf.debugging.enable_check_numerics` puts these into every graph.
     """
@@ -203,23 +191,22 @@ def _with_checks_alone(definition: tf.compat.v1.GraphDef) -> set[str]:
 
 
 def _depend_on(source: tf.Tensor) -> set[str]:
-    """Names of the operations of a graph that depend on a tensor."""
-    found: set[str] = set()
+    dependent: set[str] = set()
     # Operations come after those that they read.
     for op in source.graph.get_operations():
         before = [x.op for x in op.inputs] + list(op.control_inputs)
-        if any(x is source.op or x.name in found for x in before):
-            found.add(op.name)
-    return found
+        if any(x is source.op or x.name in dependent for x in before):
+            dependent.add(op.name)
+    return dependent
 
 
 def _between(
     outputs: Sequence[tf.Tensor], is_inside: Callable[[tf.Operation], bool]
 ) -> tuple[set[str], list[tf.Tensor]]:
-    """The part of a graph that `outputs` need, of operations `is_inside`.
+    """Finds the part of a graph that `outputs` need, of operations `is_inside`.
 
-    Placeholders never are. Gives the names of the part's operations, and the
-    tensors of other operations that it reads or that are outputs.
+    Gives the names of its operations, without placeholders, and the tensors of
+    others that it reads or that are outputs.
     """
     inside: set[str] = set()
     read: dict[str, tf.Tensor] = {}
@@ -243,10 +230,6 @@ def _run(
     inputs: Sequence[tf.Tensor],
     outputs: Sequence[tf.Tensor],
 ) -> Callable[..., list[tf.Tensor]]:
-    """A function that computes `outputs` from values of `inputs`.
-
-    It computes a `part` of a graph, names of operations.
-    """
     copied = tf.compat.v1.GraphDef(
         versions=graph.versions, library=graph.library
     )
@@ -271,14 +254,14 @@ def _run(
     computed = [name for name in outputs if name not in inputs]
 
     def compute(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        known = dict(zip(inputs, arguments))
-        found = tf.graph_util.import_graph_def(
+        values = dict(zip(inputs, arguments))
+        imported = tf.graph_util.import_graph_def(
             copied,
-            {name: x for name, x in known.items() if name in read},
+            {name: x for name, x in values.items() if name in read},
             return_elements=computed,
             name="",
         )
-        known.update(zip(computed, found))
-        return [known[name] for name in outputs]
+        values.update(zip(computed, imported))
+        return [values[name] for name in outputs]
 
     return _once(compute, specs)

@@ -1,9 +1,7 @@
-"""The places where a tuning method may change what BERT computes.
+"""Places where a tuning method may change what BERT computes.
 
-`Hooks` has nine places, at each the identity, a penalty of the loss, and
-values that are made once for a step. Every layer and hook is given a `Context`.
-Dropout depends on the context alone. Dimension letters are those of
-`encoder.py`.
+Every layer and hook is given a `Context`, on which alone dropout depends.
+Dimension letters are those of `encoder.py`.
 """
 
 import dataclasses
@@ -39,12 +37,7 @@ PLACES = (
 
 @dataclasses.dataclass(frozen=True)
 class TracedLayer:
-    """The layer that a shared function computes.
-
-    Attributes:
-        number: int32 [], of the layer.
-        count: layers of the model.
-    """
+    """Has number, int32 [], and `count` of layers for a shared function."""
 
     number: tf.Tensor
     count: int
@@ -52,7 +45,7 @@ class TracedLayer:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """The facts of one forward pass, which every layer and hook is given.
+    """Holds what every layer and hook is given in one forward pass.
 
     Attributes:
         input_mask: int32 [B, T], 1 for a token and 0 for padding.
@@ -70,7 +63,6 @@ class Context:
             the backward pass, under XLA.
         layer: within such a function, the layer that is computed.
         task: in a run of several tasks, int32 [], the task of all rows.
-        observes: whether hooks are to show values of the batch.
         show: takes name and value of what `Hooks.observe` is to be given.
         first_token: whether the last layer computes the first token alone.
         differentiates_inputs: whether the outputs have a gradient by what the
@@ -94,7 +86,7 @@ class Context:
     differentiates_inputs: bool = False
 
     def number_of(self, layer: int) -> Any:
-        """The number, int or int32 [], of the layer that hooks call `layer`."""
+        """Gives the number, int or int32 [], of what hooks call `layer`."""
         return layer if self.layer is None else self.layer.number
 
 
@@ -102,12 +94,9 @@ class Context:
 class Kernel:
     """One of a layer's six kernels, or the pooler's, with its bias.
 
-    A call applies both, float32 [B, T, inputs] -> [B, T, outputs]. In a stack
-    of methods it applies the changes of the methods before too.
-
-    Attributes:
-        apply: the call.
-        read: gives BERT's own `kernel` [inputs, outputs] or `bias` [outputs].
+    A call applies both, float32 [B, T, inputs] -> [B, T, outputs], in a stack
+    with the changes of the methods before. `read` gives BERT's own `kernel`
+    [inputs, outputs] or `bias` [outputs].
     """
 
     apply: Callable[[tf.Tensor], tf.Tensor]
@@ -132,7 +121,7 @@ def dropout(
 def keep_mask(
     shape: tf.Tensor, rate: float, site: str, context: Context
 ) -> Optional[functional.Keep]:
-    """The elements that dropout keeps: bool of `shape`, or None for all.
+    """Draws the elements that dropout keeps: bool of `shape`, or None for all.
 
     On an accelerator a function that draws them, for each pass anew.
     """
@@ -144,7 +133,7 @@ def keep_mask(
 
 
 def seed_at(seed: tf.Tensor, site: str, context: Context) -> tf.Tensor:
-    """The seed of one site, int32 [2], from one of a whole forward pass."""
+    """Gives the seed of one site, int32 [2], from that of a whole pass."""
     layer, sites = context.layer, [site]
     if layer is not None and layer_of(site) is not None:
         sites = [rename_layer(site, other) for other in range(layer.count)]
@@ -154,18 +143,18 @@ def seed_at(seed: tf.Tensor, site: str, context: Context) -> tf.Tensor:
 
 
 def layer_of(name: str) -> Optional[int]:
-    """The number of the layer that a variable or a site names, if any."""
+    """Gives the number of the layer that a variable or a site names, if any."""
     match = LAYER.search(name)
     return int(match[1]) if match else None
 
 
 def rename_layer(name: str, number: int) -> str:
-    """The same variable or site, of another layer."""
+    """Gives the same variable or site, of another layer."""
     return LAYER.sub(f"layer_{number}", name)
 
 
 class Hooks:
-    """The nine places where a tuning method may act, its penalty, its start.
+    """Nine places where a tuning method may act, its penalty, its start.
 
     Here each is the identity. A method's hooks define the places they need.
     `context` is the forward pass's `Context`, `layer` a number from 0.
@@ -206,13 +195,12 @@ class Hooks:
         cls.places = cls.places | {*PLACES, *others} & {*vars(cls)}
 
     def layer_kind(self, layer: int, training: bool) -> Optional[Hashable]:
-        """A value that differs between layers that compute differently.
+        """Gives a value that differs between layers that compute differently.
 
         Layers of one kind that read variables of the same names, but for the
         layer's number, share one function, which is traced for the first of
         them, with hooks of its own. What it trains below the first layer has
-        to be named `bert/embeddings/...`. With None each layer is traced by
-        itself.
+        to be named `bert/embeddings/...`. None: each is traced by itself.
         """
         return ALIKE if self.alike else None
 
@@ -247,7 +235,7 @@ class Hooks:
     def parameter(
         self, name: str, variable: tf.Variable, context: Context
     ) -> tf.Tensor:
-        """The value to use wherever the pretrained variable `name` is read."""
+        """Gives the value to use wherever the pretrained `name` is read."""
         return tf.convert_to_tensor(variable)
 
     def project(
@@ -255,20 +243,11 @@ class Hooks:
     ) -> tf.Tensor:
         """Applies one of a layer's six kernels, by default `dense(inputs)`.
 
-        The pooler's kernel comes after the layers, without what `begin` makes.
-
-        Args:
-            name: the kernel's scope, as
-                `bert/encoder/layer_0/attention/self/query`, or
-                `bert/pooler/dense`; variables that are read here are called
-                `<name>/...`.
-            inputs: float32 [B, T, D or I], of the pooler [B, 1, D].
-            dense: kernel and bias. Mixed batches share what it gives for
-                `inputs` themselves.
-            context: of the forward pass.
-
-        Returns:
-            float32 [B, T, D or I].
+        The pooler's comes after the layers, without what `begin` makes. `name`
+        is the kernel's scope, as `bert/encoder/layer_0/attention/self/query`,
+        or `bert/pooler/dense`; variables that are read here are called
+        `<name>/...`. `inputs` and outputs are float32 [B, T, D or I], of the
+        pooler [B, 1, D]. Mixed batches share what `dense` gives for `inputs`.
         """
         return dense(inputs)
 
@@ -298,16 +277,9 @@ class Hooks:
     ) -> Optional[tf.Tensor]:
         """Adds to a sublayer's outputs before they join its inputs.
 
-        Args:
-            layer: index of the layer.
-            site: `attention` or `ffn`.
-            inputs: float32 [B, T, D], of the sublayer.
-            outputs: float32 [B, T, D], after projection and dropout.
-            layer_norm: the sublayer's LayerNorm, which comes after the sum.
-            context: of the forward pass.
-
-        Returns:
-            float32 [B, T, D], or None for nothing.
+        `site` is `attention` or `ffn`, `inputs` the sublayer's, `outputs` are
+        after projection and dropout, and `layer_norm` comes after the sum.
+        Takes and gives float32 [B, T, D], or gives None for nothing.
         """
         return None
 
@@ -331,27 +303,26 @@ class Hooks:
     def observe(
         self, shown: Mapping[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """Values of a batch for people to see, float32 [B, ...] by name.
+        """Gives values of a batch for people to see, float32 [B, ...] by name.
 
         `shown` has what hooks gave `context.show`.
         """
         return {}
 
     def penalty(self, context: Context) -> Optional[tf.Tensor]:
-        """An addend of a training's loss, float32 [], or None."""
+        """Gives an addend of a training's loss, float32 [], or None."""
         return None
 
     def begin(self, context: Context) -> dict[str, tf.Tensor]:
-        """Tensors for each layer's `context.handed_on`, once a forward pass."""
+        """Makes tensors for each layer's `context.handed_on`, once a pass."""
         return {}
 
     def prepare(self, context: Context) -> dict[str, tf.Tensor]:
-        """Tensors for `context.handed_on` that all rows of a step share.
+        """Makes tensors for `context.handed_on` that all rows of a step share.
 
-        A step's rows are computed in groups, which need not each repeat work
-        that depends on variables and `context.step_seed` alone. Gradients of
-        the groups are added up and then go through here. So a trained variable
-        that is read here must not be read elsewhere in training.
+        They depend on variables and `context.step_seed` alone. Gradients of the
+        groups of rows are added up and then go through here, so a trained
+        variable that is read here must not be read elsewhere in training.
         """
         return {}
 

@@ -3,8 +3,7 @@
 A kernel has a scale for each output, the word embeddings have one for each
 word. Scales have 17 significant bits, values 7: so their products are exact in
 float32, and a matrix that was widened is stored again with the same bits.
-Source: Jacob et al. 2018, section 2.1, without zero points; Dettmers et al.
-2023 (QLoRA), section 3, trains adapters on a frozen base of few bits.
+Source: Jacob et al. 2018, section 2.1, without zero points.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,9 +22,8 @@ UNUSED_BITS = np.uint32((1 << 7) - 1)
 class Quantized(NamedTuple):
     """A frozen matrix, `values * scale`, of arrays, tensors or variables.
 
-    Attributes:
-        values: int8 [I, O], or of word embeddings [V, D].
-        scale: float32 [1, O], or of word embeddings [V, 1].
+    `values` are int8 [I, O], or of word embeddings [V, D], `scale` float32
+    [1, O], or [V, 1].
     """
 
     values: Any
@@ -35,11 +33,11 @@ class Quantized(NamedTuple):
     trainable = False
 
     def widened(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
-        """The matrix, `dtype`; computed in float32."""
+        """Gives the matrix, `dtype`; computed in float32."""
         return tf.cast(tf.cast(self.values, tf.float32) * self.scale, dtype)
 
     def rows(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Rows [...] of word embeddings, float32 [..., D]."""
+        """Gives rows [...] of word embeddings, float32 [..., D]."""
         some = (tf.gather(part, numbers) for part in self)
         return Quantized(*some).widened()
 
@@ -75,7 +73,7 @@ def quantize(name: str, matrix: np.ndarray) -> Quantized:
 
 
 def make_variables(name: str, matrix: np.ndarray) -> Quantized:
-    """The variables of what `quantize` gives; arguments and errors as there."""
+    """Gives variables of what `quantize` gives."""
     parts = quantize(name, matrix)
     return Quantized(*(tf.Variable(part, trainable=False) for part in parts))
 
@@ -90,12 +88,11 @@ def specs(name: str, shape: Sequence[int]) -> Quantized:
 
 
 def _axis_of(name: str) -> int:
-    """The axis whose values share a scale."""
     return 1 if name == WORD_EMBEDDINGS else 0
 
 
 def is_widening(operation: tf.Operation) -> bool:
-    """Whether an operation widens int8: soon done again, large to keep."""
+    """Tells what widens int8: soon done again, large to keep."""
     if operation.type not in ("Cast", "Mul", "Identity"):
         return False
     first = operation.inputs[0]

@@ -1,9 +1,8 @@
 """Kernels of oneDNN that compute several operations in one pass over memory.
 
-TensorFlow has these on x86 processors, and its graph optimizer Grappler puts
-them into some graphs. Here they are asked for by name, so no graph need have
-the right pattern. Neither exported models nor other devices know them, and
-`tf.vectorized_map` does not.
+TensorFlow has these on x86 processors. Here they are asked for by name, so no
+graph need have Grappler's pattern. Neither exported models nor other devices
+know them, and `tf.vectorized_map` does not.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ ACTIVATIONS = {
 
 @functools.cache
 def is_available(dtype: str) -> bool:
-    """Whether TensorFlow has these kernels here, for `float32` or `bfloat16`.
+    """Tells whether TensorFlow has these kernels here for a dtype.
 
     Not with a GPU, nor with TF_ENABLE_ONEDNN_OPTS=0 in the environment, nor on
     a processor without the instructions.
@@ -55,7 +54,6 @@ def is_available(dtype: str) -> bool:
 
 
 def _try(x: tf.Tensor) -> None:
-    """Computes with each kernel; raises where one fails."""
 
     @tf.function(autograph=False)
     def compute(x):
@@ -70,10 +68,9 @@ def _try(x: tf.Tensor) -> None:
 
 @contextlib.contextmanager
 def built_for(step: Optional[str]) -> Iterator[None]:
-    """Builds graphs of PREDICTION or TRAINING with these kernels.
+    """Builds graphs of PREDICTION, without gradients, or TRAINING with these.
 
-    None builds graphs without. The kernels must be available. Graphs of a
-    prediction have no gradients.
+    None builds graphs without. The kernels must be available.
     """
     token = _STEP.set(step)
     try:
@@ -83,7 +80,7 @@ def built_for(step: Optional[str]) -> Iterator[None]:
 
 
 def is_built_for(step: str) -> bool:
-    """Whether a graph of this step is being built with these kernels."""
+    """Tells whether a graph of this step is being built with these kernels."""
     return _STEP.get() == step
 
 
@@ -93,16 +90,10 @@ def dense(
     bias: tf.Tensor,
     activation: str = "linear",
 ) -> tf.Tensor:
-    """`activation(x @ kernel + bias)`.
+    """Gives `activation(x @ kernel + bias)`, like `x` [R, O].
 
-    Args:
-        x: float32 or bfloat16 [R, I].
-        kernel: like `x` [I, O].
-        bias: like `x` [O].
-        activation: one of `ACTIVATIONS`, or "linear".
-
-    Returns:
-        Like `x` [R, O].
+    `x` is float32 or bfloat16 [R, I]; like it are `kernel` [I, O] and `bias`
+    [O]. `activation` is one of `ACTIVATIONS`, or "linear".
     """
     rows, (inputs, size) = x.shape[0], kernel.shape
     if activation == "linear" and x.dtype == tf.bfloat16:
@@ -143,19 +134,10 @@ def dense(
 def layer_norm(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, epsilon: float
 ) -> tf.Tensor:
-    """Layer normalization over the last axis.
+    """Normalizes the last axis of float32 [..., D] by float32 [D].
 
     In bfloat16 this kernel would take gamma and beta in bfloat16 too, which
     nearly doubles the error of a model's probabilities.
-
-    Args:
-        x: float32 [..., D].
-        gamma: float32 [D].
-        beta: float32 [D].
-        epsilon: added to the variance.
-
-    Returns:
-        float32 [..., D].
     """
     flat = tf.reshape(x, [-1, x.shape[-1]])
     outputs = _create("_MklLayerNorm", [flat, gamma, beta], epsilon=epsilon)
@@ -165,11 +147,6 @@ def layer_norm(
 
 
 def _create(name: str, inputs: list[tf.Tensor], **attributes: Any) -> tf.Tensor:
-    """The output, like the first input, of an operation without a function.
-
-    Raises:
-        RuntimeError: there is no graph.
-    """
     if tf.executing_eagerly():
         raise RuntimeError(f"{name} outside of a graph; use tf.function")
     make = tf.compat.v1.AttrValue

@@ -1,13 +1,10 @@
 """Layers of one kind as calls of one function, which is traced once.
 
 TensorFlow takes some tenths of a second to trace a layer and its gradient.
-BERT's layers compute the same of different values, so one trace serves many.
-
 A layer's number may matter through names alone: of its variables, of tensors
 that are handed on to it, of the sites of its dropout. `Hooks.layer_kind` tells
-layers apart that differ otherwise.
-
-The same lists of values serve to compute a layer again in its backward pass.
+layers apart that differ otherwise. The same lists of values serve to compute a
+layer again in its backward pass.
 """
 
 import dataclasses
@@ -39,7 +36,7 @@ OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 
 
 class SharedLayers:
-    """The layers of one model. Each kind of layer is traced once."""
+    """Layers of one model. Each kind of layer is traced once."""
 
     def __init__(
         self,
@@ -50,8 +47,7 @@ class SharedLayers:
     ):
         """Takes the variables that layers read: BERT's and the method's.
 
-        `functions` are the traces by kind, which models that differ by
-        variables alone may share.
+        `functions` are the traces by kind, which models may share.
         """
         self._config = config
         self._variables = variables
@@ -66,10 +62,7 @@ class SharedLayers:
         attention_bias: tf.Tensor,
         context: Context,
     ) -> tf.Tensor:
-        """Computes layer `number`, of a kind as the model's hooks say.
-
-        Otherwise as `Bert.layer`.
-        """
+        """Computes layer `number`, of a kind as hooks say, as `Bert.layer`."""
         trained, frozen = {}, {}
         for name, variable in _of_layer(number, self._variables).items():
             # In prediction it may be a tensor, which has no gradient.
@@ -132,11 +125,7 @@ class SharedLayers:
         attention_bias: tf.Tensor,
         context: Context,
     ) -> tf.Tensor:
-        """Computes layer `number`, and again in its backward pass.
-
-        Otherwise as `Bert.layer`. XLA leaves gradients of frozen values out,
-        which nothing reads.
-        """
+        """Computes layer `number`, and again in its backward pass."""
         values, handed_on = (
             {
                 name: _to_tensors(value)
@@ -155,21 +144,17 @@ class SharedLayers:
 
         def compute(*tensors: tf.Tensor) -> tf.Tensor:
             of = tf.nest.pack_sequence_as(arguments, tensors)
-            own = dataclasses.replace(
+            layer_context = dataclasses.replace(
                 context, handed_on=of["handed_on"], seed=of["seed"]
             )
             hooks = self._make_hooks(of["values"])
             return encoder.Bert(self._config, of["values"], hooks).layer(
-                number, of["hidden"], of["attention_bias"], own
+                number, of["hidden"], of["attention_bias"], layer_context
             )
 
         return recomputed(compute)(*tf.nest.flatten(arguments))
 
     def _is_trained_below(self, number: int) -> bool:
-        """Whether a layer's input may depend on anything that is trained.
-
-        What is named after no layer may be read in every one of them.
-        """
 
         return any(
             variable.trainable
@@ -185,11 +170,6 @@ class SharedLayers:
     def _make_function(
         self, traced: int, example: Context, arguments: Any
     ) -> Callable[..., tf.Tensor]:
-        """A function that computes every layer of the kind of `traced`.
-
-        `example` is a context of such layers; the function takes tensors like
-        `arguments`, flattened.
-        """
 
         def compute(*tensors: tf.Tensor) -> tf.Tensor:
             of = tf.nest.pack_sequence_as(arguments, tensors)
@@ -226,14 +206,11 @@ def make_bert(
     make_hooks: MakeHooks,
     functions: Optional[dict[Hashable, Callable]] = None,
 ) -> encoder.Bert:
-    """BERT with layers that are traced once.
+    """Makes a BERT with layers that are traced once.
 
-    Args:
-        config: its sizes.
-        variables: its own, by name.
-        added: values that the hooks read, by name.
-        make_hooks: of such values, of all layers or of one.
-        functions: of `SharedLayers`, for several models; or None.
+    `variables` are its own, `added` those that hooks read, by name;
+    `make_hooks` takes such values, of all layers or of one. Several models may
+    share the `functions` of `SharedLayers`.
     """
     shared = SharedLayers(
         config,
@@ -245,12 +222,11 @@ def make_bert(
 
 
 def _to_tensors(value: Any) -> Any:
-    """A variable as a tensor, a matrix in int8 as two."""
     return tf.nest.map_structure(tf.convert_to_tensor, value)
 
 
 def _of_layer(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a layer may read: its own, as if of layer 0, and what all may."""
+    """Gives what a layer may read: its own, as of layer 0, what all may."""
     return {
         rename_layer(name, 0): value
         for name, value in values.items()

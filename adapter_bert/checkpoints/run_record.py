@@ -23,7 +23,6 @@ from adapter_bert.checkpoints.weights import HUB, Base
 from adapter_bert.data.added_tokens import NEW, NewToken, check_new_tokens
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.tasks.kinds import ANSWERLESS
 
 RUN_FILE = "run.json"
@@ -170,10 +169,10 @@ def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
     tokens = description["tokenizer"].get(NEW)
     tokens = [] if tokens is None else check_new_tokens(tokens, path)
     method = registry.parse(description["method"])
-    if count_of(method) != len(tokens):
+    if method.new_words != len(tokens):
         raise UserError(
             f"{path} has {len(tokens)} new tokens, but its method {method} "
-            f"{count_of(method)}; copy the adapter again"
+            f"{method.new_words}; copy the adapter again"
         )
     return tokens
 

@@ -61,13 +61,13 @@ NO_ROOM = "RESOURCE_EXHAUSTED"
 
 def main() -> None:
     """Compiles, prints a table, and writes JSON."""
-    own, rest = sys.argv[1:], []
-    if "--" in own:
-        place = own.index("--")
-        own, rest = own[:place], own[place + 1 :]
-    arguments = _parser().parse_args(own)
-    asked = 1 if arguments.cores is None else arguments.cores
-    device = devices.find(arguments.device, asked)
+    flags, rest = sys.argv[1:], []
+    if "--" in flags:
+        place = flags.index("--")
+        flags, rest = flags[:place], flags[place + 1 :]
+    arguments = _parser().parse_args(flags)
+    cores = 1 if arguments.cores is None else arguments.cores
+    device = devices.find(arguments.device, cores)
     if not rest:
         raise UserError(
             "the run is missing: its program and flags follow `--`, as in "
@@ -108,22 +108,22 @@ def main() -> None:
         from adapter_bert.accelerators import program as programs
 
         programs.check(step, steps)
-    found = _account(program, step, device, arguments.fit)
-    print(_table(found), end="", flush=True)
+    account = _account(program, step, device, arguments.fit)
+    print(_table(account), end="", flush=True)
     if arguments.json:
-        files.write_json(arguments.json, found)
-    if not found["compiles"]:
-        raise UserError(f"the step does not compile: {found['reason']}")
-    if not found["fits"]:
+        files.write_json(arguments.json, account)
+    if not account["compiles"]:
+        raise UserError(f"the step does not compile: {account['reason']}")
+    if not account["fits"]:
         raise UserError(
-            f"the step needs {found['memory']} bytes, but a core of "
-            f"{found['device']} has {found['memory_of_core']}; pass a smaller "
-            "batch, or more --gradient_accumulation_steps"
+            f"the step needs {account['memory']} bytes, but a core of "
+            f"{account['device']} has {account['memory_of_core']}; pass a "
+            "smaller batch, or more --gradient_accumulation_steps"
         )
     if arguments.program:
-        told = {name: found[name] for name in programs.TOLD}
+        facts = {name: account[name] for name in programs.TOLD}
         values = arguments.values or programs.RUN
-        programs.write(arguments.program, step, told, values, steps)
+        programs.write(arguments.program, step, facts, values, steps)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -175,7 +175,6 @@ def _parser() -> argparse.ArgumentParser:
 def _take(
     program: str, words: list[str], device: Device, cores: Optional[int]
 ) -> Any:
-    """The first step of the run on so many cores, or on those of its flags."""
     from adapter_bert import files, flags
     from adapter_bert.accelerators import step
     from adapter_bert.tasks.task_model import NotTrained
@@ -225,7 +224,6 @@ def _take(
 
 
 def _refuse_others(device: Device) -> None:
-    """Refuses flags of a run that would not be compiled for the device."""
     from adapter_bert import flags
     from adapter_bert.training import engines
     from adapter_bert.training.compute_dtype import INT8
@@ -269,19 +267,18 @@ def _refuse_others(device: Device) -> None:
 def _account(
     program: str, step: Any, device: Device, is_fit_asked: bool
 ) -> dict[str, Any]:
-    """The compiler's account of the run's step, as values of JSON.
+    """Gives the compiler's account of the run's step, as values of JSON.
 
     Sizes are bytes of one core. `memory` is the whole need of the step,
-    `memory_of_core` what there is. `weights` and `optimizer` (Adam's slots)
-    are parts of `arguments`, as the `batch` is; `reused` is the part of
-    `arguments` whose place `outputs` take. `flops` are floating-point
-    operations of a step on one core.
+    `memory_of_core` what there is. `weights`, `optimizer` (Adam's slots) and
+    `batch` are parts of `arguments`, as is `reused`, whose place outputs take.
+    `flops` are floating-point operations of a step on one core.
     """
     from adapter_bert.accelerators import compilers
 
     frozen, trained, slots = step.shapes()
     length = step.batch["input_ids"].shape[-1]
-    found = {
+    figures = {
         "device": device.name,
         "cores": step.cores,
         "program": program,
@@ -298,10 +295,10 @@ def _account(
     }
     compiled, reason = _compile(step, device)
     fits = compiled is not None and compiled.memory <= device.memory
-    found.update(compiles=compiled is not None, reason=reason, fits=fits)
+    figures.update(compiles=compiled is not None, reason=reason, fits=fits)
     if compiled is not None:
-        found.update(dataclasses.asdict(compiled), memory=compiled.memory)
-        found.update(
+        figures.update(dataclasses.asdict(compiled), memory=compiled.memory)
+        figures.update(
             account.roofline(
                 compiled, device, step.job.compute_dtype, step.rows
             )
@@ -315,10 +312,10 @@ def _account(
             return made and made.memory
 
         unit = step.cores * math.lcm(TILE, step.job.parts)
-        found["largest_batch"] = account.largest_batch(
+        figures["largest_batch"] = account.largest_batch(
             memory_of, step.rows, unit, device.memory
         )
-    return found
+    return figures
 
 
 def _bytes(values: dict[str, Any]) -> int:
@@ -326,17 +323,12 @@ def _bytes(values: dict[str, Any]) -> int:
 
 
 def _cache() -> str:
-    """The folder of the compilers' answers."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
 
 
 def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
-    """The compiler's account, or None and the compiler's reason.
-
-    Both are kept under the hash of the translated step and of all that the
-    compiler depends on.
-    """
+    """Gives the compiler's account or reason, kept by a hash of the step."""
     from adapter_bert import files
     from adapter_bert.accelerators import compilers
 
@@ -344,8 +336,8 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
     about = f"{device.name}, {step.rows} x {length}"
     with _Clock(f"{about}: translating"):
         lowered = compilers.lower(step, device)
-    told = [lowered.as_text(), compilers.settings(device)]
-    key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    inputs = [lowered.as_text(), compilers.settings(device)]
+    key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
     kept = os.path.join(_cache(), f"{key}.json")
     if not files.exists(kept):
         answer: dict[str, Any] = {"account": None, "reason": ""}
@@ -360,13 +352,13 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
                 return None, answer["reason"]
         files.write_json(kept, answer)
     keys = {"account": object, "reason": str}
-    known = files.read_object(kept, "the compiler's answer", keys)
-    return known["account"] and Compiled(**known["account"]), known["reason"]
+    recorded = files.read_object(kept, "the compiler's answer", keys)
+    return recorded["account"] and Compiled(**recorded["account"]), recorded[
+        "reason"
+    ]
 
 
 class _Clock:
-    """Tells how long work takes that cannot tell how far it is."""
-
     def __init__(self, what: str):
         self._what, self._ended = what, threading.Event()
         self._thread = threading.Thread(target=self._tell, daemon=True)
@@ -385,13 +377,13 @@ class _Clock:
             print(f"{self._what}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
-def _table(found: dict[str, Any]) -> str:
-    versions = ", ".join(f"{n} {v}" for n, v in found["versions"].items())
-    cores = "1 core" if found["cores"] == 1 else f"{found['cores']} cores"
+def _table(account: dict[str, Any]) -> str:
+    versions = ", ".join(f"{n} {v}" for n, v in account["versions"].items())
+    cores = "1 core" if account["cores"] == 1 else f"{account['cores']} cores"
     lines = [
-        f"{found['program']}, {found['step']}, {found['method']}: "
-        f"{found['rows']} rows of {found['length']} tokens, {found['dtype']}, "
-        f"on {cores} of {found['device']}"
+        f"{account['program']}, {account['step']}, {account['method']}: "
+        f"{account['rows']} rows of {account['length']} tokens, "
+        f"{account['dtype']}, on {cores} of {account['device']}"
     ]
 
     def tell(name: str, text: str) -> None:
@@ -401,24 +393,26 @@ def _table(found: dict[str, Any]) -> str:
         tell(name, f"{size / 1e6:,.1f} MB{more}")
 
     tell("compiled by", versions)
-    tell("compiles", "yes" if found["compiles"] else f"no: {found['reason']}")
-    if found["compiles"]:
-        of = f" of {found['memory_of_core'] / 1e6:,.1f}"
-        fits = "" if found["fits"] else ", which is too much"
-        tell_size("memory of a core", found["memory"], of + fits)
+    tell(
+        "compiles", "yes" if account["compiles"] else f"no: {account['reason']}"
+    )
+    if account["compiles"]:
+        of = f" of {account['memory_of_core'] / 1e6:,.1f}"
+        fits = "" if account["fits"] else ", which is too much"
+        tell_size("memory of a core", account["memory"], of + fits)
         for name in ("weights", "optimizer", "batch", "temporaries", "code"):
-            tell_size(f"  {name}", found[name])
-    if found.get("flops") is not None:
-        by = f" (counted by {found['counter']})"
-        tell("operations", f"{found['flops'] / 1e9:,.2f} GFLOP{by}")
-        tell("moved", f"{found['moved'] / 1e9:,.2f} GB")
+            tell_size(f"  {name}", account[name])
+    if account.get("flops") is not None:
+        by = f" (counted by {account['counter']})"
+        tell("operations", f"{account['flops'] / 1e9:,.2f} GFLOP{by}")
+        tell("moved", f"{account['moved'] / 1e9:,.2f} GB")
         tell(
             "at best",
-            f"{found['seconds_at_best'] * 1e3:,.2f} ms a step, "
-            f"{found['examples_per_second_at_best']:,.0f} examples/s, bound "
-            f"by {found['bound_by']}",
+            f"{account['seconds_at_best'] * 1e3:,.2f} ms a step, "
+            f"{account['examples_per_second_at_best']:,.0f} examples/s, bound "
+            f"by {account['bound_by']}",
         )
-    if "largest_batch" in found:
-        largest = found["largest_batch"]
+    if "largest_batch" in account:
+        largest = account["largest_batch"]
         tell("largest batch", f"{largest} rows" if largest else "none found")
     return "\n".join(lines) + "\n"

@@ -53,7 +53,6 @@ from adapter_bert.checkpoints.written_form import (
 from adapter_bert.data.tables import READERS, SplitFiles
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.serving import moved_library, suggestion
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import (
@@ -141,7 +140,7 @@ def _import(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
         values = foreign_adapters.complete(
             foreign, opened.weights, config
         ).values
-        adapters_tokenizer, new = tokenizer, count_of(foreign.method)
+        adapters_tokenizer, new = tokenizer, foreign.method.new_words
         if new:
             tokens = find_tokens(folder, tokenizer, new)
             adapters_tokenizer = read_tokenizer(tokens)
@@ -503,7 +502,7 @@ def _suggest(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
         )
         report["saved_steps"] = {"adapter": first.name, **saved.describe()}
         if not arguments.json:
-            print(saved.told(first.name))
+            print(saved.line(first.name))
     if arguments.json:
         print(_plain_json(report), end="")
 

@@ -76,7 +76,7 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.weighted_sums import (
     AVERAGE,
     FREQUENCY,
-    KINDS,
+    SUMS,
     TOTAL,
     WeightedSum,
 )
@@ -275,7 +275,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--by",
-        choices=KINDS,
+        choices=SUMS,
         help="write an adapter, not a BERT, and how adapters are added up",
     )
     parser.add_argument(

@@ -25,7 +25,7 @@ from adapter_bert.methods.lora import (
     place_of,
     write_pattern,
 )
-from adapter_bert.rank_allocation import Allocation
+from adapter_bert.methods.rank_allocation import Allocation
 
 # Below the square of any distance that float32 tells from zero.
 TINY = 1e-30
@@ -43,19 +43,17 @@ class AdaLoraHooks(LoraHooks):
         config: encoder.BertConfig,
         values: Mapping[str, Any],
     ):
-        """As `Hooks`; acts as the method's LoRA does."""
         super().__init__(method.lora, config, values)
         self.weight = method.orth_reg_weight
 
     def factors(self, name):
-        """A diag(E) and B of a kernel."""
         down, up = super().factors(name)
         # Of rows too, which may have values of their own.
         singular = tf.convert_to_tensor(self.values[f"{name}/lora_e"])
         return [down * singular[..., tf.newaxis, :], up]
 
     def penalty(self, context):
-        """How far columns of A and rows of B are from orthonormal ones.
+        """Gives how far columns of A and rows of B are from orthonormal ones.
 
         The mean of `|A^T A - I|` and `|B B^T - I|` over all matrices.
         """
@@ -87,19 +85,14 @@ class AdaLora(TuningMethod):
     since E is zero.
 
     Attributes:
-        init_rank: of each matrix at the start.
         rank: in the mean, at the end.
-        alpha: the update is scaled by alpha / init_rank.
-        targets: the matrices, as of LoRA.
-        dropout: of what A reads, in training; from 0 to 0.99.
         tinit: share of the training before ranks shrink, from 0 on.
         tfinal: share of the training with the final ranks; below 1 with
             `tinit`.
         delta_t: steps between two choices of singular values.
         beta1: decay of the importance's average, between 0 and 1.
         beta2: decay of the uncertainty's average, between 0 and 1.
-        orth_reg_weight: of the penalty that keeps A and B nearly orthonormal;
-            from 0 on.
+        orth_reg_weight: of the penalty that keeps A and B nearly orthonormal.
 
     Source: Zhang et al. 2023, section 3; first values and penalty of peft
     0.21, `AdaLoraModel`. Steps of the schedule are shares here, near those of
@@ -162,11 +155,9 @@ class AdaLora(TuningMethod):
 
     @property
     def lora(self) -> Lora:
-        """The updates, apart from E."""
         return Lora(self.init_rank, self.alpha, self.targets, self.dropout)
 
     def variables(self, config, pooler=True):
-        """`<scope>/lora_a`, `lora_b` and `lora_e` for each target."""
         allocation = Allocation(
             self.rank,
             self.tinit,
@@ -175,18 +166,17 @@ class AdaLora(TuningMethod):
             self.beta1,
             self.beta2,
         )
-        found = {
+        declared = {
             name: Declared(one.shape, base.normal(0.02), allocation=allocation)
             for name, one in self.lora.variables(config).items()
         }
         for scope in self.lora.matrices(config):
-            found[f"{scope}/lora_e"] = Declared(
+            declared[f"{scope}/lora_e"] = Declared(
                 (self.init_rank,), encoder.zeros, allocation=allocation
             )
-        return found
+        return declared
 
     def finish(self, config, values):
-        """LoRA of the singular values that are not zero, which go into B."""
         kept = {
             scope: np.flatnonzero(values[f"{scope}/lora_e"])
             for scope in self.lora.matrices(config)
@@ -194,22 +184,22 @@ class AdaLora(TuningMethod):
         if not any(map(len, kept.values())):
             # Nothing has been trained yet.
             kept = dict.fromkeys(kept, np.arange(self.init_rank))
-        found = dict(values)
+        finished = dict(values)
         ranks = {}
         most = max(map(len, kept.values()))
         for scope, places in kept.items():
             down, up, singular = (
-                found.pop(f"{scope}/lora_{part}") for part in "abe"
+                finished.pop(f"{scope}/lora_{part}") for part in "abe"
             )
             rank = ranks[place_of(scope)] = len(places)
             if rank:
                 scale = singular[places] * np.float32(rank / self.init_rank)
-                found[f"{scope}/lora_a"] = down[:, places]
-                found[f"{scope}/lora_b"] = scale[:, np.newaxis] * up[places]
+                finished[f"{scope}/lora_a"] = down[:, places]
+                finished[f"{scope}/lora_b"] = scale[:, np.newaxis] * up[places]
         layers, targets = config.num_hidden_layers, self.targets.split(",")
         pattern = write_pattern(ranks, most, layers, targets)
         method = dataclasses.replace(self.lora, rank=most, rank_pattern=pattern)
-        return method, found
+        return method, finished
 
     def merge(self, config, read, values):
         method, values = self.finish(config, values)

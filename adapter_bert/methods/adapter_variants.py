@@ -1,8 +1,4 @@
-"""Bottleneck adapters that came after Houlsby's.
-
-`pfeiffer`, `bapna` and `parallel` put them at other places in a layer;
-`adapterdrop` leaves out those of the lowest layers.
-"""
+"""Bottleneck adapters that came after Houlsby's, at other places in a layer."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -35,7 +31,6 @@ class BapnaHooks(PlacedHooks):
     """Adapters after a finished layer: `h + adapter(h)`."""
 
     def after_norm(self, layer, site, hidden, context):
-        """The output of the adapter; shapes as in `Hooks`."""
         place = layer, site
         return self.adapt(place, hidden) if place in self.scopes else None
 
@@ -49,7 +44,6 @@ class ParallelHooks(AdapterHooks):
         return inputs
 
     def before_norm(self, *arguments):
-        """The output of the adapter, scaled; as in `Hooks`."""
         added = super().before_norm(*arguments)
         return None if added is None else self.method.scale * added
 
@@ -62,12 +56,6 @@ class Pfeiffer(BottleneckMethod):
 
     Attributes:
         size: bottleneck size M.
-        nonlinearity: a name of `functional.ACTIVATIONS`.
-        init_scale: standard deviation of both matrices' initial values, a
-            normal truncated at two of them.
-        layers: which layers have adapters, as of `houlsby`.
-        sizes: sizes of single layers, as of `houlsby`.
-        gating: whether each adapter has a gate, as of `houlsby`.
 
     Source: Pfeiffer et al. 2021 (AdapterFusion), section 4.1; AdapterHub's
     `seq_bn`, which draws from a normal of 0.02. The sublayer's LayerNorm is
@@ -94,8 +82,6 @@ class Bapna(BottleneckMethod):
 
     Attributes:
         size: bottleneck size M.
-        init_scale: standard deviation of both matrices' initial values, a
-            normal truncated at two of them.
 
     Source: Bapna and Firat 2019, section 3.1: `h + up(relu(down(LN(h))))`.
     """
@@ -119,10 +105,6 @@ class Parallel(BottleneckMethod):
     Attributes:
         size: bottleneck size M.
         scale: factor of the adapter's output.
-        nonlinearity: a name of `functional.ACTIVATIONS`.
-        layers: which layers have adapters, as of `houlsby`.
-        sizes: sizes of single layers, as of `houlsby`.
-        gating: whether each adapter has a gate, as of `houlsby`.
 
     Source: He et al. 2022 ("Towards a unified view"), scaled parallel adapter:
     scale 4 with M = 512 for summaries, 2 with M = 16 for MNLI.
@@ -141,12 +123,11 @@ class Parallel(BottleneckMethod):
     gating: bool = added_later(False)
 
     def initializers(self):
-        """As of He et al."""
         return base.uniform_by_inputs, encoder.zeros
 
 
 # The methods whose adapters may be left out.
-KINDS = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}
+ADAPTERS = {"houlsby": Houlsby, "pfeiffer": Pfeiffer}
 
 
 class RobustDropHooks(Hooks):
@@ -160,15 +141,12 @@ class RobustDropHooks(Hooks):
     by_values = True
 
     def __init__(self, hooks: AdapterHooks, layers: int, first: int):
-        """Takes the hooks of all adapters, L, and the layers to leave out."""
         self.hooks, self.layers, self.first = hooks, layers, first
 
     def layer_kind(self, layer, training):
-        """With adapters or without; in training each batch decides."""
         return training or layer >= self.first
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """What an adapter adds, or nothing; shapes as in `Hooks`."""
 
         def adapted():
             return self.hooks.before_norm(
@@ -189,7 +167,7 @@ def drop_at_random(
     outputs: tf.Tensor,
     context: Context,
 ) -> tf.Tensor:
-    """What is added to `outputs`, or zeros if this batch goes without.
+    """Gives what is added to `outputs`, or zeros if this batch goes without.
 
     A batch goes without in a number of the lowest `layers` from 0 to L - 1.
     Both tensors are float32 [B, T, D].
@@ -231,7 +209,7 @@ class AdapterDrop(TuningMethod):
     learning_rate: ClassVar[float] = 3e-4
     width: ClassVar[str] = "size"
     positive: ClassVar[tuple[str, ...]] = ("size",)
-    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": KINDS}
+    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": ADAPTERS}
     first: int = 5
     over: str = "houlsby"
     size: int = 64
@@ -246,7 +224,6 @@ class AdapterDrop(TuningMethod):
             )
 
     def check(self, config):
-        """Compares `first` with the number of layers."""
         if self.first >= config.num_hidden_layers:
             raise UserError(
                 f"adapterdrop: first is {self.first}, but the model has only "
@@ -257,10 +234,10 @@ class AdapterDrop(TuningMethod):
         layers = ALL_LAYERS
         if self.first and not self.robust:
             layers = f"{self.first}-{config.num_hidden_layers - 1}"
-        return KINDS[self.over](size=self.size, layers=layers)
+        return ADAPTERS[self.over](size=self.size, layers=layers)
 
     def kept(self, config: encoder.BertConfig) -> TuningMethod:
-        """The method that predicts the same, with fewer adapters if robust."""
+        """Gives the method that predicts the same, with fewer adapters."""
         specialized = dataclasses.replace(self, robust=False)
         return specialized._adapters(config)
 
@@ -268,24 +245,21 @@ class AdapterDrop(TuningMethod):
     def as_part(self):
         if not self.robust:
             return self
-        return KINDS[self.over](size=self.size)
+        return ADAPTERS[self.over](size=self.size)
 
     def trains(self, config):
         return self._adapters(config).trains(config)
 
     def variables(self, config, pooler=True):
-        """Of the adapters that are left, or of all if robust."""
         return self._adapters(config).variables(config, pooler)
 
     def hooks(self, config, values):
-        """Of the adapters that are left, or of all if robust."""
         hooks = self._adapters(config).hooks(config, values)
         if not self.robust:
             return hooks
         return RobustDropHooks(hooks, config.num_hidden_layers, self.first)
 
     def fits(self, trained):
-        """Equal; a robust one was trained for any `first`."""
         if isinstance(trained, AdapterDrop) and self.robust:
             return dataclasses.replace(trained, first=self.first) == self
         return self == trained

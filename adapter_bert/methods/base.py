@@ -1,4 +1,4 @@
-"""The declarations of a tuning method, and helpers that methods share."""
+"""Declarations of a tuning method, and helpers that methods share."""
 
 import dataclasses
 import math
@@ -30,7 +30,7 @@ PARTS, CHANGES = "parts.", "changes/"
 
 
 def changed_by(name: str) -> str:
-    """The variable of BERT that a part's variable changes, or ""."""
+    """Gives the variable of BERT that a part's variable changes, or ""."""
     _, separator, variable = name.rpartition(f"/{CHANGES}")
     return variable if separator else ""
 
@@ -46,10 +46,9 @@ LAYER_SIZE = re.compile(r"([0-9-]+):([1-9][0-9]{0,5})")
 
 
 def added_later(default: Any) -> Any:
-    """A field for an argument that older recorded runs lack.
+    """Makes a field for an argument that older recorded runs lack.
 
-    Runs are compared by their methods' texts. So a text leaves the argument out
-    where it has its default.
+    A method's text, by which runs are compared, leaves it out at its default.
     """
     return dataclasses.field(default=default, metadata={"left_out_at": default})
 
@@ -58,10 +57,8 @@ def added_later(default: Any) -> Any:
 class Part:
     """One of the methods in a composition.
 
-    Attributes:
-        name: of a trained adapter, which stays as it is; "" of a method that
-            is trained.
-        method: None while only the name is known.
+    `name` is that of a trained adapter, "" of a method that is trained.
+    `method` is None while only the name is known.
     """
 
     name: str
@@ -69,17 +66,14 @@ class Part:
 
     @property
     def scope(self) -> str:
-        """Before the names of all its variables."""
         return f"{PARTS}{self.name}/" if self.name else ""
 
 
 @dataclasses.dataclass(frozen=True)
 class TuningMethod:
-    """The variables that a method adds and trains; its fields are arguments.
+    """What a method adds and trains; its fields are arguments.
 
     Attributes:
-        name: what users call it.
-        learning_rate: default peak of a training.
         undecayed: the groups, "bert" and "head", whose variables do not decay.
         changes_few: whether training changes few entries of BERT's own
             variables, so that the artifact holds those alone.
@@ -89,9 +83,6 @@ class TuningMethod:
             sums of values are no sums of what adapters compute.
         is_addition: whether the recipe of the method that it is trained with
             holds for the head.
-        parts: the methods in a composition.
-        hooks_class: how it acts on BERT.
-        observes: the names of the values that `Hooks.observe` gives.
         positive: arguments that are sizes from 1 on, or positive numbers.
         choices: arguments that are words, and their choices.
     """
@@ -118,44 +109,43 @@ class TuningMethod:
                 raise UserError(
                     f"{self.name}: {argument} is {value}, expected {expected}"
                 )
-        for argument, known in self.choices.items():
+        for argument, words in self.choices.items():
             value = getattr(self, argument)
-            if value not in known:
+            if value not in words:
                 raise UserError(
                     f"{self.name}: {argument} is {value!r}, expected one of "
-                    f"{', '.join(known)}"
+                    f"{', '.join(words)}"
                 )
 
     def check(self, config: encoder.BertConfig) -> None:
         """Compares the arguments with the model."""
 
     def trains(self, config: encoder.BertConfig) -> str:
-        """A regular expression of BERT's own variables that are trained.
-
-        It matches whole names; "" is for none.
-        """
+        """Gives a pattern of whole names of BERT's own trained variables."""
         return ""
 
     def variables(
         self, config: encoder.BertConfig, pooler: bool = True
     ) -> dict[str, Declared]:
-        """Declares by name what the method adds, also if BERT has no pooler.
-
-        By default nothing.
-        """
+        """Declares by name what the method adds, also if BERT has no pooler."""
         return {}
 
     def hooks(self, config: encoder.BertConfig, values: Tensors) -> Hooks:
-        """How the method acts on BERT, by the values of declared variables."""
+        """Acts on BERT by the values of declared variables."""
         return self.hooks_class(self, config, values)
 
     def changed_count(self, count: int) -> Optional[int]:
-        """How many of BERT's `count` parameters change, if not the trained."""
+        """Counts BERT's parameters that change, if not the trained."""
         return None
 
     @property
+    def new_words(self) -> int:
+        """Counts the new words that the method trains."""
+        return sum(one.method.new_words for one in self.parts if not one.name)
+
+    @property
     def first_phase(self) -> Optional["TuningMethod"]:
-        """A method that is trained first, for as many steps; or None."""
+        """Gives a method that is trained first, for as many steps."""
         return None
 
     def second_start(
@@ -165,24 +155,20 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         first: Callable[[str], np.ndarray],
     ) -> Values:
-        """First values that follow from the first phase, by name.
+        """Gives first values that follow from the first phase, by name.
 
-        Args:
-            names: of BERT's own variables.
-            others: of the other variables that both phases train: the head's,
-                and those of other parts of a composition.
-            read: gives one of BERT's as it was pretrained.
-            first: gives a variable as the first phase has trained it.
+        `names` are of BERT's own variables, `others` of what else both phases
+        train. `read` gives a pretrained value, `first` one that the first
+        phase has trained.
         """
         raise TypeError(f"{type(self).__name__} has no first phase")
 
     def finish(
         self, config: encoder.BertConfig, values: Values
     ) -> tuple["TuningMethod", Values]:
-        """The method and values that an adapter keeps of a training.
+        """Gives the method and values that an adapter keeps of a training.
 
-        Takes every trained variable. Gives a method that computes the same,
-        and all that it trains.
+        Takes every trained variable. The method computes the same.
         """
         return self, values
 
@@ -192,9 +178,9 @@ class TuningMethod:
         read: Callable[[str], np.ndarray],
         values: Values,
     ) -> Values:
-        """The changed variables with which BERT alone computes the same.
+        """Gives the changed variables with which BERT alone computes the same.
 
-        `read` gives one as it was pretrained; `values` are all trained ones.
+        `read` gives a pretrained one; `values` are all trained ones.
         """
         raise UserError(
             f"{self.name} adds computation to BERT, so it cannot be merged "
@@ -203,41 +189,33 @@ class TuningMethod:
 
     @property
     def as_part(self) -> "TuningMethod":
-        """The method of a trained adapter as a part of a composition."""
         return self
 
     def for_tasks(self, names: Sequence[str]) -> "TuningMethod":
-        """This method in a training of several tasks of these names."""
         return self
 
     def of_task(
         self, config: encoder.BertConfig, task: str, values: Values
     ) -> tuple["TuningMethod", Values]:
-        """The method and values of one task, of a training of several.
-
-        Takes the task's name and every trained variable, gives a method that
-        computes that task alone, and all that it trains.
-        """
+        """Gives the method and values of one task of several."""
         return self, values
 
     def widened(self) -> "TuningMethod":
-        """This method with `width` rounded up to a power of two."""
+        """Rounds `width` up to a power of two."""
         if not self.width:
             return self
         wide = power_of_two(getattr(self, self.width))
         return dataclasses.replace(self, **{self.width: wide})
 
     def fits(self, trained: "TuningMethod") -> bool:
-        """Whether this method can use the values of a `trained` one."""
+        """Tells whether this method can use the values of a `trained` one."""
         return self == trained
 
     def __str__(self) -> str:
-        """The text that `registry.parse` turns into an equal method."""
         arguments = ", ".join(self._arguments())
         return f"{self.name}({arguments})" if arguments else self.name
 
     def _arguments(self) -> list[str]:
-        """The arguments as the text has them."""
         return [
             f"{field.name}={getattr(self, field.name)!r}"
             for field in dataclasses.fields(self)
@@ -304,7 +282,7 @@ def layer_numbers(text: str) -> list[int]:
 
 
 def choose_layers(text: str, config: encoder.BertConfig) -> Sequence[int]:
-    """The layers that `text` names of this model, in rising order."""
+    """Gives the layers that `text` names of this model, in rising order."""
     count = config.num_hidden_layers
     if text == ALL_LAYERS:
         return range(count)
@@ -334,7 +312,7 @@ def layer_sizes(text: str) -> dict[int, int]:
 
 
 def sizes_text(sizes: Mapping[int, int]) -> str:
-    """The text that `layer_sizes` reads."""
+    """Gives the text that `layer_sizes` reads."""
     return ",".join(f"{layer}:{size}" for layer, size in sizes.items())
 
 
@@ -351,3 +329,21 @@ def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
         )
     layers = "|".join(str(layer) for layer in choose_layers(text, config))
     return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"
+
+
+def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Gives values whose names begin with `scope`, by the rest of the names."""
+    return {
+        name[len(scope) :]: value
+        for name, value in values.items()
+        if name.startswith(scope)
+    }
+
+
+def trained_of_bert(
+    method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
+) -> dict[str, encoder.Shape]:
+    """Name and shape of BERT's own variables that a method trains."""
+    pattern = method.trains(config)
+    shapes = encoder.list_variables(config, pooler)
+    return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}

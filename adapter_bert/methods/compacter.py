@@ -31,10 +31,7 @@ def project(values: Tensors, scope: str, x: tf.Tensor) -> tf.Tensor:
 
 
 class KroneckerHooks(AdapterHooks):
-    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`.
-
-    Source: Karimi Mahabadi et al. 2021, section 3.2.
-    """
+    """`up(gelu(down(h)))` with `W = sum_i A_i (x) (s_i t_i)`."""
 
     # Matrices are made of factors, which are one task's.
     takes_rows = False
@@ -98,26 +95,29 @@ class Compacter(PlacedMethod):
         return LAYER_NORMS
 
     def declare(self, config, scope):
-        """`<scope>/{down,up}/{left,right,bias}`.
+        """Declares `<scope>/{down,up}/{left,right,bias}`.
 
         s and t start as Glorot and Bengio's values of matrices [inputs / n, 1]
         and [1, outputs / n].
         """
-        found, hidden = {}, config.hidden_size
+        declared, hidden = {}, config.hidden_size
         for name, inputs, outputs in (
             ("down", hidden, self.size),
             ("up", self.size, hidden),
         ):
             left = self.n, inputs // self.n, 1
             right = self.n, 1, outputs // self.n
-            found[f"{scope}/{name}/left"] = Declared(left, base.glorot_uniform)
-            found[f"{scope}/{name}/right"] = Declared(
+            declared[f"{scope}/{name}/left"] = Declared(
+                left, base.glorot_uniform
+            )
+            declared[f"{scope}/{name}/right"] = Declared(
                 right, base.glorot_uniform
             )
-            found[f"{scope}/{name}/bias"] = Declared((outputs,), encoder.zeros)
-        return found
+            declared[f"{scope}/{name}/bias"] = Declared(
+                (outputs,), encoder.zeros
+            )
+        return declared
 
     def variables(self, config, pooler=True):
-        """`compacter/shared` and the adapters."""
         shared = Declared((self.n,) * 3, base.normal(SHARED_SCALE))
         return {SHARED: shared, **super().variables(config, pooler)}

@@ -1,16 +1,14 @@
 """Methods that are made of methods: `stack`, `average`, and their base class.
 
-A part is a trained adapter, which stays as it is, or a method that is trained.
-Variables of a trained adapter have its name before theirs; trained variables
-have their usual names. So the trained part of `stack(language, pfeiffer)` fits
-any other language too.
+A part is a trained adapter, which stays as it is and whose variables have its
+name before theirs, or a method that is trained. So the trained part of
+`stack(language, pfeiffer)` fits any other language too.
 """
 
 import collections
 import dataclasses
 import itertools
 import math
-import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import (
@@ -23,7 +21,7 @@ from typing import (
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.hooks import PLACES, Context, Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
@@ -32,6 +30,8 @@ from adapter_bert.methods.base import (
     Tensors,
     TuningMethod,
     added_later,
+    below,
+    trained_of_bert,
 )
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.methods.houlsby import AdapterHooks
@@ -57,17 +57,16 @@ TRAITS = ("takes_rows", "by_token", "by_values")
 
 
 def _as_the_part(place: str) -> Callable:
-    """A hook that calls the part's, with the part's own context."""
 
     def act(self, *arguments):
         *others, context = arguments
-        return getattr(self.hooks, place)(*others, self.own(context))
+        return getattr(self.hooks, place)(*others, self.context_of(context))
 
     return act
 
 
 class PartHooks(Hooks):
-    """The hooks of a part, with values and dropout of its own."""
+    """Hooks of a part, with values and dropout of its own."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class PartHooks(Hooks):
         """Takes the hooks of the part's method.
 
         `mark` tells it from the other parts. `changes` are added to BERT's own
-        variables, by their names. Parts that are not trained drop nothing.
+        variables, by their names.
         """
         self.mark, self.hooks, self.changes = mark, hooks, changes
         self.is_trained = is_trained
@@ -90,16 +89,17 @@ class PartHooks(Hooks):
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
-        """The part's change of one of BERT's variables, or None."""
         change = self.changes.get(name)
         if "parameter" not in self.hooks.places:
             return change
-        own = tf.convert_to_tensor(variable)
-        added = self.hooks.parameter(name, own, self.own(context)) - own
+        pretrained = tf.convert_to_tensor(variable)
+        added = (
+            self.hooks.parameter(name, pretrained, self.context_of(context))
+            - pretrained
+        )
         return added if change is None else added + change
 
-    def own(self, context: Context) -> Context:
-        """The context as the part sees it."""
+    def context_of(self, context: Context) -> Context:
         seed = context.seed
         if seed is not None:
             number = zlib.crc32(self.mark.encode()) & 0x7FFFFFFF
@@ -114,30 +114,23 @@ class PartHooks(Hooks):
     def layer_kind(self, layer, training):
         return self.hooks.layer_kind(layer, training and self.is_trained)
 
-    words = _as_the_part("words")
-    embeddings = _as_the_part("embeddings")
-    lengthen = _as_the_part("lengthen")
-    project = _as_the_part("project")
-    key_value = _as_the_part("key_value")
-    before_norm = _as_the_part("before_norm")
-    after_norm = _as_the_part("after_norm")
-    vocabulary = _as_the_part("vocabulary")
-    begin = _as_the_part("begin")
-    prepare = _as_the_part("prepare")
-
     def parameter(self, name, variable, context):
-        value = self.hooks.parameter(name, variable, self.own(context))
+        value = self.hooks.parameter(name, variable, self.context_of(context))
         change = self.changes.get(name)
         return value if change is None else value + change
 
     def penalty(self, context):
         if not self.is_trained:
             return None
-        return self.hooks.penalty(self.own(context))
+        return self.hooks.penalty(self.context_of(context))
+
+
+for _place in {*PLACES, "begin", "prepare"} - {"parameter"}:
+    setattr(PartHooks, _place, _as_the_part(_place))
 
 
 class ComposedHooks(Hooks):
-    """The hooks of several parts."""
+    """Hooks of several parts."""
 
     def __init__(
         self,
@@ -146,7 +139,6 @@ class ComposedHooks(Hooks):
         config: encoder.BertConfig,
         values: Tensors,
     ):
-        """Takes the hooks of the parts, in order."""
         super().__init__(method, config, values)
         self.parts = parts
         for trait in TRAITS:
@@ -154,7 +146,6 @@ class ComposedHooks(Hooks):
         self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> list[PartHooks]:
-        """The parts that act at one of the hooks' places."""
         return [part for part in self.parts if place in part.places]
 
     def layer_kind(self, layer, training):
@@ -167,9 +158,9 @@ class ComposedHooks(Hooks):
         return tf.convert_to_tensor(variable)
 
     def penalty(self, context):
-        found = [part.penalty(context) for part in self.parts]
-        found = [penalty for penalty in found if penalty is not None]
-        return tf.add_n(found) if found else None
+        penalties = [part.penalty(context) for part in self.parts]
+        penalties = [penalty for penalty in penalties if penalty is not None]
+        return tf.add_n(penalties) if penalties else None
 
     def prepare(self, context):
         return self._made("prepare", context)
@@ -178,7 +169,6 @@ class ComposedHooks(Hooks):
         return self._made("begin", context)
 
     def _made(self, place: str, context: Context) -> dict[str, tf.Tensor]:
-        """What the parts hand on, each under its mark."""
         return {
             f"{part.mark}{name}": value
             for part in self.parts
@@ -188,11 +178,7 @@ class ComposedHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class Composition(TuningMethod):
-    """A method that is made of methods.
-
-    Attributes:
-        parts: names of trained adapters, and methods.
-    """
+    """A method that is made of methods."""
 
     parts: tuple[Part, ...] = ()
 
@@ -223,7 +209,6 @@ class Composition(TuningMethod):
                 )
 
     def check(self, config):
-        """Compares the parts with the model, and with one another."""
         for part in self.parts:
             if part.method is None:
                 raise UserError(
@@ -269,44 +254,37 @@ class Composition(TuningMethod):
 
     @property
     def trained(self) -> list[TuningMethod]:
-        """The methods that are trained."""
         return [part.method for part in self.parts if not part.name]
 
     @property
     def learning_rate(self) -> float:
-        """That of the first part that is trained, or of a head alone."""
         rates = [method.learning_rate for method in self.trained]
         return rates[0] if rates else HeadOnly.learning_rate
 
     @property
     def undecayed(self) -> frozenset[str]:
-        """Those of the part that is trained; several parts share the head."""
-        found = [m.undecayed for m in self.trained if not m.is_addition]
-        if len(found) == 1:
-            return found[0]
-        return frozenset().union(*found) - {"head"}
+        groups = [m.undecayed for m in self.trained if not m.is_addition]
+        if len(groups) == 1:
+            return groups[0]
+        return frozenset().union(*groups) - {"head"}
 
     @property
     def changes_few(self) -> bool:
-        """Whether a part that is trained does."""
         return any(method.changes_few for method in self.trained)
 
     @property
     def factored(self) -> bool:
-        """Whether a part that is trained is."""
         return any(method.factored for method in self.trained)
 
     def changed_count(self, count):
-        """That of the part that changes not all that it trains."""
-        found = [method.changed_count(count) for method in self.trained]
-        return next((number for number in found if number is not None), None)
+        counts = [method.changed_count(count) for method in self.trained]
+        return next((number for number in counts if number is not None), None)
 
     def trains(self, config):
         return "|".join(filter(None, (m.trains(config) for m in self.trained)))
 
     def variables(self, config, pooler=True):
-        """The parts', and `parts.<adapter>/changes/<variable>` of BERT's."""
-        found: dict[str, Declared] = {}
+        declared: dict[str, Declared] = {}
         for part in self.parts:
             added = part.method.variables(config, pooler)
             if part.name:
@@ -317,21 +295,23 @@ class Composition(TuningMethod):
                     part.scope + name: dataclasses.replace(one, trained=False)
                     for name, one in added.items()
                 }
-            found.update(added)
-        return found
+            declared.update(added)
+        return declared
 
     def hooks(self, config, values):
         parts = []
         for number, part in enumerate(self.parts):
             if part.name:
-                mark, own = part.scope, below(part.scope, values)
-                changes = below(CHANGES, own)
+                mark, part_values = part.scope, below(part.scope, values)
+                changes = below(CHANGES, part_values)
             else:
                 # Of two LoRAs each acts where it has values of its own.
                 names = part.method.variables(config)
-                own = {name: values[name] for name in names if name in values}
+                part_values = {
+                    name: values[name] for name in names if name in values
+                }
                 mark, changes = f"part_{number}/", {}
-            hooks = part.method.hooks(config, own)
+            hooks = part.method.hooks(config, part_values)
             parts.append(PartHooks(mark, hooks, changes, not part.name))
         return self.hooks_class(parts, self, config, values)
 
@@ -345,7 +325,6 @@ class Composition(TuningMethod):
 
     @property
     def first_phase(self):
-        """That of the part that has one, next to the others."""
         if not any(method.first_phase for method in self.trained):
             return None
         return dataclasses.replace(
@@ -372,59 +351,38 @@ class Composition(TuningMethod):
         return dataclasses.replace(self, parts=tuple(parts)), values
 
     def merge(self, config, read, values):
-        """Refused: parts may add computation."""
         raise UserError(
             f"{self.name} cannot be merged into BERT's weights; merge the "
             "adapters that it is made of, which adapter-bert merge adds up"
         )
 
     def _arguments(self):
-        found: list[str] = []
+        texts: list[str] = []
         for is_known, parts in itertools.groupby(
             self.parts, lambda part: bool(part.name and part.method)
         ):
             if is_known:
                 pairs = (f"{part.name!r}: {part.method}" for part in parts)
-                found.append(f"{{{', '.join(pairs)}}}")
+                texts.append(f"{{{', '.join(pairs)}}}")
             else:
-                found += [
+                texts += [
                     repr(part.name) if part.name else str(part.method)
                     for part in parts
                 ]
-        return found + super()._arguments()
+        return texts + super()._arguments()
 
 
 def _single(method: TuningMethod) -> Iterator[TuningMethod]:
-    """The methods that a method is made of, or itself."""
     for part in method.parts:
         yield from _single(part.method)
     if not method.parts:
         yield method
 
 
-def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values whose names begin with `scope`, by the rest of the names."""
-    return {
-        name[len(scope) :]: value
-        for name, value in values.items()
-        if name.startswith(scope)
-    }
-
-
-def trained_of_bert(
-    method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
-) -> dict[str, encoder.Shape]:
-    """Name and shape of BERT's own variables that a method trains."""
-    pattern = method.trains(config)
-    shapes = encoder.list_variables(config, pooler)
-    return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}
-
-
 class StackHooks(ComposedHooks):
     """Each part acts on what the parts before it give."""
 
     def words(self, input_ids, embed, context):
-        """Each part takes what comes before it for BERT's; as in `Hooks`."""
         for part in self.acting_at("words"):
 
             def embed(ids, words=part.words, before=embed):
@@ -433,20 +391,17 @@ class StackHooks(ComposedHooks):
         return embed(input_ids)
 
     def embeddings(self, hidden, context):
-        """One after the other; shapes as in `Hooks`."""
         for part in self.parts:
             hidden = part.embeddings(hidden, context)
         return hidden
 
     def lengthen(self, hidden, context):
-        """The virtual tokens of all parts; shapes as in `Hooks`."""
         for part in self.acting_at("lengthen"):
             hidden, mask = part.lengthen(hidden, context)
             context = dataclasses.replace(context, input_mask=mask)
         return hidden, context.input_mask
 
     def project(self, name, inputs, dense, context):
-        """Each part takes what comes before it for the kernel."""
         for part in self.acting_at("project"):
             dense = dataclasses.replace(
                 dense,
@@ -457,13 +412,12 @@ class StackHooks(ComposedHooks):
         return dense(inputs)
 
     def key_value(self, layer, key, value, attention_bias, context):
-        found = key, value, attention_bias
+        changed = key, value, attention_bias
         for part in self.parts:
-            found = part.key_value(layer, *found, context)
-        return found
+            changed = part.key_value(layer, *changed, context)
+        return changed
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """Each part reads the outputs with what was added before."""
         return self._add_up(
             outputs,
             lambda part, reads: part.before_norm(
@@ -472,14 +426,12 @@ class StackHooks(ComposedHooks):
         )
 
     def after_norm(self, layer, site, hidden, context):
-        """Each part reads what the parts before it have made."""
         return self._add_up(
             hidden,
             lambda part, reads: part.after_norm(layer, site, reads, context),
         )
 
     def _add_up(self, tensor, added_by):
-        """The sum of what parts add to a tensor, each to all before it."""
         whole = None
         for part in self.parts:
             reads = tensor if whole is None else tensor + whole
@@ -489,7 +441,6 @@ class StackHooks(ComposedHooks):
         return whole
 
     def vocabulary(self, hidden, context):
-        """The last part first: what it did to embeddings, it did last."""
         for part in reversed(self.parts):
             hidden = part.vocabulary(hidden, context)
         return hidden
@@ -504,9 +455,6 @@ class Stack(Composition):
     language's, and `stack(full, pals)` both at once.
 
     BERT-base: the sum of the parts that are trained.
-
-    Attributes:
-        parts: names of trained adapters, and methods that are trained.
 
     Source: Pfeiffer et al. 2020 (MAD-X), language and task adapters.
     """
@@ -537,9 +485,6 @@ class Union(Composition):
     `unipelt` (Mao et al. 2022, section 3) is 294,912 of LoRA, 9,857,024 of a
     prefix and 894,528 of adapters + 48 (768 + 1) of their gates = 11,083,376.
 
-    Attributes:
-        parts: methods.
-
     Source: AdapterHub's `ConfigUnion`, with at most one part at each place.
     """
 
@@ -558,7 +503,7 @@ class Union(Composition):
 
 
 class AverageHooks(ComposedHooks):
-    """The weighted mean of the parts' outputs for the same inputs."""
+    """Average the parts' outputs for the same inputs."""
 
     def parameter(self, name, variable, context):
         value = tf.convert_to_tensor(variable)
@@ -569,26 +514,25 @@ class AverageHooks(ComposedHooks):
         return value
 
     def project(self, name, inputs, dense, context):
-        """The mean of the projections; BERT's own is computed once."""
         if not self.acting_at("project"):
             return dense(inputs)
-        own = dense(inputs)
-        found = [
+        plain = dense(inputs)
+        projected = [
             part.project(
                 name,
                 inputs,
                 dataclasses.replace(
-                    dense, apply=lambda x: own if x is inputs else dense(x)
+                    dense, apply=lambda x: plain if x is inputs else dense(x)
                 ),
                 context,
             )
             for part in self.parts
         ]
-        mean, scale = self._mean(found), self.method.scale
-        return mean if scale == 1.0 else own + scale * (mean - own)
+        mean, scale = self._mean(projected), self.method.scale
+        return mean if scale == 1.0 else plain + scale * (mean - plain)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """The mean of what the parts add; shapes as in `Hooks`.
+        """Gives the mean of what the parts add.
 
         With a scale `scale (outputs + mean) - outputs`, or of adapters that
         do not pass on the outputs `scale mean`.
@@ -608,22 +552,21 @@ class AverageHooks(ComposedHooks):
         return self._mean(part.after_norm(*arguments) for part in self.parts)
 
     def _mean(self, tensors):
-        """The weighted mean of tensors, where None is zero; None for none."""
+        """Gives the weighted mean of tensors, where None is zero."""
         weighted = zip(tensors, self.method.shares())
-        found = [w * x for x, w in weighted if x is not None]
-        return tf.add_n(found) if found else None
+        products = [w * x for x, w in weighted if x is not None]
+        return tf.add_n(products) if products else None
 
 
 @dataclasses.dataclass(frozen=True)
 class Average(Composition):
-    """The weighted mean of trained adapters' outputs for the same inputs.
+    """Averages trained adapters' outputs for the same inputs, with weights.
 
     Their changes of BERT are averaged too. The head is trained alone.
 
     BERT-base: 0.
 
     Attributes:
-        parts: names of trained adapters.
         weights: one for each, with commas between them; they are divided by
             their sum. All are alike if there are none.
         scale: a number by which the mean is multiplied, of bottleneck adapters
@@ -650,26 +593,24 @@ class Average(Composition):
         self.shares()
 
     def shares(self) -> list[float]:
-        """The weight of each part; their sum is 1."""
         count = len(self.parts)
         try:
-            found = list(map(float, self.weights.split(",")))
+            shares = list(map(float, self.weights.split(",")))
         except ValueError:
-            found = []
+            shares = []
         if not self.weights:
-            found = [1.0] * count
-        if len(found) != count or not all(0 < w < math.inf for w in found):
+            shares = [1.0] * count
+        if len(shares) != count or not all(0 < w < math.inf for w in shares):
             raise UserError(
                 f"average: weights are {self.weights!r}, expected {count} "
                 "positive numbers, as in '0.7,0.3'"
             )
-        return [weight / sum(found) for weight in found]
+        return [weight / sum(shares) for weight in shares]
 
     def check(self, config):
-        """Compares the parts with the model; they act within layers only."""
         super().check(config)
         hooks = [part.method.hooks(config, {}) for part in self.parts]
-        is_alike = {type(own) for own in hooks} == {type(hooks[0])} and (
+        is_alike = {type(one) for one in hooks} == {type(hooks[0])} and (
             isinstance(hooks[0], AdapterHooks)
             or all(type(part.method) is Lora for part in self.parts)
         )
@@ -681,8 +622,8 @@ class Average(Composition):
                 "expected all of one method: lora, pfeiffer, parallel, or "
                 "houlsby(layer_norms=false)"
             )
-        for part, own in zip(self.parts, hooks):
-            places = own.places
+        for part, one in zip(self.parts, hooks):
+            places = one.places
             if places & {
                 "words",
                 "embeddings",

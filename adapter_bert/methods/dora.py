@@ -21,7 +21,6 @@ class DoraHooks(LoraHooks):
     """
 
     def project(self, name, inputs, dense, context):
-        """Shapes as in `Hooks`."""
         outputs = super().project(name, inputs, dense, context)
         if f"{name}/dora_m" not in self.values:
             return outputs
@@ -64,9 +63,6 @@ class Dora(Lora):
     rank 8 for queries and values. The output at the start is plain BERT's but
     for rounding, since m begins with the lengths of W. They do not decay.
 
-    Attributes:
-        rank: as the others of LoRA, with its errors. There are no gates.
-
     Source: Liu et al. 2024, equation 5; the lengths are constants of the
     gradient, section 4.3.
     """
@@ -83,17 +79,16 @@ class Dora(Lora):
             )
 
     def variables(self, config, pooler=True):
-        """LoRA's, and `<scope>/dora_m` for each target."""
         shapes = encoder.list_variables(config)
-        found = super().variables(config, pooler)
+        declared = super().variables(config, pooler)
         for scope in self.matrices(config):
             lengths = functools.partial(_lengths_of, config.variable(scope))
-            found[f"{scope}/dora_m"] = Declared(
+            declared[f"{scope}/dora_m"] = Declared(
                 shapes[config.variable(f"{scope}/bias")],
                 encoder.OfPretrained(lengths),
                 decays=False,
             )
-        return found
+        return declared
 
     def merge(self, config, read, values):
         merged = super().merge(config, read, values)
@@ -108,5 +103,4 @@ class Dora(Lora):
 
 
 def _lengths_of(scope: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
-    """Of the columns of a pretrained kernel, float32 [outputs]."""
     return np.linalg.norm(read(f"{scope}/kernel"), axis=0)

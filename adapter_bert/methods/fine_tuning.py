@@ -29,12 +29,9 @@ class Full(FineTuning):
 
 @dataclasses.dataclass(frozen=True)
 class TopLayers(FineTuning):
-    """The `k` uppermost layers and the pooler are trained.
+    """Trains the `k` uppermost layers and the pooler.
 
     BERT-base: 7,087,872 k + 590,592.
-
-    Attributes:
-        k: number of layers, counted from the top.
 
     Source: Houlsby et al. 2019, section 3.1 ("variable fine-tuning").
     """
@@ -46,7 +43,6 @@ class TopLayers(FineTuning):
     k: int = 1
 
     def check(self, config):
-        """Compares `k` with the number of layers, which share nothing."""
         if config.num_hidden_groups:
             raise UserError(
                 "top_layers: the layers of this model share their variables, "

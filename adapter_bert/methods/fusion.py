@@ -29,44 +29,42 @@ ATTENTION = "fusion_attention"
 
 
 def near_identity(rng: np.random.Generator, shape: encoder.Shape) -> np.ndarray:
-    """An initializer: ones in the diagonal, 1e-6 next to it (section 4.1)."""
+    """Initializes ones in the diagonal, 1e-6 next to it (section 4.1)."""
     return np.where(np.eye(*shape) == 1.0, 1.0, 1e-6).astype(np.float32)
 
 
 def mix(
-    own: Tensors,
+    variables: Tensors,
     query: tf.Tensor,
     values: Sequence[tf.Tensor],
     drop: Callable[[tf.Tensor], tf.Tensor],
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Each token's attention to the outputs of adapters.
+    """Computes each token's attention to the outputs of adapters.
 
     `softmax_n(q k_n) v_n` with `q = Q h + b_q`, `k_n = K u_n + b_k`,
     `v_n = V u_n` (Pfeiffer et al. 2021, section 3.2; not divided by the root
     of D). A single adapter needs no choice, and has V alone.
 
-    Args:
-        own: the variables `{query,key,value}/...` of a place.
-        query: h, float32 [B, T, D].
-        values: u, of each adapter float32 [B, T, D].
-        drop: dropout of the scores.
-
-    Returns:
-        float32 [B, T, D], and how much of each adapter is in it, float32
-        [B, T, N].
+    Takes the variables `{query,key,value}/...`, h as `query` and u of each
+    adapter as `values`, float32 [B, T, D]; `drop` drops scores. Gives
+    float32 [B, T, D], and the adapters' shares, float32 [B, T, N].
     """
     shape, size = tf.shape(query), query.shape[-1]
-    own = {name: tf.cast(value, query.dtype) for name, value in own.items()}
+    variables = {
+        name: tf.cast(value, query.dtype) for name, value in variables.items()
+    }
     outputs = [tf.reshape(x, [-1, size]) for x in values]
     weights = tf.ones_like(outputs[0][:, :1], tf.float32)
     mixed = outputs[0]
-    if "query/kernel" in own:
-        flat = tf.matmul(tf.reshape(query, [-1, size]), own["query/kernel"])
-        flat = functional.add_bias(flat, own["query/bias"])
+    if "query/kernel" in variables:
+        flat = tf.matmul(
+            tf.reshape(query, [-1, size]), variables["query/kernel"]
+        )
+        flat = functional.add_bias(flat, variables["query/bias"])
         # q (u K + b) = (q K') u + q b: one product for all adapters' keys, as
         # for all their values.
-        to_key = tf.matmul(flat, own["key/kernel"], transpose_b=True)
-        offset = tf.linalg.matvec(flat, own["key/bias"])
+        to_key = tf.matmul(flat, variables["key/kernel"], transpose_b=True)
+        offset = tf.linalg.matvec(flat, variables["key/bias"])
         scores = tf.stack(
             [tf.reduce_sum(to_key * x, axis=-1) + offset for x in outputs],
             axis=-1,
@@ -76,8 +74,8 @@ def mix(
         mixed = tf.add_n(
             [tf.expand_dims(w, 1) * x for w, x in zip(shares, outputs)]
         )
-    if "value/kernel" in own:
-        mixed = tf.matmul(mixed, own["value/kernel"])
+    if "value/kernel" in variables:
+        mixed = tf.matmul(mixed, variables["value/kernel"])
     mixed = tf.reshape(mixed, shape)
     mixed.set_shape(query.shape)
     shape = tf.concat([shape[:2], [len(values)]], axis=0)
@@ -88,7 +86,6 @@ class FusionHooks(ComposedHooks):
     """Where parts have adapters, tokens attend to all of them."""
 
     def __init__(self, parts, method: "Fusion", config, values):
-        """Asks by place for the numbers of the parts that have an adapter."""
         super().__init__(parts, method, config, values)
         self.takes_rows = False
         self.present = method.present(config)
@@ -104,7 +101,6 @@ class FusionHooks(ComposedHooks):
         return None if kind is None else (kind, sites, is_kept)
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """A mix of all adapters' outputs; shapes as in `Hooks`."""
 
         scope = _scope((layer, site))
 
@@ -157,16 +153,15 @@ class FusionHooks(ComposedHooks):
     def penalty(self, context):
         if not self.method.value:
             return None
-        found = []
+        penalties = []
         for place in self.present:
             value = self.values[f"{_scope(place)}/value/kernel"]
             identity = tf.eye(value.shape[0])
-            found.append(tf.reduce_sum(tf.square(value - identity)))
-        return self.method.penalty * tf.add_n(found)
+            penalties.append(tf.reduce_sum(tf.square(value - identity)))
+        return self.method.penalty * tf.add_n(penalties)
 
 
 def _scope(place: Place) -> str:
-    """Before the names of a place's variables."""
     layer, site = place
     return f"bert/encoder/layer_{layer}/{SCOPES[site]}/fusion"
 
@@ -182,11 +177,9 @@ class Fusion(Composition):
     3 x 768^2 + 2 x 768, 21,252,096 for `pfeiffer`, twice as much for `houlsby`.
 
     Attributes:
-        parts: names of at least two trained adapters of one method.
         value: whether there are matrices of values.
         penalty: weight of the squared distance of each of those from the
             identity, in the loss.
-        first: the lowest layer that keeps its adapters, as of `adapterdrop`.
         robust: whether each batch of a training goes without those of a random
             number of the lowest layers, so that any `first` can be used after.
 
@@ -218,7 +211,6 @@ class Fusion(Composition):
             )
 
     def check(self, config):
-        """Compares the parts with the model and with one another."""
         super().check(config)
         self.present(config)
         if self.first >= config.num_hidden_layers:
@@ -241,22 +233,20 @@ class Fusion(Composition):
             )
 
     def fits(self, trained):
-        """Equal; a robust one was trained for any `first`."""
         if isinstance(trained, Fusion) and self.robust:
             return dataclasses.replace(trained, first=self.first) == self
         return self == trained
 
     @property
     def as_part(self):
-        """As of trained adapters; nothing is dropped at random."""
         return dataclasses.replace(super().as_part, robust=False)
 
     def present(self, config: encoder.BertConfig) -> dict[Place, list[int]]:
-        """The numbers of the parts with an adapter, by place."""
+        """Gives the numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
-        for part, own in zip(self.parts, hooks):
-            alike = type(own) is kind and own.places == {"before_norm"}
+        for part, acting in zip(self.parts, hooks):
+            alike = type(acting) is kind and acting.places == {"before_norm"}
             if not (alike and issubclass(kind, AdapterHooks)):
                 raise UserError(
                     f"fusion: {part.name} is an adapter of "
@@ -269,14 +259,15 @@ class Fusion(Composition):
         for place in itertools.product(
             range(lowest, config.num_hidden_layers), SCOPES
         ):
-            found = [n for n, own in enumerate(hooks) if place in own.scopes]
-            if found:
-                present[place] = found
+            numbers = [
+                n for n, acting in enumerate(hooks) if place in acting.scopes
+            ]
+            if numbers:
+                present[place] = numbers
         return present
 
     def variables(self, config, pooler=True):
-        """The parts', and `<place>/fusion/{query,key,value}/...`."""
-        found = super().variables(config, pooler)
+        declared = super().variables(config, pooler)
         size = config.hidden_size
         # The deviation of AdapterHub's.
         kernel = Declared((size, size), base.normal(0.02))
@@ -284,15 +275,14 @@ class Fusion(Composition):
         for place, numbers in self.present(config).items():
             scope = _scope(place)
             for name in ("query", "key") if len(numbers) > 1 else ():
-                found[f"{scope}/{name}/kernel"] = kernel
-                found[f"{scope}/{name}/bias"] = bias
+                declared[f"{scope}/{name}/kernel"] = kernel
+                declared[f"{scope}/{name}/bias"] = bias
             if self.value:
                 value = Declared((size, size), near_identity)
-                found[f"{scope}/value/kernel"] = value
-        return found
+                declared[f"{scope}/value/kernel"] = value
+        return declared
 
     def kept(self, places: Iterable[Place]) -> list[Place]:
-        """The places where tokens attend in prediction."""
         return [(layer, site) for layer, site in places if layer >= self.first]
 
     def places(self, config: encoder.BertConfig) -> list[Place]:

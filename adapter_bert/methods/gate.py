@@ -1,11 +1,9 @@
 """Gates: how much of what a method adds each text gets, as it needs.
 
-A gate is one number from 0 to 1 for each row. The variables of a gate are next
-to those of what it opens: `<scope>/gate/kernel` and `bias`.
+A gate is one number from 0 to 1 for each row.
 
-Source: Mao et al. 2022 (UniPELT), section 3.2; AdapterHub's `use_gating`. There
-the mean is over padding too, so what a padded row gets depends on its padding.
-Here it is over the row's tokens.
+Source: Mao et al. 2022 (UniPELT), section 3.2; AdapterHub's `use_gating`, whose
+mean is over padding too. Here it is over the row's tokens.
 """
 
 import tensorflow as tf
@@ -28,10 +26,10 @@ def variables(scope: str, inputs: int, gates: int = 1) -> dict[str, Declared]:
 def opened(
     values: Tensors, scope: str, hidden: tf.Tensor, context: Context
 ) -> tf.Tensor:
-    """The mean of `sigmoid(h W + b)` over the tokens of each row.
+    """Gives the mean of `sigmoid(h W + b)` over the tokens of each row.
 
     Takes float32 [B, T, inputs], and values of all rows or [B, ...] of each.
-    Gives float32 [B, 1, gates], of the type of `hidden`.
+    Gives [B, 1, gates], of the type of `hidden`.
     """
     kernel, bias = (
         tf.convert_to_tensor(values[f"{scope}/gate/{name}"])

@@ -1,8 +1,6 @@
-"""The paper's adapters: the bottleneck, where it acts, and `houlsby`.
+"""Paper's adapters: the bottleneck, where it acts, and `houlsby`.
 
-Houlsby et al. 2019, section 2.1, with the variable names and shapes of
-google-research/adapter-bert. Adapters that came after are in
-`adapter_variants.py`. `registry.py` reads `--tuning_method`.
+Variable names and shapes are those of google-research/adapter-bert.
 """
 
 import dataclasses
@@ -32,22 +30,18 @@ Place = tuple[int, str]
 
 @dataclasses.dataclass(frozen=True)
 class Bottleneck:
-    """The inner part of an adapter, `up(act(down(h)))`, without the sum.
+    """An adapter's inner part, `up(act(down(h)))`, without the sum.
 
-    Parameters: 2 M D + D + M; M^2 + M for each layer of `depth` beyond the
-    first, 2 D with `layer_norm`.
+    Takes and gives float32 [B, T, D]. Parameters: 2 M D + D + M; M^2 + M for
+    each layer of `depth` beyond the first, 2 D with `layer_norm`.
 
     Attributes:
         hidden: D, of inputs and outputs.
         size: M, of the bottleneck.
-        down: initializer of every matrix but the last.
-        up: initializer of the last matrix.
-        nonlinearity: a name of `functional.ACTIVATIONS`.
         depth: number of layers with that nonlinearity.
         layer_norm: whether an own LayerNorm comes first.
 
-    Source: Houlsby et al. 2019, section 2.1; variable names and shapes of
-    google-research/adapter-bert.
+    Source: Houlsby et al. 2019, section 2.1.
     """
 
     hidden: int
@@ -60,32 +54,29 @@ class Bottleneck:
 
     @property
     def numbers(self) -> list[str]:
-        """Of the matrices, as their names have them."""
         return ["1", *(f"1_{i}" for i in range(1, self.depth)), "2"]
 
     def variables(self, scope: str) -> dict[str, Declared]:
-        """Declares `<scope>/weights1`, ..."""
-        found = {}
+        declared = {}
         if self.layer_norm:
             norm = f"{scope}/LayerNorm"
-            found[f"{norm}/gamma"] = Declared((self.hidden,), encoder.ones)
-            found[f"{norm}/beta"] = Declared((self.hidden,), encoder.zeros)
+            declared[f"{norm}/gamma"] = Declared((self.hidden,), encoder.ones)
+            declared[f"{norm}/beta"] = Declared((self.hidden,), encoder.zeros)
         sizes = [self.hidden] + [self.size] * self.depth + [self.hidden]
         initializers = [self.down] * self.depth + [self.up]
         for number, *shape, initializer in zip(
             self.numbers, sizes, sizes[1:], initializers
         ):
-            found[f"{scope}/weights{number}"] = Declared(
+            declared[f"{scope}/weights{number}"] = Declared(
                 tuple(shape), initializer
             )
             bias = Declared((1, shape[1]), encoder.zeros)
-            found[f"{scope}/biases{number}"] = bias
-        return found
+            declared[f"{scope}/biases{number}"] = bias
+        return declared
 
     def __call__(
         self, values: Tensors, scope: str, hidden: tf.Tensor
     ) -> tf.Tensor:
-        """float32 [B, T, D] -> float32 [B, T, D], by the values of a scope."""
         inner = hidden
         # Unless each row has its own matrices, all tokens share a product.
         if len(values[f"{scope}/weights1"].shape) == 2:
@@ -120,14 +111,12 @@ class PlacedHooks(Hooks):
     by_values = True
 
     def __init__(self, method: "PlacedMethod", config, values):
-        """Asks the method for the scope of each place."""
         super().__init__(method, config, values)
         self.scopes = method.scopes(config)
         # A gate's mean is over all tokens.
         self.by_token = not method.gating
 
     def adapt(self, place: Place, hidden: tf.Tensor) -> tf.Tensor:
-        """float32 [B, T, D] -> float32 [B, T, D], by a place's adapter."""
         adapter = self.method.adapter(self.config)
         return adapter(self.values, self.scopes[place], hidden)
 
@@ -139,7 +128,6 @@ class AdapterHooks(PlacedHooks):
     passes_on = True
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """The output of the adapter; shapes as in `Hooks`."""
         if (layer, site) not in self.scopes:
             return None
         reads = self.reads(inputs, outputs, layer_norm)
@@ -150,10 +138,7 @@ class AdapterHooks(PlacedHooks):
         return added
 
     def reads(self, inputs, outputs, layer_norm):
-        """The tensor that an adapter reads: the outputs, as Houlsby et al.
-
-        Shapes as in `Hooks.before_norm`.
-        """
+        """Gives what an adapter reads: the outputs, as Houlsby et al."""
         return outputs
 
 
@@ -171,11 +156,9 @@ class PlacedMethod(TuningMethod):
     def declare(
         self, config: encoder.BertConfig, scope: str
     ) -> dict[str, Declared]:
-        """Declares the adapter of a scope."""
         raise NotImplementedError
 
     def scopes(self, config: encoder.BertConfig) -> dict[Place, str]:
-        """The scope of the adapter at each place."""
         return {
             (layer, site): f"bert/encoder/layer_{layer}/{SCOPES[site]}"
             f"/{self.scope}"
@@ -184,10 +167,10 @@ class PlacedMethod(TuningMethod):
         }
 
     def variables(self, config, pooler=True):
-        found: dict[str, Declared] = {}
+        declared: dict[str, Declared] = {}
         for scope in self.scopes(config).values():
-            found.update(self.declare(config, scope))
-        return found
+            declared.update(self.declare(config, scope))
+        return declared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +194,6 @@ class BottleneckMethod(PlacedMethod):
         base.layer_sizes(self.sizes)
 
     def check(self, config):
-        """Compares `layers` and `sizes` with the layers of the model."""
         layers = base.choose_layers(self.layers, config)
         for layer in sorted(set(base.layer_sizes(self.sizes)) - set(layers)):
             raise UserError(
@@ -220,16 +202,15 @@ class BottleneckMethod(PlacedMethod):
             )
 
     def initializers(self) -> tuple[encoder.Initializer, encoder.Initializer]:
-        """Of the matrices but the last, and of the last."""
         return (encoder.truncated_normal(self.init_scale),) * 2
 
     def declare(self, config, scope):
         adapter = self.adapter(config)
         size = base.layer_sizes(self.sizes).get(layer_of(scope), self.size)
-        found = dataclasses.replace(adapter, size=size).variables(scope)
+        declared = dataclasses.replace(adapter, size=size).variables(scope)
         if self.gating:
-            found.update(gate.variables(scope, config.hidden_size))
-        return found
+            declared.update(gate.variables(scope, config.hidden_size))
+        return declared
 
     def widened(self):
         wide = super().widened()
@@ -242,7 +223,6 @@ class BottleneckMethod(PlacedMethod):
         return dataclasses.replace(wide, sizes=base.sizes_text(sizes))
 
     def adapter(self, config: encoder.BertConfig) -> Bottleneck:
-        """A `Bottleneck` with the method's arguments."""
         return Bottleneck(
             config.hidden_size,
             self.size,
@@ -261,9 +241,7 @@ class Houlsby(BottleneckMethod):
     and 25 x 2 x 768 = 38,400 of LayerNorm. If `layers` names k of them, only
     these have adapters, 2k (2 M 768 + 768 + M), and only their LayerNorms
     train, 2k x 2 x 768: nothing below the lowest adapter is differentiated.
-
-    `nonlinearity` to `sites` are the variants that the paper reports to have
-    tried without gain (section 3.6).
+    The paper tried `nonlinearity` to `sites` without gain (section 3.6).
 
     Attributes:
         size: bottleneck size M.
@@ -277,16 +255,14 @@ class Houlsby(BottleneckMethod):
         depth: layers of size M in each adapter.
         layer_norm: whether each adapter begins with a LayerNorm of its own.
         sites: after which sublayers: `attention`, `ffn` or `both`.
-        layer_norms: whether BERT's LayerNorms train. AdapterHub's adapters
-            have them frozen, and its files cannot hold trained ones.
+        layer_norms: whether BERT's LayerNorms train.
         sizes: sizes of single layers, as `0-5:16,11:8`; M in all others.
         gating: whether each adapter has a gate (`gate.py`), 768 + 1
             parameters.
 
     Source: Houlsby et al. 2019, section 2.1. The pooler stays frozen, as in
-    google-research/adapter-bert. Rueckle et al. 2021 (AdapterDrop), section 3,
-    leave out the adapters of the lowest layers. AdapterHub's method of this
-    name is another recipe: swish, frozen LayerNorms, a normal of 0.02.
+    google-research/adapter-bert. AdapterHub's method of this name has swish,
+    frozen LayerNorms, a normal of 0.02.
     """
 
     name: ClassVar[str] = "houlsby"

@@ -25,7 +25,6 @@ class Ia3Hooks(Hooks):
     by_values = True
 
     def project(self, name, inputs, dense, context):
-        """Shapes as in `Hooks`."""
         if f"{name}/ia3_scale" not in self.values:
             return dense(inputs)
         scale = tf.cast(self.values[f"{name}/ia3_scale"], context.dtype)
@@ -53,18 +52,16 @@ class Ia3(TuningMethod):
     hooks_class: ClassVar[type[Hooks]] = Ia3Hooks
 
     def variables(self, config, pooler=True):
-        """`<scope>/ia3_scale` for three kernels of every layer."""
-        found = {}
+        declared = {}
         for scope in _scopes(config):
             is_output = scope.endswith(OUTPUT)
             size = config.intermediate_size if is_output else config.hidden_size
-            found[f"{scope}/ia3_scale"] = Declared(
+            declared[f"{scope}/ia3_scale"] = Declared(
                 (size,), encoder.ones, decays=False
             )
-        return found
+        return declared
 
     def merge(self, config, read, values):
-        """Scales columns of keys and values, rows of the last kernel."""
         merged = {}
         for scope in _scopes(config):
             scale = values[f"{scope}/ia3_scale"]
@@ -78,7 +75,6 @@ class Ia3(TuningMethod):
 
 
 def _scopes(config: encoder.BertConfig) -> list[str]:
-    """Of the kernels that are scaled."""
     return [
         f"bert/encoder/layer_{layer}/{name}"
         for layer in range(config.num_hidden_layers)

@@ -28,14 +28,12 @@ class InvertibleAdapter:
     """
 
     def __init__(self, bottleneck: Bottleneck, values: Tensors):
-        """Takes F and G, of half the hidden size, and their values."""
         self.f, self.g = (
             functools.partial(bottleneck, values, f"{SCOPE}/{name}")
             for name in ("F", "G")
         )
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        """float32 [..., D] -> float32 [..., D]."""
         first, second = tf.split(hidden, 2, axis=-1)
         first += self.f(second)
         second += self.g(first)
@@ -54,16 +52,13 @@ class MadXHooks(PfeifferHooks):
 
     @property
     def invertible(self) -> InvertibleAdapter:
-        """The one around all layers."""
         bottleneck = self.method.invertible(self.config)
         return InvertibleAdapter(bottleneck, self.values)
 
     def embeddings(self, hidden, context):
-        """Through the invertible adapter; shapes as in `Hooks`."""
         return self.invertible(hidden)
 
     def vocabulary(self, hidden, context):
-        """Back to where the word embeddings are; shapes as in `Hooks`."""
         return self.invertible.inverse(hidden)
 
 
@@ -82,10 +77,6 @@ class MadX(BottleneckMethod):
     Attributes:
         size: bottleneck size M of the adapters in the layers.
         inverse_size: bottleneck size M' of the invertible adapter.
-        nonlinearity: a name of `functional.ACTIVATIONS`, of all of them.
-        init_scale: standard deviation of all matrices' initial values, a
-            normal truncated at two of them.
-        layers: which layers have adapters, as of `houlsby`.
 
     Source: Pfeiffer et al. 2020 (MAD-X), language and invertible adapters;
     AdapterHub's `seq_bn_inv`, which draws from a normal of 0.02.
@@ -103,7 +94,6 @@ class MadX(BottleneckMethod):
     layers: str = ALL_LAYERS
 
     def check(self, config):
-        """Compares `layers` with the number of layers; E has to be even."""
         super().check(config)
         if config.embedding_width % 2:
             raise UserError(
@@ -113,7 +103,6 @@ class MadX(BottleneckMethod):
             )
 
     def invertible(self, config: encoder.BertConfig) -> Bottleneck:
-        """F and G of the invertible adapter."""
         return dataclasses.replace(
             self.adapter(config),
             hidden=config.embedding_width // 2,
@@ -121,8 +110,9 @@ class MadX(BottleneckMethod):
         )
 
     def variables(self, config, pooler=True):
-        """Those of the layers' adapters, and of the invertible one."""
-        found = super().variables(config, pooler)
+        declared = super().variables(config, pooler)
         for name in ("F", "G"):
-            found.update(self.invertible(config).variables(f"{SCOPE}/{name}"))
-        return found
+            declared.update(
+                self.invertible(config).variables(f"{SCOPE}/{name}")
+            )
+        return declared

@@ -47,7 +47,7 @@ ENTRY = re.compile(
 
 
 def check_targets(method: str, text: str) -> list[str]:
-    """The names of `NAMES` in a text, with commas between them."""
+    """Gives the names of `NAMES` in a text, with commas between them."""
     names = text.split(",")
     for name in names:
         if name not in NAMES or names.count(name) > 1:
@@ -59,7 +59,7 @@ def check_targets(method: str, text: str) -> list[str]:
 
 
 def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
-    """Raises UserError for the pooler of a model that has none."""
+    """Refuses the pooler of a model that has none."""
     if POOLER in targets.split(",") and not config.has_pooler:
         raise UserError(
             f"{method}: targets is {targets!r}, but this model has no "
@@ -68,13 +68,13 @@ def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
 
 
 def check_dropout(method: str, rate: float) -> None:
-    """Raises UserError for a rate that is not from 0 to 0.99."""
+    """Refuses a rate that is not from 0 to 0.99."""
     if not 0.0 <= rate <= 0.99:
         raise UserError(f"{method}: dropout is {rate}, expected 0 to 0.99")
 
 
 def places(targets: Sequence[str], layers: Iterable[int]) -> Iterator[Place]:
-    """The targets of each layer in turn, then the pooler if it is one."""
+    """Gives the targets of each layer in turn, then the pooler if it is one."""
     in_layers = [target for target in targets if target != POOLER]
     yield from itertools.product(layers, in_layers)
     if POOLER in targets:
@@ -84,7 +84,7 @@ def places(targets: Sequence[str], layers: Iterable[int]) -> Iterator[Place]:
 def check_rank(
     argument: str, rank: int, scope: str, config: encoder.BertConfig
 ) -> None:
-    """Raises UserError if a rank is above the size of its matrix."""
+    """Refuses a rank above the size of its matrix."""
     kernel = config.variable(f"{scope}/kernel")
     most = min(encoder.list_variables(config)[kernel])
     if rank > most:
@@ -98,10 +98,8 @@ class Entry(NamedTuple):
     """An entry of a pattern, a number for some matrices.
 
     Attributes:
-        text: as it is written.
         layers: first and last, or None for all.
         target: a name of `NAMES`, or "" for all of layers.
-        number: of the matrices.
     """
 
     text: str
@@ -110,14 +108,13 @@ class Entry(NamedTuple):
     number: float
 
     def names(self, place: Place) -> bool:
-        """Whether the entry is for a matrix."""
         layer, target = place
         first, last = self.layers or (layer, layer)
         return first <= layer <= last and self.target in ("", target)
 
 
 def read_pattern(text: str) -> list[Entry]:
-    """The entries of a pattern as `6-11.query:4, value:16, 0:2`.
+    """Reads the entries of a pattern as `6-11.query:4, value:16, 0:2`.
 
     Of several entries that name a matrix the first holds. Raises ValueError
     for a part that is no entry, with that part.
@@ -143,7 +140,7 @@ def write_pattern(
     layers: int,
     targets: Sequence[str],
 ) -> str:
-    """The pattern of these numbers, in a model of so many layers."""
+    """Gives the pattern of these numbers, in a model of so many layers."""
     of_pooler = numbers.get(OF_POOLER, default)
     targets = [target for target in targets if target != POOLER]
     rows = [
@@ -176,13 +173,7 @@ def write_pattern(
 
 
 class Matrix(NamedTuple):
-    """The update of a matrix.
-
-    Attributes:
-        rank: of the update; 0 for none.
-        alpha: that its factor follows from.
-        scale: the factor.
-    """
+    """Holds a matrix's update: its rank, alpha, and the factor of both."""
 
     rank: int
     alpha: float
@@ -200,19 +191,16 @@ class LoraHooks(Hooks):
 
     @property
     def by_token(self):
-        """Unless there are gates, whose means are over all tokens."""
         return not self.method.gating
 
     def layer_kind(self, layer, training):
-        """Ranks and scales, which patterns may give by layer."""
         return tuple(self.method.matrix((layer, t)) for t in TARGETS)
 
     def factors(self, name: str) -> list[Any]:
-        """A and B of a kernel, float32 [inputs, R] and [R, outputs]."""
+        """Gives A and B of a kernel, float32 [inputs, R] and [R, outputs]."""
         return [self.values[f"{name}/lora_{factor}"] for factor in "ab"]
 
     def project(self, name, inputs, dense, context):
-        """Shapes as in `Hooks`."""
         outputs = dense(inputs)
         if f"{name}/lora_a" not in self.values:
             return outputs
@@ -231,7 +219,7 @@ class LoraHooks(Hooks):
 
 
 def scope_of(place: Place) -> str:
-    """The scope of a matrix's variables."""
+    """Gives the scope of a matrix's variables."""
     layer, target = place
     if target == POOLER:
         return encoder.POOLER
@@ -239,7 +227,7 @@ def scope_of(place: Place) -> str:
 
 
 def place_of(scope: str) -> Place:
-    """The matrix whose variables have a scope."""
+    """Gives the matrix whose variables have a scope."""
     if scope == encoder.POOLER:
         return OF_POOLER
     layer = layer_of(scope)
@@ -257,8 +245,6 @@ class Lora(TuningMethod):
     is zero.
 
     Attributes:
-        rank: of the update.
-        alpha: the update is scaled by alpha / rank.
         targets: the matrices, names of `NAMES` with commas between them. Heads
             that read no pooler are refused with `pooler`.
         dropout: of what A reads, in training; from 0 to 0.99.
@@ -321,7 +307,6 @@ class Lora(TuningMethod):
                 )
 
     def check(self, config):
-        """Compares ranks and patterns with the model's matrices."""
         check_pooler(self.name, self.targets, config)
         places = list(self._places(config))
         for argument in ("rank_pattern", "alpha_pattern"):
@@ -349,7 +334,6 @@ class Lora(TuningMethod):
             check_rank(f"{self.name}: rank", matrix.rank, scope, config)
 
     def matrix(self, place: Place) -> Matrix:
-        """The update of one of the targets."""
         rank = int(_number(self.rank_pattern, place, self.rank))
         alpha = _number(self.alpha_pattern, place, self.alpha)
         divisor = math.sqrt(rank) if self.rs else rank
@@ -357,27 +341,25 @@ class Lora(TuningMethod):
         return Matrix(rank, alpha, 1.0 if self.gating else scale)
 
     def matrices(self, config: encoder.BertConfig) -> dict[str, Matrix]:
-        """The updates by the scopes of their matrices."""
-        found = {scope_of(p): self.matrix(p) for p in self._places(config)}
-        return {scope: one for scope, one in found.items() if one.rank}
+        updates = {scope_of(p): self.matrix(p) for p in self._places(config)}
+        return {scope: one for scope, one in updates.items() if one.rank}
 
     def _places(self, config: encoder.BertConfig) -> Iterator[Place]:
         return places(self.targets.split(","), range(config.num_hidden_layers))
 
     def variables(self, config, pooler=True):
-        """`<scope>/lora_a` and `lora_b` for each target."""
-        shapes, found = encoder.list_variables(config), {}
+        shapes, declared = encoder.list_variables(config), {}
         for scope, matrix in self.matrices(config).items():
             inputs, outputs = shapes[config.variable(f"{scope}/kernel")]
             down, up = (inputs, matrix.rank), (matrix.rank, outputs)
-            found[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
-            found[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
+            declared[f"{scope}/lora_a"] = Declared(down, base.uniform_by_inputs)
+            declared[f"{scope}/lora_b"] = Declared(up, encoder.zeros)
             if self.gating:
-                found.update(gate.variables(scope, inputs))
-        return found
+                declared.update(gate.variables(scope, inputs))
+        return declared
 
     def widened(self):
-        """Wider, unless patterns say ranks or alphas of their own."""
+        """Rounds up, unless patterns say ranks or alphas of their own."""
         if self.rank_pattern or self.alpha_pattern:
             return self
         wide = super().widened()

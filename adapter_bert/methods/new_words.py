@@ -29,7 +29,6 @@ class NewWordsHooks(Hooks):
     by_values = True
 
     def words(self, input_ids, embed, context):
-        """Shapes as in `Hooks`."""
         new = tf.convert_to_tensor(self.values[NEW_WORDS])
         is_new = input_ids >= self.config.vocab_size
         rows = tf.where(is_new, input_ids - self.config.vocab_size, 0)
@@ -39,8 +38,8 @@ class NewWordsHooks(Hooks):
             rows += texts[:, tf.newaxis] * new.shape[1]
             new = tf.reshape(new, [-1, new.shape[2]])
         added = tf.gather(new, rows)
-        own = embed(tf.where(is_new, 0, input_ids))
-        return tf.where(tf.expand_dims(is_new, -1), added, own)
+        pretrained = embed(tf.where(is_new, 0, input_ids))
+        return tf.where(tf.expand_dims(is_new, -1), added, pretrained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,39 +64,33 @@ class NewWords(TuningMethod):
     positive: ClassVar[tuple[str, ...]] = ("count",)
     count: int = 1
 
+    @property
+    def new_words(self):
+        return self.count
+
     def variables(self, config, pooler=True):
-        """`bert/embeddings/new_words`."""
         normal = encoder.truncated_normal(config.initializer_range)
         shape = self.count, config.embedding_width
         return {NEW_WORDS: Declared(shape, normal)}
 
 
-def count_of(method: TuningMethod) -> int:
-    """The number of new words that a method trains."""
-    parts = [part.method for part in method.parts if not part.name]
-    found = [m.count for m in (method, *parts) if isinstance(m, NewWords)]
-    return sum(found)
-
-
 def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
     """A method that also trains the embeddings of so many new words."""
-    if not count:
-        return method
     if method.parts and not isinstance(method, Stack):
         raise UserError(
             f"--new_tokens cannot be trained with {method.name}; expected a "
             "method that is no composition, or stack"
         )
-    if count_of(method):
+    if method.new_words:
         return method
     parts = method.parts or (Part("", method),)
     return Stack((*parts, Part("", NewWords(count))))
 
 
 def without_new_words(method: TuningMethod) -> TuningMethod:
-    """The method that new words are stacked on, or the method itself."""
+    """Gives the method that new words are stacked on, or the method itself."""
     parts = [p for p in method.parts if not isinstance(p.method, NewWords)]
-    if count_of(method) and len(parts) == 1 and not parts[0].name:
+    if method.new_words and len(parts) == 1 and not parts[0].name:
         return parts[0].method
     return method
 
@@ -105,13 +98,9 @@ def without_new_words(method: TuningMethod) -> TuningMethod:
 def first_rows(
     words: np.ndarray, pieces: Sequence[Sequence[int]]
 ) -> np.ndarray:
-    """The first embeddings of new words: the means of their pieces'.
+    """Gives the first embeddings of new words: the means of their pieces'.
 
-    Args:
-        words: BERT's word embeddings, float32 [V, D].
-        pieces: the ids, of each new word, that its text has without it.
-
-    Returns:
-        float32 [n, D].
+    Takes BERT's word embeddings, float32 [V, D], and the ids of each new
+    word's pieces. Gives float32 [n, D].
     """
     return np.stack([words[list(ids)].mean(0) for ids in pieces])

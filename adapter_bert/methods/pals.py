@@ -20,13 +20,11 @@ class PalHooks(Hooks):
     by_values = True
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        """Shapes as in `Hooks`."""
         if site == "attention":
             return None
         return self._attend(layer, context.layer_input, context)
 
     def _project(self, name: str, x: tf.Tensor) -> tf.Tensor:
-        """[R, inputs] -> [R, outputs]."""
         kernel, bias = (
             tf.cast(self.values[f"pals/{name}/{part}"], x.dtype)
             for part in ("kernel", "bias")
@@ -34,7 +32,6 @@ class PalHooks(Hooks):
         return functional.dense(x, kernel, bias)
 
     def _attend(self, layer, hidden, context):
-        """float32 [B, T, D] -> float32 [B, T, D]."""
         shape, count = tf.shape(hidden), self.method.heads
         rate = self.config.attention_probs_dropout_prob
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
@@ -99,15 +96,14 @@ class Pals(TuningMethod):
             )
 
     def variables(self, config, pooler=True):
-        """`pals/encoder`, `pals/decoder` and `pals/layer_<i>/...`."""
         normal = encoder.truncated_normal(config.initializer_range)
         hidden, size = config.hidden_size, self.size
         sizes = {"encoder": (hidden, size), "decoder": (size, hidden)}
         for layer in range(config.num_hidden_layers):
             for part in PARTS:
                 sizes[f"layer_{layer}/{part}"] = (size, size)
-        found = {}
+        declared = {}
         for name, shape in sizes.items():
-            found[f"pals/{name}/kernel"] = Declared(shape, normal)
-            found[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
-        return found
+            declared[f"pals/{name}/kernel"] = Declared(shape, normal)
+            declared[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
+        return declared

@@ -15,8 +15,9 @@ from adapter_bert.methods.base import (
     Tensors,
     TuningMethod,
     added_later,
+    below,
 )
-from adapter_bert.methods.composition import Composition, Stack, below
+from adapter_bert.methods.composition import Composition, Stack
 from adapter_bert.methods.fine_tuning import FineTuning, Full
 
 # Before the names of variables with values for each task.
@@ -24,7 +25,6 @@ SCOPE = "per_task/"
 
 
 def _of_the_task(place: str) -> Callable:
-    """A hook that calls the method's, with the values of the batch's task."""
 
     def act(self, *arguments):
         hooks: Hooks = NoHooks()
@@ -42,7 +42,7 @@ def _of_the_task(place: str) -> Callable:
 
 
 class PerTaskHooks(Hooks):
-    """The hooks of a method, of the values of the batch's own task."""
+    """Hooks of a method, of the values of the batch's own task."""
 
     def __init__(
         self,
@@ -51,7 +51,6 @@ class PerTaskHooks(Hooks):
         values: Tensors,
         count: int,
     ):
-        """Takes the method, and values of all tasks, float32 [tasks, ...]."""
         super().__init__(method, config, values)
         self.count = count
         self.example = method.hooks(config, values)
@@ -59,7 +58,7 @@ class PerTaskHooks(Hooks):
         self.by_values = self.example.by_values
 
     def of_task(self, context: Context, layer: Optional[int]) -> Hooks:
-        """The hooks of the batch's task, for one layer or for none."""
+        """Gives the hooks of the batch's task, for one layer or for none."""
         task = context.task
         if task is None:
             if self.count > 1:
@@ -121,11 +120,9 @@ class PerTask(Composition):
 
     @property
     def method(self) -> TuningMethod:
-        """The method of each task."""
         return self.parts[0].method
 
     def check(self, config):
-        """Compares the method with the model; there have to be tasks."""
         if not self.tasks:
             raise UserError(
                 "per_task is for several tasks that are trained together; pass "
@@ -148,7 +145,6 @@ class PerTask(Composition):
         return "bert/.*"
 
     def variables(self, config, pooler=True):
-        """`per_task/<variable>` [tasks, ...] for each of the method."""
         count = len(self.tasks.split(","))
 
         def of_all(added: Declared) -> Declared:
@@ -174,14 +170,12 @@ class PerTask(Composition):
         return PerTaskHooks(self.method, config, below(SCOPE, values), count)
 
     def finish(self, config, values):
-        """All; what is kept of a task says `of_task`."""
         return self, values
 
     def of_task(self, config, task, values):
-        """BERT and the addition of one task, as methods that are stacked."""
         number = self.tasks.split(",").index(task)
-        own = {k: v[number] for k, v in below(SCOPE, values).items()}
+        task_values = {k: v[number] for k, v in below(SCOPE, values).items()}
         shared = {k: v for k, v in values.items() if not k.startswith(SCOPE)}
-        method, own = self.method.finish(config, own)
+        method, task_values = self.method.finish(config, task_values)
         parts = (Part("", Full()), Part("", method))
-        return Stack(parts), {**shared, **own}
+        return Stack(parts), {**shared, **task_values}

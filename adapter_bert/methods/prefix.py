@@ -37,7 +37,6 @@ class PrefixHooks(Hooks):
         ]
 
     def key_value(self, layer, key, value, attention_bias, context):
-        """Shapes as in `Hooks`, P positions longer."""
         batch = tf.shape(key)[0]
         heads = [-1, self.config.num_attention_heads, self.config.head_size]
 
@@ -94,10 +93,8 @@ class Prefix(TuningMethod):
     9,872,384 at P = 30 and m = 512. The output at the start is not BERT's.
 
     Attributes:
-        length: positions P of the prefix.
         reparameterize: whether the prefix is the output of a network, which
             makes its training stable; the artifact holds that output only.
-        inner_size: m.
         gating: whether each layer's prefix has a gate (`gate.py`), 12 x
             (768 + 1) parameters.
         shared_gating: whether the gate is of both keys and values; else there
@@ -117,7 +114,6 @@ class Prefix(TuningMethod):
     shared_gating: bool = added_later(True)
 
     def variables(self, config, pooler=True):
-        """`prefix/...`, or `<layer's attention>/prefix/key, value`; gates."""
         size, inner = config.hidden_size, self.inner_size
         layers, gates = config.num_hidden_layers, {}
         for layer in range(layers) if self.gating else ():
@@ -126,8 +122,8 @@ class Prefix(TuningMethod):
         names = prefix_variables(layers)
         if not self.reparameterize:
             normal = encoder.truncated_normal(config.initializer_range)
-            own = Declared((self.length, size), normal)
-            return {**dict.fromkeys(names, own), **gates}
+            key = Declared((self.length, size), normal)
+            return {**dict.fromkeys(names, key), **gates}
         outputs = len(names) * size
         declared = (
             Declared((self.length, size), base.normal(1.0)),
@@ -140,11 +136,9 @@ class Prefix(TuningMethod):
 
     @property
     def hooks_class(self):
-        """Of the prefix as stored, or as the network makes it."""
         return PerceptronPrefixHooks if self.reparameterize else PrefixHooks
 
     def finish(self, config, values):
-        """Keeps what the network makes, and not the network."""
         if not self.reparameterize:
             return self, values
         kept = {k: v for k, v in values.items() if k not in NETWORK}

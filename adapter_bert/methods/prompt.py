@@ -29,7 +29,6 @@ class PromptHooks(Hooks):
     by_token = True
 
     def lengthen(self, hidden, context):
-        """Shapes as in `Hooks`."""
         prompt = tf.cast(self.values[PROMPT], hidden.dtype)
         batch = tf.shape(hidden)[0]
         if len(prompt.shape) == 2:
@@ -53,7 +52,6 @@ class Prompt(TuningMethod):
 
     They join what the first layer reads, after the embeddings' LayerNorm, so
     they have no position and no segment. Heads see the text's tokens alone.
-
     BERT-base: P 768, 7,680 at P = 10. The output at the start is not BERT's.
 
     Attributes:
@@ -77,6 +75,5 @@ class Prompt(TuningMethod):
     heads_read: str = CLS
 
     def variables(self, config, pooler=True):
-        """`bert/embeddings/prompt`."""
         shape = self.length, config.hidden_size
         return {PROMPT: Declared(shape, uniform)}

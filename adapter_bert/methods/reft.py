@@ -57,7 +57,6 @@ class ReftHooks(Hooks):
     by_values = True
 
     def after_norm(self, layer, site, hidden, context):
-        """What is added at each position; shapes as in `Hooks`."""
         scopes = self.method.scopes(layer)
         if site != "ffn" or f"{scopes[0]}/{BIAS}" not in self.values:
             return None
@@ -74,7 +73,6 @@ class ReftHooks(Hooks):
         return added + self._added(scopes[1], last, hidden, context)
 
     def _added(self, scope, where, hidden, context):
-        """What a subspace adds where a mask, bool [B, T, 1], is true."""
         kernel, bias = (
             tf.cast(self.values[f"{scope}/{name}"], hidden.dtype)
             for name in (SOURCE, BIAS)
@@ -93,12 +91,11 @@ class ReftHooks(Hooks):
         return tf.where(where, added, tf.zeros_like(added))
 
     def basis(self, scope: str) -> tf.Tensor:
-        """Of a subspace, float32 [D, R]."""
         return tf.convert_to_tensor(self.values[f"{scope}/{PROJECTION}"])
 
 
 class OrthogonalReftHooks(ReftHooks):
-    """The basis of each subspace is made of reflections."""
+    """Makes the basis of each subspace of reflections."""
 
     takes_rows = False
 
@@ -116,23 +113,17 @@ class LoReft(TuningMethod):
     basis of the subspace. `loreft(orthogonal=False)` is NoReFT, and
     `loreft(orthogonal=False, subtract=False)` DiReFT.
 
-    R is trained as PyTorch's parametrization does it: as the product of
-    Householder reflections, whose vectors are the variables. So R stays
-    orthonormal, whatever the optimizer does. The artifact holds R itself.
+    R is trained as the product of Householder reflections, whose vectors are
+    the variables, so it stays orthonormal. The artifact holds R itself.
 
     BERT-base: 12 (2 rank 768 + rank) for the first tokens, 18,444 at rank 1,
     and as many for the last ones unless `tied`. The output at the start is not
     BERT's.
 
     Attributes:
-        rank: of the subspace.
         prefix: how many tokens are moved at the start of a text.
         suffix: how many at the end of a text, [SEP] included.
-        layers: whose outputs are moved, as of `houlsby`.
         tied: whether first and last tokens share a subspace.
-        orthogonal: whether R is trained as orthonormal.
-        subtract: whether R h is subtracted.
-        nonlinearity: a name of `functional.ACTIVATIONS`.
         dropout: of what a moved token becomes, in training; 0 to 0.99.
 
     Source: Wu et al. 2024 (ReFT), sections 3.2 and 3.3; AdapterHub's
@@ -173,16 +164,13 @@ class LoReft(TuningMethod):
 
     @property
     def hooks_class(self) -> type[Hooks]:
-        """Of a basis as it is stored, or as reflections make it."""
         return OrthogonalReftHooks if self.orthogonal else ReftHooks
 
     @property
     def width(self) -> str:
-        """Zeros at the ends of reflectors would not do nothing."""
         return "" if self.orthogonal else "rank"
 
     def check(self, config):
-        """Compares `layers`, `rank` and numbers of tokens with the model."""
         base.choose_layers(self.layers, config)
         if self.rank >= config.hidden_size:
             raise UserError(
@@ -198,37 +186,33 @@ class LoReft(TuningMethod):
 
     @property
     def sides(self) -> list[str]:
-        """Of a text, each with a subspace of its own."""
         if self.tied:
             return ["both"]
         sizes = {"first": self.prefix, "last": self.suffix}
         return [side for side, size in sizes.items() if size]
 
     def scopes(self, layer: int) -> list[str]:
-        """Of the subspaces of a layer."""
         scope = f"bert/encoder/layer_{layer}/output/reft"
         return [f"{scope}/{side}" for side in self.sides]
 
     def variables(self, config, pooler=True):
-        """`<scope>/source/...`, and `projection` or its `reflectors`."""
-        found: dict[str, Declared] = {}
+        declared: dict[str, Declared] = {}
         shape = config.hidden_size, self.rank
         for layer in base.choose_layers(self.layers, config):
             for scope in self.scopes(layer):
                 linear = Declared(shape, base.uniform_by_inputs)
                 bias = Declared((self.rank,), encoder.zeros)
-                found[f"{scope}/{SOURCE}"] = linear
-                found[f"{scope}/{BIAS}"] = bias
+                declared[f"{scope}/{SOURCE}"] = linear
+                declared[f"{scope}/{BIAS}"] = bias
                 if self.orthogonal:
-                    found[f"{scope}/{REFLECTORS}"] = Declared(
+                    declared[f"{scope}/{REFLECTORS}"] = Declared(
                         shape, random_reflectors, decays=False
                     )
                 else:
-                    found[f"{scope}/{PROJECTION}"] = linear
-        return found
+                    declared[f"{scope}/{PROJECTION}"] = linear
+        return declared
 
     def finish(self, config, values):
-        """Keeps the bases, and not the reflectors that make them."""
         kept, end = {}, f"/{REFLECTORS}"
         for name, value in values.items():
             if name.endswith(end):

@@ -1,45 +1,14 @@
-"""The tuning methods that `--tuning_method` knows, by name.
-
-Reads what `--tuning_method` says, as `houlsby(size=64)`.
-"""
+"""Reads what `--tuning_method` says, as `houlsby(size=64)`."""
 
 import ast
+import collections
 import dataclasses
-from collections.abc import Iterator
+import pkgutil
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from adapter_bert.errors import UserError
-from adapter_bert.methods.adalora import AdaLora
-from adapter_bert.methods.adapter_variants import (
-    AdapterDrop,
-    Bapna,
-    Parallel,
-    Pfeiffer,
-)
 from adapter_bert.methods.base import Part, TuningMethod
-from adapter_bert.methods.compacter import Compacter
-from adapter_bert.methods.composition import Average, Stack, Union
-from adapter_bert.methods.dora import Dora
-from adapter_bert.methods.fine_tuning import (
-    BitFit,
-    Full,
-    HeadOnly,
-    LayerNormOnly,
-    TopLayers,
-)
-from adapter_bert.methods.fusion import Fusion
-from adapter_bert.methods.houlsby import Houlsby
-from adapter_bert.methods.ia3 import Ia3
-from adapter_bert.methods.invertible import MadX
-from adapter_bert.methods.lora import Lora
-from adapter_bert.methods.new_words import NewWords
-from adapter_bert.methods.pals import Pals
-from adapter_bert.methods.per_task import PerTask
-from adapter_bert.methods.prefix import Prefix
-from adapter_bert.methods.prompt import Prompt
-from adapter_bert.methods.reft import LoReft
-from adapter_bert.methods.sparse import DiffPruning, LtSft
-from adapter_bert.methods.vera import Vera
 
 # Longest description of a method, in characters.
 MAX_TEXT = 100_000
@@ -57,18 +26,11 @@ UNREADABLE = (
 def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
     """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
 
-    Args:
-        text: a name of `PRESETS`; or a name of `METHODS`, with Python literals
-            for its arguments, by position or by keyword; words and a layer's
-            number need no quotation marks, and true and false may be written
-            as in other flags. A composition takes parts by position: methods,
-            which are trained; names of trained adapters; or, as the text of a
-            method has them, `{name: method}`.
-        defaults: values for arguments that the text leaves out; those that
-            the method does not have are ignored.
-
-    Returns:
-        The method.
+    Arguments are Python literals; words and a layer's number need no quotation
+    marks, and true and false may be written as in other flags. A composition
+    takes parts by position: methods, names of trained adapters, or, as the text
+    of a method has them, `{name: method}`. `defaults` are for arguments that
+    the text leaves out, if the method has them.
     """
     if len(text) > MAX_TEXT:
         raise UserError(
@@ -89,7 +51,6 @@ def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
 def _method(
     node: ast.expr, defaults: Optional[dict[str, Any]] = None
 ) -> TuningMethod:
-    """The method that is written as its name, or as a call of that."""
     call = node if isinstance(node, ast.Call) else None
     name = (call.func if call else node).id
     if name in PRESETS:
@@ -116,14 +77,14 @@ def _method(
         raise UserError(
             f"{name} was given {len(positions)} arguments; it takes: {takes}"
         )
-    given = list(zip(kinds, map(_value, positions)))
-    given += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
-    for number, (key, value) in enumerate(given):
+    pairs = list(zip(kinds, map(_value, positions)))
+    pairs += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
+    for number, (key, value) in enumerate(pairs):
         if key not in kinds:
             raise UserError(
                 f"{name} has no argument {key!r}; it takes: {takes}"
             )
-        if key in dict(given[:number]):
+        if key in dict(pairs[:number]):
             raise UserError(f"{name} was given {key} twice")
         arguments[key] = value
     for key, kind in kinds.items():
@@ -133,7 +94,6 @@ def _method(
 
 
 def _parts(node: ast.expr) -> Iterator[Part]:
-    """The parts of a composition that an argument by position names."""
     if isinstance(node, ast.Dict):
         for name, method in zip(node.keys, node.values):
             yield Part(ast.literal_eval(name), _method(method))
@@ -149,7 +109,6 @@ def _parts(node: ast.expr) -> Iterator[Part]:
 
 
 def _as_type(method: str, argument: str, kind: type, value: Any) -> Any:
-    """A value of the type that an argument has."""
     if kind is float and type(value) is int:
         try:
             return float(value)
@@ -167,46 +126,52 @@ def _as_type(method: str, argument: str, kind: type, value: Any) -> Any:
 
 
 def _value(node: ast.expr) -> Any:
-    """The value of an argument as it is written."""
     if isinstance(node, ast.Name):
         return {"true": True, "false": False}.get(node.id, node.id)
     return ast.literal_eval(node)
 
 
-METHODS: dict[str, type[TuningMethod]] = {
-    method.name: method
-    for method in (
-        Houlsby,
-        Pfeiffer,
-        Bapna,
-        Parallel,
-        AdapterDrop,
-        Compacter,
-        MadX,
-        Pals,
-        Lora,
-        Dora,
-        Vera,
-        AdaLora,
-        Prefix,
-        Prompt,
-        LoReft,
-        Ia3,
-        BitFit,
-        LayerNormOnly,
-        DiffPruning,
-        LtSft,
-        Full,
-        TopLayers,
-        HeadOnly,
-        NewWords,
-        Stack,
-        Union,
-        Average,
-        Fusion,
-        PerTask,
-    )
-}
+class _Methods(collections.UserDict):
+    """Imports a method's module when the method is asked for."""
+
+    def __getitem__(self, name: str) -> type[TuningMethod]:
+        place = self.data[name]
+        if isinstance(place, str):
+            place = pkgutil.resolve_name(f"adapter_bert.methods.{place}")
+        return place
+
+
+METHODS: Mapping[str, type[TuningMethod]] = _Methods(
+    houlsby="houlsby:Houlsby",
+    pfeiffer="adapter_variants:Pfeiffer",
+    bapna="adapter_variants:Bapna",
+    parallel="adapter_variants:Parallel",
+    adapterdrop="adapter_variants:AdapterDrop",
+    compacter="compacter:Compacter",
+    mad_x="invertible:MadX",
+    pals="pals:Pals",
+    lora="lora:Lora",
+    dora="dora:Dora",
+    vera="vera:Vera",
+    adalora="adalora:AdaLora",
+    prefix="prefix:Prefix",
+    prompt="prompt:Prompt",
+    loreft="reft:LoReft",
+    ia3="ia3:Ia3",
+    bitfit="fine_tuning:BitFit",
+    layernorm="fine_tuning:LayerNormOnly",
+    diff_pruning="sparse:DiffPruning",
+    lt_sft="sparse:LtSft",
+    full="fine_tuning:Full",
+    top_layers="fine_tuning:TopLayers",
+    head="fine_tuning:HeadOnly",
+    new_words="new_words:NewWords",
+    stack="composition:Stack",
+    union="composition:Union",
+    average="composition:Average",
+    fusion="fusion:Fusion",
+    per_task="per_task:PerTask",
+)
 # Unions of the literature, with the sizes of AdapterHub's for BERT-base.
 PRESETS = {
     # He et al. 2022.

@@ -1,7 +1,7 @@
-"""Methods that change few of BERT's own parameters, chosen by training.
+"""Methods that change few of BERT's own parameters, chosen by a first training.
 
-Both train twice. The first phase finds out which parameters matter; the second
-trains these alone, as long again. The artifact holds what has changed.
+A second training trains these alone, as long again. The artifact holds what has
+changed.
 """
 
 import dataclasses
@@ -41,7 +41,6 @@ class MaskHooks(Hooks):
     by_token = True
 
     def parameter(self, name, variable, context):
-        """The variable; its gradient is masked."""
         value = tf.convert_to_tensor(variable)
         if not context.training:
             return value
@@ -59,11 +58,7 @@ class MaskHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class SparseMethod(TuningMethod):
-    """A second phase.
-
-    Entries that are masked get no gradient, and nothing decays, so they stay
-    as they were to the last bit.
-    """
+    """A second phase: masked entries stay as they were to the last bit."""
 
     undecayed: ClassVar[frozenset[str]] = UNDECAYED
     changes_few: ClassVar[bool] = True
@@ -79,7 +74,6 @@ class SparseMethod(TuningMethod):
             )
 
     def check(self, config):
-        """Compares the sparsity with the number of parameters."""
         count = sum(
             math.prod(shape)
             for shape in encoder.list_variables(config).values()
@@ -97,14 +91,12 @@ class SparseMethod(TuningMethod):
         return "bert/.*"
 
     def variables(self, config, pooler=True):
-        """`mask/<variable>` for every variable of BERT."""
         return {
             f"mask/{name}": Declared(shape, encoder.ones, trained=False)
             for name, shape in encoder.list_variables(config, pooler).items()
         }
 
     def finish(self, config, values):
-        """Plain BERT's variables; few have changed."""
         return Full(), values
 
     def merge(self, config, read, values):
@@ -116,13 +108,9 @@ def largest(
 ) -> dict[str, np.ndarray]:
     """Marks the largest entries of all arrays together.
 
-    Args:
-        sizes: what is compared, not negative, by name.
-        share: of all entries.
-
-    Returns:
-        float32 arrays like `sizes`, 1 for exactly round(share x entries) of
-        them and 0 for the rest. Of equals the first is taken.
+    Takes what is compared, not negative, by name. Gives float32 arrays like
+    it, 1 for exactly round(share x entries) of them and 0 for the rest. Of
+    equals the first is taken.
     """
     flat = np.concatenate([value.ravel() for value in sizes.values()])
     count = round(share * flat.size)
@@ -148,9 +136,6 @@ class LtSft(SparseMethod):
     trained again. BERT-base: 1,094,822 at a sparsity of 0.01. The changes of
     two tasks can be added up.
 
-    Attributes:
-        sparsity: share of BERT's parameters that may change.
-
     Source: Ansell et al. 2022, section 3. Entries that were not chosen are
     left exactly as they were; the published code chooses all equals.
     """
@@ -165,7 +150,6 @@ class LtSft(SparseMethod):
         return Full()
 
     def second_start(self, names, others, read, first):
-        """From BERT and a fresh head, with masks of the largest changes."""
         changes = {name: np.abs(first(name) - read(name)) for name in names}
         masks = largest(changes, self.sparsity)
         return {f"mask/{name}": mask for name, mask in masks.items()}
@@ -182,7 +166,6 @@ class GateHooks(Hooks):
 
     @property
     def names(self) -> list[str]:
-        """Of BERT's variables."""
         return [
             name[len(SCOPE) : -len("/diff")]
             for name in self.values
@@ -205,7 +188,6 @@ class GateHooks(Hooks):
         return self._penalty() if made is None else made
 
     def _change(self, name: str, context: Context) -> tf.Tensor:
-        """The gated change of a variable, float32 like it."""
         change = tf.convert_to_tensor(self.values[f"{SCOPE}{name}/diff"])
         for site in (f"{name}/gate", f"{name}/group"):
             if SCOPE + site in self.values:
@@ -213,7 +195,6 @@ class GateHooks(Hooks):
         return change
 
     def _open(self, gate: Any, site: str, context: Context) -> tf.Tensor:
-        """A sample of the gates in training, float32 from 0 to 1."""
         logits = tf.convert_to_tensor(gate)
         if context.training:
             # Not of 0, whose logarithm is infinite.
@@ -250,7 +231,7 @@ def gate_value(opened: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Gates(TuningMethod):
-    """The first phase of diff pruning; see there."""
+    """Trains as the first phase of diff pruning; see there."""
 
     name: ClassVar[str] = "gates"
     undecayed: ClassVar[frozenset[str]] = UNDECAYED
@@ -260,7 +241,6 @@ class Gates(TuningMethod):
     gate_rate: float = 1e3
 
     def variables(self, config, pooler=True):
-        """`diff_pruning/<variable>/{diff,gate,group}`; gates learn faster."""
 
         def gate(shape):
             return Declared(
@@ -270,15 +250,15 @@ class Gates(TuningMethod):
                 rate=self.gate_rate,
             )
 
-        found = {}
+        declared = {}
         for name, shape in encoder.list_variables(config, pooler).items():
-            found[f"{SCOPE}{name}/diff"] = Declared(
+            declared[f"{SCOPE}{name}/diff"] = Declared(
                 shape, encoder.zeros, decays=False
             )
-            found[f"{SCOPE}{name}/gate"] = gate(shape)
+            declared[f"{SCOPE}{name}/gate"] = gate(shape)
             if self.structured:
-                found[f"{SCOPE}{name}/group"] = gate(())
-        return found
+                declared[f"{SCOPE}{name}/group"] = gate(())
+        return declared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,7 +295,6 @@ class DiffPruning(SparseMethod):
         return Gates(self.structured, self.penalty, self.gate_rate)
 
     def second_start(self, names, others, read, first):
-        """From the changes that are kept, masks of those, and the others."""
         changes = {}
         for name in names:
             scope = f"{SCOPE}{name}"

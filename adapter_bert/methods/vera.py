@@ -44,7 +44,6 @@ class VeraHooks(Hooks):
         return {DOWN: tf.constant(down), UP: tf.constant(up)}
 
     def project(self, name, inputs, dense, context):
-        """Shapes as in `Hooks`."""
         outputs = dense(inputs)
         if f"{name}/vera_d" not in self.values:
             return outputs
@@ -80,10 +79,7 @@ class Vera(TuningMethod):
     Attributes:
         rank: of the update; may be above BERT's sizes.
         seed: of A and B, from 0 to 2^32 - 1.
-        targets: the matrices, as of LoRA.
-        dropout: of what A reads, in training; from 0 to 0.99.
         d_initial: first value of d.
-        layers: numbers and ranges of layers, or `all`; the pooler is of none.
 
     Source: Kopiczko et al. 2024, section 3. A and B are those of peft 0.21,
     `VeraModel._init_vera_A_vera_B`, so that both compute the same.
@@ -116,7 +112,6 @@ class Vera(TuningMethod):
         check_pooler(self.name, self.targets, config)
 
     def kernels(self, config: encoder.BertConfig) -> dict[str, tuple[int, ...]]:
-        """Shapes of the kernels with an update, by their scopes."""
         shapes = encoder.list_variables(config)
         layers = base.choose_layers(self.layers, config)
         scopes = map(scope_of, places(self.targets.split(","), layers))
@@ -138,20 +133,19 @@ class Vera(TuningMethod):
         )
 
     def variables(self, config, pooler=True):
-        """`<scope>/vera_d` [rank] and `vera_b` [outputs] for each target."""
 
         def initial(rng, shape):
             return np.full(shape, self.d_initial, np.float32)
 
-        found = {}
+        declared = {}
         for scope, (_, outputs) in self.kernels(config).items():
-            found[f"{scope}/vera_d"] = Declared(
+            declared[f"{scope}/vera_d"] = Declared(
                 (self.rank,), initial, decays=False
             )
-            found[f"{scope}/vera_b"] = Declared(
+            declared[f"{scope}/vera_b"] = Declared(
                 (outputs,), encoder.zeros, decays=False
             )
-        return found
+        return declared
 
     def merge(self, config, read, values):
         down, up = self.matrices(config)

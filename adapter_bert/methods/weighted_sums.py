@@ -2,11 +2,11 @@
 
 A value counts by its change: from BERT's own value, or from the value at which
 every training starts, as the ones of (IA)^3. Values that start at random count
-from zero. Arrays of NumPy; nothing is read or written here.
+from zero.
 
-Source: Hugging Face's peft, `add_weighted_adapter` and `utils/merge_utils.py`,
-whose names the ways have. Differs from it: DARE's random numbers follow from a
-seed; and (IA)^3 counts from one, so both agree where weights add up to one.
+Source: Hugging Face's peft, `add_weighted_adapter` and `utils/merge_utils.py`.
+Differs from it: DARE's random numbers follow from a seed; and (IA)^3 counts
+from one, so both agree where weights add up to one.
 """
 
 import dataclasses
@@ -24,13 +24,12 @@ from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import PARTS, TuningMethod, Values
 from adapter_bert.methods.lora import Lora
-from adapter_bert.methods.new_words import count_of
 
 AVERAGE, LINEAR, CAT, SVD = "average", "linear", "cat", "svd"
 
 
 class Way(NamedTuple):
-    """What is done to changes before they are added up.
+    """Says what is done to changes before they are added up.
 
     Attributes:
         keeps: which share of each change stays: "largest", "random" or "all".
@@ -53,18 +52,14 @@ OF_UPDATES = {
     (SVD if name == LINEAR else f"{name}_svd"): way
     for name, way in WAYS.items()
 }
-KINDS = AVERAGE, *WAYS, CAT, *OF_UPDATES
+SUMS = AVERAGE, *WAYS, CAT, *OF_UPDATES
 TOTAL, FREQUENCY = "total", "frequency"
 
 
-class Factors(NamedTuple):
+class Update(NamedTuple):
     """An adapter's update of a matrix, `scale down up`, and its weight.
 
-    Attributes:
-        down: A, float32 [inputs, R].
-        up: B, float32 [R, outputs].
-        scale: of the update.
-        weight: of the adapter.
+    `down` is A, float32 [inputs, R], `up` B, float32 [R, outputs].
     """
 
     down: np.ndarray
@@ -78,7 +73,7 @@ class WeightedSum:
     """How adapters are added up.
 
     Attributes:
-        by: a name of `KINDS`. `average` divides the weights by their sum.
+        by: a name of `SUMS`. `average` divides the weights by their sum.
         density: share of each variable's change that is kept, above 0 and at
             most 1; for all but `average`, `linear`, `cat` and `svd`.
         majority_sign: whether the majority is of the changes' sum (`total`) or
@@ -97,9 +92,9 @@ class WeightedSum:
     rank: Optional[int] = None
 
     def __post_init__(self):
-        if self.by not in KINDS:
+        if self.by not in SUMS:
             raise UserError(
-                f"--by is {self.by!r}, expected one of {', '.join(KINDS)}"
+                f"--by is {self.by!r}, expected one of {', '.join(SUMS)}"
             )
         for name, used in (
             ("density", self.way.keeps != "all"),
@@ -131,21 +126,14 @@ class WeightedSum:
 
     @property
     def way(self) -> Way:
-        """What is done before the sum."""
         return {**WAYS, **OF_UPDATES}.get(self.by, Way())
 
     def __call__(
         self, name: str, changes: Sequence[np.ndarray], weights: Sequence[float]
     ) -> np.ndarray:
-        """The weighted sum of a variable's changes.
+        """Gives the weighted sum of a variable's changes, float32 [...].
 
-        Args:
-            name: of the variable, which the random numbers of DARE follow.
-            changes: float32 [...] of each adapter.
-            weights: one for each.
-
-        Returns:
-            float32 [...].
+        The random numbers of DARE follow the variable's name.
         """
         if self.by == AVERAGE:
             weights = np.divide(weights, sum(weights))
@@ -162,7 +150,6 @@ class WeightedSum:
         return (weighted * agrees).sum(0) / counts
 
     def _keep(self, name: str, number: int, change: np.ndarray) -> np.ndarray:
-        """A share of a change, with zeros for the rest; float32 [...]."""
         if self.way.keeps == "all" or self.density == 1:
             return change
         if self.way.keeps == "random":
@@ -177,7 +164,7 @@ class WeightedSum:
     def chosen(
         self, name: str, number: int, shape: encoder.Shape
     ) -> np.ndarray:
-        """Which values DARE keeps of the adapter `number`, bool [...]."""
+        """Chooses the values that DARE keeps of an adapter, bool [...]."""
         key = [self.seed or 0, zlib.crc32(name.encode()), number]
         return np.random.default_rng(key).random(shape) < self.density
 
@@ -189,18 +176,10 @@ class WeightedSum:
         values: Sequence[Values],
         weights: Sequence[float],
     ) -> tuple[TuningMethod, Values]:
-        """One adapter of several.
+        """Makes one adapter of several: the method of the sum, and its values.
 
-        Args:
-            config: of their BERT.
-            read: gives one of BERT's own variables as it was pretrained.
-            methods: of the adapters.
-            values: of the methods, without heads; parts of a composition, the
-                same in all, stay as they are.
-            weights: one for each adapter.
-
-        Returns:
-            The method of the sum, and its values.
+        `read` gives one of BERT's own variables as it was pretrained. `values`
+        have no heads; parts of a composition, the same in all, stay.
         """
         first = methods[0]
         if self.by != AVERAGE and all(
@@ -217,7 +196,7 @@ class WeightedSum:
                 f"the values of {first.name} are factors, whose sum is no sum "
                 "of what the adapters compute; expected --average"
             )
-        if self.by != AVERAGE and count_of(first):
+        if self.by != AVERAGE and first.new_words:
             raise UserError(
                 "adapters with new words do not hold the embeddings from which "
                 f"changes count, which --by={self.by} adds up; expected "
@@ -231,10 +210,9 @@ class WeightedSum:
         return first, self._merge_values(config, read, first, values, weights)
 
     def _merge_values(self, config, read, method, values, weights) -> Values:
-        """Each variable from where it starts, plus the sum of its changes."""
-        own = encoder.list_variables(config)
+        shapes = encoder.list_variables(config)
         declared = method.variables(config)
-        found: Values = {}
+        summed: Values = {}
         if any(one.keys() != values[0].keys() for one in values):
             raise UserError(
                 "the adapters hold values of other variables each; expected "
@@ -250,15 +228,16 @@ class WeightedSum:
                         "each adapter; expected adapters of the same parts and "
                         "masks"
                     )
-                found[name] = value
+                summed[name] = value
                 continue
-            start = read(name) if name in own else _start(name, declared, read)
+            start = (
+                read(name) if name in shapes else _start(name, declared, read)
+            )
             changes = [other - start for other in all_values]
-            found[name] = start + self(name, changes, weights)
-        return found
+            summed[name] = start + self(name, changes, weights)
+        return summed
 
     def _merge_lora(self, config, methods, values, weights):
-        """Factors of the sum, for each matrix that an adapter acts on."""
         by_updates = self.by in OF_UPDATES
         every = [
             _updates(config, *one) for one in zip(methods, values, weights)
@@ -282,7 +261,7 @@ class WeightedSum:
             target for m in methods for target in m.targets.split(",")
         )
         merged = Lora(rank, float(rank), ",".join(targets), methods[0].dropout)
-        found: Values = {}
+        summed: Values = {}
         for name in merged.variables(config):
             scope, _, factor = name.rpartition("/")
             if factor != "lora_a":
@@ -294,21 +273,20 @@ class WeightedSum:
                 # A pattern of ranks leaves the matrix out in all of them.
                 shapes = merged.variables(config)
                 for part in down, up:
-                    found[part] = np.zeros(shapes[part].shape, np.float32)
+                    summed[part] = np.zeros(shapes[part].shape, np.float32)
             elif by_updates:
-                found[down], found[up] = self._divide(scope, factors, rank)
+                summed[down], summed[up] = self._divide(scope, factors, rank)
             elif self.by == CAT:
-                found[down], found[up] = _concatenate(factors, rank)
+                summed[down], summed[up] = _concatenate(factors, rank)
             else:
                 roots = [abs(f.weight * f.scale) ** 0.5 for f in factors]
                 signs = [-1.0 if f.weight < 0 else 1.0 for f in factors]
                 signed = np.multiply(roots, signs)
-                found[down] = self(down, [f.down for f in factors], signed)
-                found[up] = self(up, [f.up for f in factors], roots)
-        return merged, found
+                summed[down] = self(down, [f.down for f in factors], signed)
+                summed[up] = self(up, [f.up for f in factors], roots)
+        return merged, summed
 
-    def _divide(self, scope: str, factors: Sequence[Factors], rank: int):
-        """The sum of whole updates, divided by an SVD into two factors."""
+    def _divide(self, scope: str, factors: Sequence[Update], rank: int):
         updates = [f.scale * (f.down @ f.up) for f in factors]
         weights = [f.weight for f in factors]
         update = self(f"{scope}/kernel", updates, weights)
@@ -322,25 +300,21 @@ class WeightedSum:
 
 def _updates(
     config: encoder.BertConfig, method: Lora, values: Values, weight: float
-) -> dict[str, Factors]:
-    """An adapter's updates, by the scopes of their matrices.
-
-    All have its greatest rank, with zeros for what a pattern leaves out.
-    """
-    matrices, found = method.matrices(config), {}
+) -> dict[str, Update]:
+    """Pads an adapter's updates to its greatest rank, by matrices' scopes."""
+    matrices, updates = method.matrices(config), {}
     most = max(matrix.rank for matrix in matrices.values())
     for scope, matrix in matrices.items():
         left = most - matrix.rank
         down = np.pad(values[f"{scope}/lora_a"], ((0, 0), (0, left)))
         up = np.pad(values[f"{scope}/lora_b"], ((0, left), (0, 0)))
-        found[scope] = Factors(down, up, matrix.scale, weight)
-    return found
+        updates[scope] = Update(down, up, matrix.scale, weight)
+    return updates
 
 
 def _concatenate(
-    factors: Sequence[Factors], rank: int
+    factors: Sequence[Update], rank: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Factors of the exact sum, with zeros up to the rank."""
     down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
     up = np.concatenate([f.up for f in factors])
     left = rank - len(up)
@@ -352,10 +326,7 @@ def _start(
     declared: Mapping[str, encoder.Declared],
     read: Callable[[str], np.ndarray],
 ) -> np.ndarray:
-    """What changes count from: the first values, or zeros if these are random.
-
-    float32 of the variable's shape.
-    """
+    """Gives what changes count from: first values, or zeros if random."""
     one = declared[name]
     first, other = (
         encoder.initial_values(name, one.shape, one.initializer, seed, read)

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.tables import SEPARATOR
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import below
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.text_windows import (

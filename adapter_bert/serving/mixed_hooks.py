@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder, onednn
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
-from adapter_bert.methods.base import Tensors, TuningMethod
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import Tensors, TuningMethod, below
 
 # Under which the numbers of rows of each kind are handed on to layers.
 COUNTS = "rows_of_kinds"

@@ -11,8 +11,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import Context, NoHooks, layer_of
 from adapter_bert.bert.shared_layers import OUTSIDE, POOLER, make_bert
-from adapter_bert.methods.base import TuningMethod
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import TuningMethod, below
 from adapter_bert.serving.mixed_hooks import (
     COUNTS,
     MixedHooks,

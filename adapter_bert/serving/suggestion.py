@@ -14,7 +14,6 @@ from absl import logging
 
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
-from adapter_bert.methods.new_words import count_of
 from adapter_bert.progress import Progress
 from adapter_bert.serving.embeddings import Embedder
 from adapter_bert.serving.frozen_bert import FrozenBert
@@ -78,7 +77,7 @@ def load_candidates(
         try:
             folder = library.folder(name)
             loaded = load_task(bert, folder, None, library.path)
-            if count_of(loaded.kind.method):
+            if loaded.kind.method.new_words:
                 raise UserError(f"{folder} reads words of its own task")
             if all(p.group == "head" for p in loaded.kind.table.trained):
                 raise UserError(f"{folder} holds a head alone")

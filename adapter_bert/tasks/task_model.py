@@ -24,8 +24,7 @@ from adapter_bert.bert.encoder import Declared, make_variables
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.bert.shared_layers import POOLER, make_bert
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import PARTS, TuningMethod
-from adapter_bert.methods.composition import trained_of_bert
+from adapter_bert.methods.base import PARTS, TuningMethod, trained_of_bert
 from adapter_bert.optimization import Recipe
 from adapter_bert.tasks.task import scoped
 

@@ -1,4 +1,4 @@
-"""The trained adapters that a composition is made of: which, and where."""
+"""Trained adapters that a composition is made of: which, and where."""
 
 import dataclasses
 import os
@@ -19,13 +19,11 @@ from adapter_bert.methods.base import Part, TuningMethod
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A method with its adapters found.
+class PartFolders:
+    """Holds a method with its adapters found.
 
     Attributes:
-        method: with the method of each adapter.
-        folders: of the adapters, by name, except those that the trained
-            composition holds itself.
+        folders: by name, but for adapters that the trained composition holds.
         hashes: SHA-256 of each adapter's weights, by name.
         library: folder of adapters that these are made of, or "".
     """
@@ -50,7 +48,7 @@ def exchanged(texts: Sequence[str]) -> dict[str, str]:
 
 
 def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
-    """A composition with some adapters replaced, as by another language's.
+    """Replaces adapters of a composition, as by another language's.
 
     `pairs` have the new adapter by the name of the old one.
     """
@@ -73,17 +71,14 @@ def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
 def by_name(
     method: TuningMethod, trained: TuningMethod, hashes: Mapping[str, str]
 ) -> TuningMethod:
-    """A method with the adapters that a trained one has under its names.
-
-    `hashes` are SHA-256 of the trained one's adapters, by name.
-    """
-    known = {part.name: part for part in trained.parts if part.name}
-    found = []
+    """Gives a method the adapters that a trained one has under its names."""
+    trained_parts = {part.name: part for part in trained.parts if part.name}
+    parts = []
     for part in method.parts:
         if part.name and not part.method:
             short = _short_name(part.name)
             folder = _adapter_in([part.name])
-            if short in known and os.sep in part.name and folder:
+            if short in trained_parts and os.sep in part.name and folder:
                 config = adapter_artifact.read_config(folder)
                 if config.get("sha256") != hashes.get(short):
                     raise UserError(
@@ -91,11 +86,11 @@ def by_name(
                         "to use it in its place pass --exchange_part="
                         f"{short}={part.name}"
                     )
-            part = known.get(short, part)
-        found.append(part)
-    if not found:
+            part = trained_parts.get(short, part)
+        parts.append(part)
+    if not parts:
         return method
-    return dataclasses.replace(method, parts=tuple(found))
+    return dataclasses.replace(method, parts=tuple(parts))
 
 
 def find(
@@ -104,69 +99,64 @@ def find(
     library: str,
     places: Mapping[str, str],
     trained: Optional[Mapping[str, Any]] = None,
-) -> Found:
+) -> PartFolders:
     """Finds the adapters that a method is made of.
 
-    Args:
-        method: its adapters are names in the library, or folders.
-        exchanged: as of `exchange`; a new adapter is looked for even if it has
-            the old one's name.
-        library: folder of adapters, or "".
-        places: folders where adapters lay before, by name.
-        trained: description of a trained composition, which holds its adapters.
+    These are names in the library, or folders; `places` are folders where they
+    lay before, by name. A new adapter of `exchanged` is looked for even if it
+    has the old one's name. `trained` describes a composition that holds some.
     """
     held: dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
         method = by_name(method, registry.parse(trained["method"]), held)
     method = exchange(method, exchanged)
-    found, folders, hashes = [], {}, {}
+    parts, folders, hashes = [], {}, {}
     for part in method.parts:
-        known = part
+        part_found = part
         if part.method and part.name in held:
             hashes[part.name] = held[part.name]
         elif part.name:
             folder = _folder(method, part.name, library, places)
             config = adapter_artifact.read_config(folder)
-            known = Part(
+            part_found = Part(
                 _short_name(part.name),
                 registry.parse(config["method"]).as_part,
             )
-            folders[known.name] = files.absolute(folder)
-            hashes[known.name] = str(config.get("sha256"))
-        if part.method not in (None, known.method):
+            folders[part_found.name] = files.absolute(folder)
+            hashes[part_found.name] = str(config.get("sha256"))
+        if part.method not in (None, part_found.method):
             raise UserError(
                 f"{method.name}: the adapter {part.name} was trained with "
-                f"{known.method}, but --tuning_method says {part.method}"
+                f"{part_found.method}, but --tuning_method says {part.method}"
             )
-        found.append(known)
-    names = [part.name for part in found if part.name]
+        parts.append(part_found)
+    names = [part.name for part in parts if part.name]
     for name in names:
         if names.count(name) > 1:
             raise UserError(
                 f"{method.name}: two adapters are called {name}; expected "
                 "folders of different names, since these tell adapters apart"
             )
-    if found:
-        method = dataclasses.replace(method, parts=tuple(found))
+    if parts:
+        method = dataclasses.replace(method, parts=tuple(parts))
     if len(str(method)) > registry.MAX_TEXT:
         raise UserError(
-            f"{method.name}: the description of {len(found)} parts is "
+            f"{method.name}: the description of {len(parts)} parts is "
             f"{len(str(method))} characters long, expected at most "
             f"{registry.MAX_TEXT}; use fewer"
         )
-    return Found(method, folders, hashes, library)
+    return PartFolders(method, folders, hashes, library)
 
 
 def _folder(
     method: TuningMethod, name: str, library: str, places: Mapping[str, str]
 ) -> str:
-    """The folder of an adapter; raises `UserError` if there is none."""
     candidates = [os.path.join(library, name)] if library else []
     folder = _adapter_in([*candidates, places.get(name, ""), name])
     if folder:
         return folder
-    known = ", ".join(part_values.adapters_in(library)) if library else ""
-    where = f"the library {library} has: {known or 'none'}"
+    names = ", ".join(part_values.adapters_in(library)) if library else ""
+    where = f"the library {library} has: {names or 'none'}"
     if not library:
         where = "pass the folder that holds it as --library"
     raise UserError(
@@ -176,13 +166,11 @@ def _folder(
 
 
 def _adapter_in(folders: Iterable[str]) -> Optional[str]:
-    """The first folder of an adapter, or of a run with one; or None."""
-    found = map(part_values.adapter_in, filter(None, folders))
-    return next(filter(None, found), None)
+    adapters = map(part_values.adapter_in, filter(None, folders))
+    return next(filter(None, adapters), None)
 
 
 def _short_name(name: str) -> str:
-    """The name of an adapter, which may be a path."""
     if os.sep in name or name in (os.curdir, os.pardir):
         name = files.absolute(name)
     *rest, last = [part for part in name.split(os.sep) if part] or [name]
@@ -192,53 +180,53 @@ def _short_name(name: str) -> str:
 
 
 def open_weights(
-    found: Found,
+    parts: PartFolders,
     base: Base,
     weights: Weights,
     config: BertConfig,
     tokenizer: TextTokenizer,
 ) -> Optional[Weights]:
-    """The values of the adapters that have folders, or None.
-
-    `weights` are those of the BERT.
-    """
-    own = encoder.list_variables(config)
+    """Reads the values of the adapters that have folders, or gives None."""
+    shapes = encoder.list_variables(config)
     opened: list[Weights] = []
-    for name, folder in found.folders.items():
+    for name, folder in parts.folders.items():
         artifact = adapter_artifact.read(folder, weights)
         # `run.json` has this hash.
         part_values.check_same(
-            folder, found.hashes[name], artifact.config.get("sha256")
+            folder, parts.hashes[name], artifact.config.get("sha256")
         )
         sources.check_same_model(
             artifact.config, artifact.weights.source, base, config, tokenizer
         )
         artifact = part_values.complete(
-            artifact, [found.library, *part_values.places(folder)], weights, own
+            artifact,
+            [parts.library, *part_values.places(folder)],
+            weights,
+            shapes,
         )
-        opened.append(part_values.as_part(name, artifact, weights, own))
+        opened.append(part_values.as_part(name, artifact, weights, shapes))
     return part_values.join(opened)
 
 
 def complete(
     trained: Artifact,
-    found: Found,
+    parts: PartFolders,
     folders: list[str],
     weights: Weights,
     config: BertConfig,
 ) -> Weights:
-    """A trained composition's values, with the adapters that it lacks.
+    """Gives a trained composition's values, with the adapters that it lacks.
 
-    Some of those that were `found` may be exchanged; others are looked for in
+    Some of those in `parts` may be exchanged; others are looked for in
     `folders`, libraries.
     """
-    needed = {part.name for part in found.method.parts} - set(found.folders)
+    needed = {part.name for part in parts.method.parts} - set(parts.folders)
     held = trained.config.get("parts") or {}
     described = {
         **trained.config,
         "parts": {name: held[name] for name in held if name in needed},
     }
-    own = encoder.list_variables(config)
+    shapes = encoder.list_variables(config)
     return part_values.complete(
-        Artifact(described, trained.weights), folders, weights, own
+        Artifact(described, trained.weights), folders, weights, shapes
     ).weights

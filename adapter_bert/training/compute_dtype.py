@@ -1,4 +1,4 @@
-"""The dtype that a run computes in: float32, or bfloat16 where it is faster."""
+"""Dtype that a run computes in: float32, or bfloat16 where it is faster."""
 
 import time
 from typing import Optional
@@ -24,10 +24,9 @@ SIZES = (512, 768, 1536)
 
 
 def rates() -> dict[str, float]:
-    """Matrix products per second of the CPU by dtype, the best of five each.
+    """Measures the CPU's matrix products a second by dtype, the best of five.
 
-    A product has 2 x 512 x 768 x 1536 = 1.2 billion operations, on
-    TensorFlow's default number of threads.
+    A product has 2 x 512 x 768 x 1536 = 1.2 billion operations.
     """
     rows, inner, columns = SIZES
     pairs = {
@@ -51,26 +50,25 @@ def rates() -> dict[str, float]:
 
 
 def choose_dtype(
-    wanted: str, use_tpu: bool = False, known: Optional[str] = None
+    wanted: str, use_tpu: bool = False, begun_with: Optional[str] = None
 ) -> str:
-    """The dtype to compute in, `float32` or `bfloat16`, of a wanted `DTYPES`.
+    """Chooses the dtype to compute in, `float32` or `bfloat16`.
 
-    On a CPU, `auto` measures both dtypes, and a slower bfloat16 gets a warning.
-    A resumed run goes on with the `known` dtype that it began with.
+    `auto` measures both on a CPU; a resumed run goes on with `begun_with`.
     """
     if wanted == FLOAT32:
         return wanted
-    if wanted == AUTO and known:
-        logging.info("--compute_dtype=auto: %s, as this run began", known)
-        return known
+    if wanted == AUTO and begun_with:
+        logging.info("--compute_dtype=auto: %s, as this run began", begun_with)
+        return begun_with
     gpus = tf.config.list_physical_devices("GPU")
     if use_tpu or gpus:
         # Not measured: a single product would measure the kernel's launch.
         if wanted == BFLOAT16 or use_tpu or all(map(_has_bfloat16, gpus)):
             return BFLOAT16
         return FLOAT32
-    found = rates()
-    ratio = found[BFLOAT16] / found[FLOAT32]
+    speeds = rates()
+    ratio = speeds[BFLOAT16] / speeds[FLOAT32]
     if wanted == AUTO:
         chosen = BFLOAT16 if ratio >= WORTHWHILE else FLOAT32
         logging.info(
@@ -90,6 +88,5 @@ def choose_dtype(
 
 
 def _has_bfloat16(gpu: tf.config.PhysicalDevice) -> bool:
-    """Whether a GPU has units for matrix products in bfloat16."""
     details = tf.config.experimental.get_device_details(gpu)
     return details.get("compute_capability", (0, 0)) >= AMPERE

@@ -1,4 +1,4 @@
-"""The processor's name and the number of cores that the process may use."""
+"""Processor's name and the number of cores that the process may use."""
 
 import math
 import os
@@ -7,12 +7,9 @@ from collections.abc import Iterator
 
 
 def count(proc: str = "/proc/self") -> int:
-    """Cores that affinity and a container's quota allow the process.
+    """Counts the cores that affinity and a container's quota allow, rounded up.
 
-    A fraction of a core in a quota is rounded up.
-
-    Args:
-        proc: the process's folder with `cgroup` and `mountinfo` on Linux.
+    `proc` is the process's folder with `cgroup` and `mountinfo` on Linux.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -27,7 +24,7 @@ def count(proc: str = "/proc/self") -> int:
 
 
 def name() -> str:
-    """The processor's name in /proc/cpuinfo, else Python's name for it."""
+    """Gives the processor's name of /proc/cpuinfo, else Python's."""
     for line in _lines("/proc/cpuinfo"):
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -36,19 +33,19 @@ def name() -> str:
 
 def _control_groups(proc: str) -> Iterator[tuple[str, str]]:
     """(mount point, folder) of the control groups that may limit cores."""
-    own = {}
+    groups = {}
     for line in _lines(os.path.join(proc, "cgroup")):
         # As `0::/a/b` (version 2) or `4:cpu,cpuacct:/a/b` (version 1).
         _, kinds, path = line.split(":", 2)
-        own.update((kind, path) for kind in kinds.split(","))
+        groups.update((kind, path) for kind in kinds.split(","))
     for line in _lines(os.path.join(proc, "mountinfo")):
         place, _, kind = line.partition(" - ")
         _, _, _, root, mount = place.split(" ")[:5]
         system, _, options = kind.split(" ", 2)
         if system == "cgroup2":
-            path = own.get("")
+            path = groups.get("")
         elif system == "cgroup" and "cpu" in options.split(","):
-            path = own.get("cpu")
+            path = groups.get("cpu")
         else:
             continue
         if path is None:
@@ -61,7 +58,6 @@ def _control_groups(proc: str) -> Iterator[tuple[str, str]]:
 
 
 def _quotas(mount: str, folder: str) -> Iterator[float]:
-    """The quotas of a group and its parents, in cores."""
     while True:
         words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
         if not words:
@@ -78,7 +74,6 @@ def _quotas(mount: str, folder: str) -> Iterator[float]:
 
 
 def _lines(path: str) -> list[str]:
-    """A file's lines; none if the file is missing or unreadable."""
     try:
         with open(path) as file:
             return file.read().splitlines()

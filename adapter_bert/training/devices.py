@@ -4,7 +4,7 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.training import cpu_cores, multi_worker, tpu
+from adapter_bert.training import cpu_cores, multi_worker
 from adapter_bert.training.engines import Hardware
 
 # More than four were not measured.
@@ -14,7 +14,7 @@ LANE_ROWS = 32
 
 
 def count(hardware: Hardware) -> int:
-    """The number of GPUs to use, or of logical CPUs without a GPU."""
+    """Gives the number of GPUs to use, or of logical CPUs without a GPU."""
     gpus = len(tf.config.list_physical_devices("GPU"))
     if gpus and hardware.num_devices > gpus:
         raise UserError(
@@ -54,8 +54,7 @@ def divide(rows: int, lanes: int) -> int:
     """Chooses the number of parts of a training batch that lanes compute.
 
     The parts are equal, and a lane gets at most `LANE_ROWS` rows of one. 1 if
-    lanes would get less than a quarter of that, and with one lane only, as on
-    a GPU or TPU.
+    lanes would get less than a quarter of that, and with one lane.
     """
     if lanes == 1:
         return 1
@@ -70,12 +69,10 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     """Turns TensorFlow's graph optimizer (Grappler) on where that pays.
 
     In float32 on a CPU, Grappler doubles the time to build a graph and makes
-    no graph faster (results/performance.md); in bfloat16 it saves some casts.
-    Its rewriting of sums stays off: the order of the terms would differ from
-    graph to graph, and so would the bits. On GPUs, products in float32 do not
-    use TensorFloat-32, which has 10 bits. The same switch would have a TPU
-    compute such a product from six in bfloat16 instead of one. The choice holds
-    for the whole process.
+    none faster (results/performance.md); in bfloat16 it saves some casts. Its
+    rewriting of sums stays off, for equal bits. On GPUs, products in float32
+    do not use TensorFloat-32, which has 10 bits. The choice holds for the
+    whole process.
     """
     tf.config.experimental.enable_tensor_float_32_execution(
         hardware.use_tpu or compute_dtype != "float32"
@@ -91,10 +88,9 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
 
 
 def names(hardware: Hardware) -> list[str]:
-    """Names of the devices, as `GPU:0`; raises as `count`.
+    """Names the devices, as `GPU:0`.
 
-    Without a GPU, the CPU becomes several logical devices: for tests of a
-    training on several devices, not for speed.
+    Without a GPU, the CPU becomes several logical devices, for tests.
     """
     number = count(hardware)
     if tf.config.list_physical_devices("GPU"):
@@ -112,7 +108,7 @@ def names(hardware: Hardware) -> list[str]:
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """The strategy of a training."""
+    """Gives the strategy of a training."""
     workers = multi_worker.is_cluster()
     if hardware.num_devices and (hardware.use_tpu or workers):
         raise UserError(
@@ -121,6 +117,8 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
             "GPUs) and with --use_tpu (--num_tpu_cores)"
         )
     if hardware.use_tpu:
+        from adapter_bert.training import tpu
+
         return tpu.strategy(hardware)
     if workers:
         return multi_worker.strategy()

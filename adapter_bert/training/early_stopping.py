@@ -17,26 +17,22 @@ from adapter_bert.training.training_step import Job
 
 
 def steps_to_score(setup: Setup, schedule: Schedule) -> frozenset[int]:
-    """The steps after which dev sets are scored, with the last one."""
+    """Gives the steps after which dev sets are scored, with the last one."""
     training, last = setup.experiment.training, schedule.num_train_steps
     if not training.eval_steps:
         return frozenset()
     if training.eval_steps == EPOCH:
         count = int(training.epochs)
         epochs = exact(training.epochs)
-        found = {int(last * n / epochs) for n in range(1, count + 1)}
+        steps = {int(last * n / epochs) for n in range(1, count + 1)}
     else:
         every = int(training.eval_steps)
-        found = set(range(every, last, every))
-    return frozenset({step for step in found if 0 < step < last} | {last})
+        steps = set(range(every, last, every))
+    return frozenset({step for step in steps if 0 < step < last} | {last})
 
 
 class Watch:
-    """Scores a training's steps on the dev sets, and keeps the best one.
-
-    Attributes:
-        steps: that are scored.
-    """
+    """Scores a training's steps on the dev sets, and keeps the best one."""
 
     def __init__(
         self,
@@ -45,14 +41,13 @@ class Watch:
         rows: evaluation.Rows,
         first_step: int,
     ):
-        """Reads the scores of the steps before `first_step`."""
         self._setup, self._rows = setup, rows
         self._folder = setup.experiment.output_dir
         self._keep_best = setup.experiment.training.keep_best
         self._last = schedule.num_train_steps
         self.steps = steps_to_score(setup, schedule)
-        found = dev_scores.read(self._folder)
-        self._scores = found or dev_scores.DevScores(self._keep_best, {})
+        recorded = dev_scores.read(self._folder)
+        self._scores = recorded or dev_scores.DevScores(self._keep_best, {})
         unknown = self.steps - set(self._scores.by_step)
         lost = [step for step in unknown if step < first_step]
         if self._keep_best and lost:
@@ -64,21 +59,16 @@ class Watch:
 
     @property
     def pause(self) -> Pause:
-        """The steps to score, and how."""
         return Pause(self.steps, self._look)
 
     def is_over(self, step: int) -> bool:
-        """Whether the training ends after this step."""
         patience = self._setup.experiment.training.early_stopping
         return step >= self._last or bool(
             patience and self._scores.count_since_best(step) >= patience
         )
 
     def catch_up(self, engine: Engine, job: Job, step: int) -> None:
-        """Before a training: finishes the work of a killed process.
-
-        Scores a step that was saved, and deletes all but the best.
-        """
+        """Scores a step that a killed process saved; keeps the best alone."""
         if not self._scores.by_step:
             # So that the file's loss is noticed.
             dev_scores.write(self._folder, self._scores, {})
@@ -88,7 +78,6 @@ class Watch:
                 self._look(step, predictor)
 
     def _look(self, step: int, predictor: RowPredictor) -> bool:
-        """Scores a step that has no scores yet; whether the training ends."""
         if step in self._scores.by_step:
             return self.is_over(step)
         dev = evaluation.Splits(self._rows.splits.dev, ())

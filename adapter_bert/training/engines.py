@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-import importlib
+import pkgutil
 from typing import Callable, Optional
 
 import tensorflow as tf
@@ -20,14 +20,14 @@ from adapter_bert.training.training_step import Job
 
 # Engine name -> module and class.
 ENGINES: dict[str, str] = {
-    "estimator": "adapter_bert.training.estimator.EstimatorEngine",
-    "strategy": "adapter_bert.training.strategy.StrategyEngine",
+    "estimator": "adapter_bert.training.estimator:EstimatorEngine",
+    "strategy": "adapter_bert.training.strategy:StrategyEngine",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The devices, under the names of google-research/bert's flags."""
+    """Devices, under the names of google-research/bert's flags."""
 
     num_devices: int = Topic.HARDWARE.setting(
         0,
@@ -70,13 +70,11 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class Pause:
-    """The steps at which a training pauses for its dev sets to be scored.
+    """Holds the steps at which a training pauses for its dev sets to be scored.
 
-    Attributes:
-        steps: after each of these the training is saved, then looked at.
-        look: takes the step and a predictor with the values of that step, which
-            the engine hands out again when the training is over; returns
-            whether the training ends here. Called on the chief alone.
+    `look` takes the step and a predictor with its values, which the engine
+    hands out again at the end; returns whether the training ends here. Called
+    on the chief alone.
     """
 
     steps: frozenset[int]
@@ -89,10 +87,9 @@ NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
 
 @dataclasses.dataclass(frozen=True)
 class Course:
-    """The steps of a training: rows in order, rates, saves, pauses.
+    """Holds the steps of a training: rows in order, rates, saves, pauses.
 
-    `first_step` is the newest checkpoint's, or 0. `batch_size` counts
-    the rows of a step over all devices.
+    `batch_size` counts the rows of a step over all devices.
     """
 
     features: Features
@@ -104,13 +101,15 @@ class Course:
     pause: Pause = NO_PAUSE
 
     def batches(
-        self, length: Optional[int], shards: int, own: Optional[range] = None
+        self,
+        length: Optional[int],
+        shards: int,
+        positions: Optional[range] = None,
     ) -> tf.data.Dataset:
-        """The batches of all steps; arguments as of `train_batches`."""
         steps = range(self.first_step, self.schedule.num_train_steps)
         return input_pipeline.to_dataset(
             lambda: input_pipeline.train_batches(
-                self.features, self.plan, steps, length, shards, own
+                self.features, self.plan, steps, length, shards, positions
             ),
             self.features,
             length,
@@ -127,9 +126,6 @@ class Engine(abc.ABC):
     Attributes:
         shards: devices that a batch is divided among, over all processes.
         lanes: groups of rows that a device computes at the same time.
-        workers: processes that take part.
-        is_chief: whether this process writes the files.
-        can_pause: whether a training may be looked at (`Pause`).
         can_compare: whether devices see the rows of one another (`BatchHead`).
     """
 
@@ -143,7 +139,6 @@ class Engine(abc.ABC):
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether the devices are TPUs or GPUs."""
         gpus = tf.config.list_physical_devices("GPU")
         return self._hardware.use_tpu or bool(gpus)
 
@@ -160,8 +155,7 @@ class Engine(abc.ABC):
     def predictor(self, job: Job) -> RowPredictor:
         """Predicts with the job's model, in this process alone.
 
-        A training that has just ended hands its own model over if the job is
-        the same.
+        A training of the same job that has just ended hands its model over.
         """
         trained, self._trained = self._trained, None
         if trained is not None:
@@ -176,30 +170,28 @@ class Engine(abc.ABC):
 
 
 def choose_engine(name: str) -> tuple[type[Engine], str]:
-    """The engine called `name`, and why, if `auto` chose it.
+    """Gives the engine called `name`, and why.
 
-    TPUEstimator runs on one machine and ended with TensorFlow 2.15; it is
-    chosen where it can run.
+    TPUEstimator ended with TensorFlow 2.15; `auto` chooses it where it can run.
     """
     if name not in ("auto", *ENGINES):
         raise UserError(
             f"unknown engine {name!r}; expected auto or one of "
             f"{', '.join(ENGINES)}"
         )
-    found, why = "estimator", f"TensorFlow {tf.__version__} has it"
+    chosen, why = "estimator", f"TensorFlow {tf.__version__} has it"
     if multi_worker.is_cluster():
-        found, why = "strategy", "TF_CONFIG names several processes"
+        chosen, why = "strategy", "TF_CONFIG names several processes"
     elif not hasattr(tf, "estimator"):
-        found = "strategy"
+        chosen = "strategy"
         why = f"TensorFlow {tf.__version__} has no TPUEstimator"
-    if name == "estimator" and found != name:
+    if name == "estimator" and chosen != name:
         raise UserError(
             f"--engine=estimator cannot run here: {why}; use --engine=strategy"
         )
     if name != "auto":
-        found, why = name, "--engine names it"
-    module, _, attribute = ENGINES[found].rpartition(".")
-    return getattr(importlib.import_module(module), attribute), why
+        chosen, why = name, "--engine names it"
+    return pkgutil.resolve_name(ENGINES[chosen]), why
 
 
 def check_batch_size(batch_size: int, devices: int, parts: int) -> None:

@@ -1,9 +1,4 @@
-"""Training and prediction with TPUEstimator: Cloud TPU, GPUs or the CPU.
-
-The only file that names TPUEstimator, which TensorFlow has up to 2.15. Several
-GPUs run under a plain Estimator, with the same graph. Prediction needs
-TPUEstimator on a TPU alone.
-"""
+"""Training and prediction with TPUEstimator, of several GPUs with Estimator."""
 
 import ctypes
 import functools
@@ -29,10 +24,9 @@ from adapter_bert.training import (
     multi_worker,
     training_step,
 )
-from adapter_bert.training import tpu as tpu_devices
 from adapter_bert.training.engines import Course, Engine, Hardware
 from adapter_bert.training.prediction import Outputs, RowPredictor
-from adapter_bert.training.strategy import StrategyPredictor
+from adapter_bert.training.strategy_predictor import StrategyPredictor
 from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
@@ -46,7 +40,6 @@ class LoadHook(v1.train.SessionRunHook):
         self._values = values
 
     def after_create_session(self, session, coord):
-        """Feeds each variable's initializer with another value."""
         variables = {v.op.name: v for v in v1.global_variables()}
         for name, value in self._values.items():
             assign = variables[name].initializer
@@ -54,14 +47,9 @@ class LoadHook(v1.train.SessionRunHook):
 
 
 class TrainingHook(v1.train.SessionRunHook):
-    """After each step: checks and shows the loss, saves, scores the dev sets.
+    """Checks and shows each step's loss, saves, scores the dev sets.
 
-    Unlike TensorFlow's own hook it saves neither the graph, which holds nothing
-    of the task, nor the untrained model.
-
-    Attributes:
-        predictor: with the values of the last pause, or None.
-        paused_step: the step of the last pause.
+    Unlike TensorFlow's own hook it saves neither graph nor untrained model.
     """
 
     def __init__(
@@ -95,7 +83,6 @@ class TrainingHook(v1.train.SessionRunHook):
         return v1.train.SessionRunArgs(self._loss)
 
     def after_run(self, run_context, run_values):
-        """Does what is due after the step."""
         # Fetched with the loss, the step would be read before or after its
         # increment, as it happens.
         step = int(run_context.session.run(self._step))
@@ -151,13 +138,14 @@ class EstimatorEngine(Engine):
         v1.logging.set_verbosity(v1.logging.ERROR)
 
     def check_devices(self) -> None:
-        """Looks for the TPU, if one was asked for, or for GPUs."""
         hardware = self._hardware
         self.lanes = devices.use_lanes(hardware)
         if not hardware.use_tpu:
             self._devices = devices.names(hardware)
             self.shards = len(self._devices)
             return
+        from adapter_bert.training import tpu as tpu_devices
+
         resolver = tpu_devices.resolve(hardware)
         metadata = resolver.get_tpu_system_metadata()
         tpu_devices.check(
@@ -173,7 +161,6 @@ class EstimatorEngine(Engine):
     def train(
         self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Trains; arguments and errors as of `Engine.train`."""
 
         def input_fn(params):
             del params  # The batch has been divided already.
@@ -216,7 +203,6 @@ class EstimatorEngine(Engine):
     # A RunConfig may refuse the TF_CONFIG of a single machine.
     @multi_worker.unseen()
     def _estimator(self, job, batch_size, schedule):
-        """A TPUEstimator, or for several GPUs a plain Estimator."""
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)
         model_fn = self._model_fn(job, schedule, batch_size)
@@ -292,10 +278,9 @@ class EstimatorEngine(Engine):
 
 
 def _return_freed_memory() -> None:
-    """Gives what the session has freed back to the system.
+    """Gives what the session has freed back to the system, under glibc.
 
-    Otherwise the weights that a prediction loads come on top: with MiniLM and
-    CoLA, 80 MB of 1,035. Only glibc has the function.
+    With MiniLM and CoLA that is 80 MB of 1,035.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
@@ -303,10 +288,10 @@ def _return_freed_memory() -> None:
 
 
 def _make_variables(job: Job) -> dict[str, Any]:
-    """Variables of the job's first values.
+    """Makes variables of the job's first values.
 
-    Frozen variables are in the collection of local variables: they are given
-    their pretrained values at every start and stay out of checkpoints.
+    Frozen ones are local variables: they get their pretrained values at every
+    start and stay out of checkpoints.
     """
     made: dict[str, Any] = {}
     local = [v1.GraphKeys.LOCAL_VARIABLES]
@@ -339,11 +324,10 @@ def _make_variables(job: Job) -> dict[str, Any]:
 
 
 def _part_of_int8(job: Job, p: Parameter, part: str) -> tf.Tensor:
-    """The first values, or the scale, of a matrix in int8."""
 
     def read():
-        found = int8.quantize(p.name, job.initial_values[p.name]())
-        return getattr(found, part)
+        quantized = int8.quantize(p.name, job.initial_values[p.name]())
+        return getattr(quantized, part)
 
     spec = getattr(int8.specs(p.name, p.shape), part)
     value = tf.numpy_function(read, [], spec.dtype)
@@ -354,7 +338,6 @@ def _part_of_int8(job: Job, p: Parameter, part: str) -> tf.Tensor:
 def _variable(
     name: str, value: Callable[[], tf.Tensor], **options: Any
 ) -> tf.Variable:
-    """A variable of a graph, by default of the optimizer."""
     with v1.name_scope(None):
         return v1.Variable(
             value,
@@ -373,7 +356,6 @@ def _for_tpu(batch: Batch) -> Batch:
 
 
 def _run_config(job: Job, **arguments: Any) -> dict[str, Any]:
-    """Arguments of a `RunConfig`; sessions have the options of `devices`."""
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
             tf.config.threading.get_intra_op_parallelism_threads()
@@ -399,12 +381,9 @@ def _run_config(job: Job, **arguments: Any) -> dict[str, Any]:
 
 
 class _TpuPredictor(RowPredictor):
-    """Predicts each split in a session of TPUEstimator."""
-
     def __init__(
         self, job: Job, shards: int, make_estimator: Callable[[int], Any]
     ):
-        """Takes a function that makes an estimator for a batch size."""
         super().__init__(job, shards)
         self._make_estimator = make_estimator
         self._values: dict[str, np.ndarray] = {}

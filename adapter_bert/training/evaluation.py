@@ -14,19 +14,18 @@ Shown = dict[str, np.ndarray]
 
 
 class Splits(NamedTuple):
-    """The splits to evaluate and those to predict, which may be the same."""
+    """Splits to evaluate and those to predict, which may be the same."""
 
     dev: SplitNames
     test: SplitNames
 
     @property
     def names(self) -> list[str]:
-        """The name of each one, once."""
         return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
 
 
 class Rows(NamedTuple):
-    """The rows of splits by name: what the task keeps of them, features."""
+    """Rows of splits by name: what the task keeps of them, features."""
 
     splits: Splits
     kept: dict[str, Any]
@@ -36,10 +35,7 @@ class Rows(NamedTuple):
 def answer(
     setup: Setup, predictor: RowPredictor, rows: Rows, splits: Splits
 ) -> tuple[dict[str, Any], dict[str, Shown]]:
-    """The task's answers for splits, and the values of `Hooks.observe`.
-
-    Both are by the name of the split.
-    """
+    """Gives the task's answers and the values of `Hooks.observe`, by split."""
     experiment, evaluated = setup.experiment, dict(splits.dev).values()
     answers, shown = {}, {}
     for name in splits.names:
@@ -64,7 +60,7 @@ def answer(
 def score(
     setup: Setup, rows: Rows, answers: dict[str, Any]
 ) -> dict[str, ScoresAndData]:
-    """The result of `Task.score_tables` for the dev splits."""
+    """Gives the result of `Task.score_tables` for the dev splits."""
     return setup.task.score_tables(
         {
             suffix: setup.task.evaluate(
@@ -79,5 +75,5 @@ def score(
 def fingerprints(
     splits: Splits, features: dict[str, Features]
 ) -> dict[str, str]:
-    """The fingerprint of each dev split's rows."""
+    """Gives the fingerprint of each dev split's rows."""
     return {name: features[name].fingerprint() for _, name in splits.dev}

@@ -1,8 +1,4 @@
-"""Trains, evaluates and predicts one task once: the order of things.
-
-Nothing in here knows an engine or a flag. Whatever can be wrong with the
-user's input is found before the first long step.
-"""
+"""Trains, evaluates and predicts one task once, with any engine."""
 
 import contextlib
 import dataclasses
@@ -27,23 +23,16 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
-from adapter_bert.methods import fusion
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import calibration, novelty, task_model
 from adapter_bert.tasks.new_labels import NewLabels
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import (
     devices,
-    early_stopping,
     evaluation,
-    frozen_features,
-    frozen_outputs,
-    fusion_report,
-    imprinting,
     loop,
     multi_worker,
     run_files,
-    two_phases,
 )
 from adapter_bert.training.compute_dtype import (
     AUTO,
@@ -73,13 +62,7 @@ from adapter_bert.training.training_step import Job
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The checkpoints in a run's folder.
-
-    Attributes:
-        newest: the last checkpoint, or None.
-        step: its step, or 0.
-        best: the checkpoint of the best step, if one is kept.
-    """
+    """Holds a run folder's newest checkpoint, its step, and the best one."""
 
     newest: Optional[str]
     step: int
@@ -87,11 +70,7 @@ class State:
 
 
 def run(experiment: Experiment) -> dict[str, float]:
-    """Trains, evaluates and predicts, as the experiment says.
-
-    Returns:
-        The evaluation's results under BERT's key names; empty without one.
-    """
+    """Trains, evaluates and predicts; gives dev scores under BERT's names."""
     began = time.monotonic()
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
@@ -108,6 +87,8 @@ def run(experiment: Experiment) -> dict[str, float]:
         )
     model = open_model(experiment)
     if isinstance(model.task, NewLabels):
+        from adapter_bert.training import imprinting
+
         imprinting.check(model)
     # As soon as more is known, each before a longer step.
     refuse_others = functools.partial(
@@ -128,6 +109,8 @@ def run(experiment: Experiment) -> dict[str, float]:
         record=describe_settings(experiment, model, setup), partial=True
     )
     if experiment.do_train and experiment.cache_frozen_layers:
+        from adapter_bert.training import frozen_outputs
+
         frozen_outputs.check(setup)
     logging.info("%s", "\n" + setup.table.to_text())
     with _own_folder(engine, setup):
@@ -155,18 +138,17 @@ def run(experiment: Experiment) -> dict[str, float]:
         if not engine.is_chief:
             logging.info("the chief evaluates and writes the results")
             return {}
-        found = _answer(engine, setup, job, read, state, train)
+        results = _answer(engine, setup, job, read, state, train)
         # Of several workers none knows what the others took.
         if state.step > first_step and engine.workers == 1:
             run_files.write_cost(
                 experiment.output_dir, resumed, time.monotonic() - began
             )
-    return found
+    return results
 
 
 @contextlib.contextmanager
 def _own_folder(engine: Engine, setup: Setup) -> Iterator[None]:
-    """Makes the output folder, and keeps other runs out of it."""
     if not engine.is_chief:
         yield
         return
@@ -217,7 +199,6 @@ def start_engine(experiment: Experiment) -> Engine:
 
 
 def _check_int8(experiment: Experiment) -> None:
-    """Refuses --base_dtype=int8 where variables of int8 cannot be held."""
     if experiment.hardware.use_tpu:
         raise UserError(
             "--base_dtype=int8 is for CPUs and GPUs; leave it out on a TPU"
@@ -229,20 +210,18 @@ def _check_int8(experiment: Experiment) -> None:
 
 
 def _choose_dtype(experiment: Experiment) -> str:
-    """The run's dtype; a run with `auto` goes on as it began."""
     if experiment.compute_dtype == AUTO and multi_worker.is_cluster():
         raise UserError(
             "--compute_dtype=auto needs one process, but TF_CONFIG names "
             "several; pass float32 or bfloat16"
         )
     run = run_record.read_run(experiment.output_dir) or {}
-    known = (run.get("training") or {}).get("compute_dtype")
+    begun_with = (run.get("training") or {}).get("compute_dtype")
     use_tpu = experiment.hardware.use_tpu
-    return choose_dtype(experiment.compute_dtype, use_tpu, known)
+    return choose_dtype(experiment.compute_dtype, use_tpu, begun_with)
 
 
 def _choose_splits(experiment: Experiment) -> Splits:
-    """The splits to evaluate and to predict."""
     task = experiment.task
     dev = task.dev_splits if experiment.do_eval else ()
     test = task.test_splits if experiment.do_predict else ()
@@ -261,7 +240,6 @@ def _choose_splits(experiment: Experiment) -> Splits:
 def _read(
     experiment: Experiment, task: Task, splits: Splits, names: list[str]
 ) -> tuple[Task, dict[str, Any]]:
-    """The task with labels learned from the training rows; rows by split."""
     task, rows = task.read(experiment.data_dir, names)
     most = dict.fromkeys(
         (name for _, name in splits.dev), experiment.max_eval_examples
@@ -278,14 +256,13 @@ def _read(
 def _measured_rows(
     task: Task, rows: dict[str, Any], splits: Splits
 ) -> tuple[str, np.ndarray]:
-    """The name of the dev set of a calibration; the rows that measure it."""
+    """Names the dev set of a calibration, and the rows that measure it."""
     _, name = splits.dev[0]
     dev = rows[name]
     return name, calibration.measured_rows(dev.texts, task.strata(dev))
 
 
 def _warn_of_loss(experiment: Experiment, model: Model) -> None:
-    """Says what a trained adapter has, and its next training takes away."""
     settings = model.sources.description.get("task_settings") or {}
     for key, flag, is_made in (
         (calibration.CALIBRATION, "calibrate", experiment.calibrate),
@@ -302,7 +279,6 @@ def _warn_of_loss(experiment: Experiment, model: Model) -> None:
 
 
 def _check_novelty(model: Model, rows: Any) -> None:
-    """Refuses rows that novelty cannot be scored by; raises UserError."""
     if len(rows) < novelty.LEAST_ROWS:
         raise UserError(
             f"--score_novelty: found {len(rows)} training rows, expected at "
@@ -316,7 +292,6 @@ def _check_novelty(model: Model, rows: Any) -> None:
 
 
 def _find_state(setup: Setup) -> State:
-    """The checkpoints that the folder holds, found whole."""
     experiment, best = setup.experiment, None
     newest, step = training_state.latest_step(experiment.output_dir)
     if newest:
@@ -335,7 +310,7 @@ def _find_state(setup: Setup) -> State:
 
 
 def _tokenize(setup: Setup, rows: dict[str, Any]) -> dict[str, Features]:
-    """Features by split; leaves in `rows` what the task keeps of the others."""
+    """Makes features by split; `rows` keep what the task needs of others."""
     features = {}
     for split in list(rows):
         read = rows.pop(split)
@@ -363,7 +338,7 @@ def _tokenize(setup: Setup, rows: dict[str, Any]) -> dict[str, Features]:
 
 
 def make_job(engine: Engine, setup: Setup) -> Job:
-    """The job of the run's own method."""
+    """Gives the job of the run's own method."""
     experiment, model = setup.experiment, setup.model
     config, method = model.config, model.method
     is_compiled = experiment.hardware.use_tpu or experiment.use_xla
@@ -406,7 +381,6 @@ def make_job(engine: Engine, setup: Setup) -> Job:
 def _describe(
     engine: Engine, setup: Setup, features: dict[str, Features], splits: Splits
 ) -> tuple[dict[str, Any], Optional[Schedule]]:
-    """The content of `run.json`, and the schedule of the training, if any."""
     train_features, schedule = features.get("train"), None
     if train_features is not None:
         schedule = loop.make_schedule(setup, train_features)
@@ -432,22 +406,30 @@ def _train(
 ) -> tuple[Job, State, bool]:
     """Trains, or goes on with it, and writes `run.json` and the artifact.
 
-    `features` are the training rows', `rows` those of the splits that score
-    steps. Gives the job with the values that it started from, the folder's
-    state, and whether an earlier process began the training.
+    `rows` are those of the splits that score steps. Gives the job with the
+    values that it started from, the folder's state, and whether an earlier
+    process began the training.
     """
     experiment, model, first_step = setup.experiment, setup.model, state.step
     is_over = first_step >= schedule.num_train_steps
     resumed = bool(state.newest)
     if isinstance(setup.task, NewLabels):
+        from adapter_bert.training import imprinting
+
         job, features = imprinting.begin(engine, setup, job, features)
     # Only some runs have these.
     frozen = watch = first_phase = None
     if experiment.cache_frozen_layers and not is_over:
+        from adapter_bert.training import frozen_outputs
+
         frozen = frozen_outputs.FrozenLayers(setup, job, features)
     if experiment.training.eval_steps:
+        from adapter_bert.training import early_stopping
+
         watch = early_stopping.Watch(setup, schedule, rows, first_step)
     if model.method.first_phase and not is_over:
+        from adapter_bert.training import two_phases
+
         first_phase = two_phases.FirstPhase(
             engine, setup, job, features, schedule
         )
@@ -512,28 +494,24 @@ def _train(
 def _calibrate(
     setup: Setup, rows: evaluation.Rows, answers: dict[str, Any]
 ) -> Setup:
-    """The setup with the calibration of its adapter.
-
-    A training's adapter gets one if that was asked for, from `answers` to dev
-    rows. Later runs have the calibration from the adapter.
-    """
+    """Gives the setup a calibration by dev `answers`, or its adapter's."""
     experiment, task = setup.experiment, setup.task
     output_dir = experiment.output_dir
     if experiment.calibrate:
         name, measured = _measured_rows(task, rows.kept, rows.splits)
-        found, record = calibration.fit(
+        fitted, record = calibration.fit(
             answers[name]["logits"],
             rows.features[name].labels["label_ids"],
             measured,
             experiment.abstain_at,
         )
-        task = dataclasses.replace(task, calibration=found)
+        task = dataclasses.replace(task, calibration=fitted)
         run_files.write_calibration(output_dir, task.settings, record)
     elif experiment.do_train:
         run_files.forget_calibration(output_dir)
     else:
-        own = os.path.join(output_dir, run_files.ADAPTER)
-        folder = experiment.adapter or own
+        trained_here = os.path.join(output_dir, run_files.ADAPTER)
+        folder = experiment.adapter or trained_here
         settings = adapter_artifact.settings_of(folder)
         task = calibration.calibrated(task, settings, folder)
     return dataclasses.replace(setup, task=task)
@@ -542,12 +520,13 @@ def _calibrate(
 def _score_novelty(
     engine: Engine, setup: Setup, job: Job, train: Features
 ) -> Setup:
-    """The setup with a sketch of the training rows, which its adapter keeps."""
+    from adapter_bert.training import frozen_features
+
     texts = train.unlabelled()
     distinct = novelty.distinct(texts)
     some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
-    found = novelty.fit(frozen_features.compute(engine, setup, job, some))
-    task = dataclasses.replace(setup.task, novelty=found)
+    sketch = novelty.fit(frozen_features.compute(engine, setup, job, some))
+    task = dataclasses.replace(setup.task, novelty=sketch)
     folder = os.path.join(setup.experiment.output_dir, run_files.ADAPTER)
     adapter_artifact.change_settings(folder, task.settings)
     logging.info("answers have a novelty, by %d training texts", len(some))
@@ -562,10 +541,6 @@ def _answer(
     state: State,
     train: Optional[Features],
 ) -> dict[str, float]:
-    """Scores dev splits, predicts test splits, writes both; the results.
-
-    `train` are the training rows, if any.
-    """
     output_dir = setup.experiment.output_dir
     with engine.predictor(job) as predictor:
         if state.best:
@@ -577,12 +552,14 @@ def _answer(
             )
         answers, shown = evaluation.answer(setup, predictor, rows, rows.splits)
         if isinstance(setup.task, NewLabels) and rows.splits.dev:
+            from adapter_bert.training import imprinting
+
             imprinting.measure_forgetting(setup, job, predictor, rows, answers)
     setup = _calibrate(setup, rows, answers)
     if setup.experiment.score_novelty:
         setup = _score_novelty(engine, setup, job, train)
     task = setup.task
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     if rows.splits.dev:
         tables = evaluation.score(setup, rows, answers)
         for suffix, name in rows.splits.dev:
@@ -590,9 +567,9 @@ def _answer(
             for path in task.write_report(output_dir, *about, suffix):
                 logging.info("more of the evaluation is in %s", path)
         step = training_state.step_of(state.best) if state.best else state.step
-        known, told = dev_scores.read(output_dir), step
+        curve, last_step = dev_scores.read(output_dir), step
         step = step or setup.model.sources.step
-        if not known or told not in known.by_step:
+        if not curve or last_step not in curve.by_step:
             run_files.write_curves(output_dir, tables[""][0], step)
         written = {
             part: run_files.write_results(
@@ -600,11 +577,13 @@ def _answer(
             )
             for part, (scores, data) in tables.items()
         }
-        found = written[""]
-        run_files.log_results(found)
+        results = written[""]
+        run_files.log_results(results)
     for suffix, name in rows.splits.dev:
-        if fusion.ATTENTION in shown[name]:
-            model, attention = setup.model, shown[name][fusion.ATTENTION]
+        if shown[name]:
+            from adapter_bert.training import fusion_report
+
+            model, attention = setup.model, shown[name][fusion_report.ATTENTION]
             shares = fusion_report.shares(model.method, model.config, attention)
             paths = fusion_report.write(output_dir, shares, suffix, task.name)
             logging.info("how much of each adapter is used: %s", paths[1])
@@ -613,4 +592,4 @@ def _answer(
             output_dir, rows.kept[name], answers[name], suffix
         ):
             logging.info("predictions written to %s", path)
-    return found
+    return results

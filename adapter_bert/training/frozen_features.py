@@ -1,8 +1,4 @@
-"""Features of texts by frozen layers: means over tokens of BERT's middle layer.
-
-An adapter changes nothing of them. They tell how unlike training rows a text is
-(`tasks/novelty.py`).
-"""
+"""Features of texts by frozen layers: means of a middle layer, for novelty."""
 
 import dataclasses
 
@@ -27,7 +23,7 @@ SMALLEST = 1e-24
 
 
 class MeanHead(Head):
-    """The mean over a text's tokens, of length 1; it has no variables."""
+    """Mean over a text's tokens, of length 1; it has no variables."""
 
     needs_pooler = False
 
@@ -42,12 +38,12 @@ class MeanHead(Head):
 
 
 def build_head(config: BertConfig, create: CreateVariable) -> MeanHead:
-    """The head of `model`."""
+    """Gives the head of `model`."""
     return MeanHead()
 
 
 def lower_half(config: BertConfig) -> BertConfig:
-    """The BERT up to its middle layer."""
+    """Gives the BERT up to its middle layer."""
     layers = (config.num_hidden_layers + 1) // 2
     return dataclasses.replace(config, num_hidden_layers=layers)
 
@@ -60,7 +56,7 @@ def model(config: BertConfig, create: CreateVariable) -> TaskModel:
 def compute(
     engine: Engine, setup: Setup, job: Job, rows: Features
 ) -> np.ndarray:
-    """The features of rows, float32 [N, D], by a run's own BERT."""
+    """Gives the features of rows, float32 [N, D], by a run's own BERT."""
     layers = lower_half(setup.model.config).num_hidden_layers
     with frozen_outputs.predictor(
         engine, setup, job, layers, build_head

@@ -1,8 +1,7 @@
 """A cache of the outputs of frozen layers, below everything trained.
 
-Without dropout, these layers compute the same in every epoch and in every run
-of a sweep. Runs share a file for each set of rows, BERT, number of layers and
-dtype.
+Without dropout, these layers compute the same in every epoch and run. Runs
+share a file for each set of rows, BERT, number of layers and dtype.
 """
 
 import contextlib
@@ -54,13 +53,10 @@ NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 @dataclasses.dataclass(frozen=True)
 class KnownOutputs(Features):
-    """Rows with the outputs of frozen layers.
+    """Holds rows with the outputs of frozen layers.
 
-    Attributes:
-        inner: the rows.
-        outputs: float32, or the bits of bfloat16 as uint16, of all tokens
-            [sum of lengths, D], or of first tokens [sequences, D].
-        first_token: whether of first tokens.
+    `outputs`, float32 or the bits of bfloat16 as uint16, are of all tokens
+    [sum of lengths, D], or of first tokens [sequences, D].
     """
 
     inner: Features
@@ -71,13 +67,11 @@ class KnownOutputs(Features):
     def of(
         cls, inner: Features, outputs: np.ndarray, first_token: bool
     ) -> "KnownOutputs":
-        """Adds outputs to rows; arguments are the attributes."""
-        own = inner.tokens, inner.segments, inner.starts, inner.labels
-        return cls(*own, inner, outputs, first_token)
+        columns = inner.tokens, inner.segments, inner.starts, inner.labels
+        return cls(*columns, inner, outputs, first_token)
 
     @property
     def token_labels(self) -> Optional[np.ndarray]:
-        """As of the rows."""
         return self.inner.token_labels
 
     @property
@@ -95,11 +89,10 @@ class KnownOutputs(Features):
         return self.inner.sequences(rows)
 
     def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
-        """`frozen_outputs`, and what the rows add."""
         width = 1 if self.first_token else length
         shape = *self.row_shape, width, self.outputs.shape[1]
-        own = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
-        return {**self.inner.added(length), **own}
+        outputs = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
+        return {**self.inner.added(length), **outputs}
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
@@ -108,20 +101,18 @@ class KnownOutputs(Features):
         self.inner.finish(batch, rows, step)
         sequences = self.sequences(rows)
         if self.first_token:
-            found = self.outputs[sequences][..., np.newaxis, :]
+            outputs = self.outputs[sequences][..., np.newaxis, :]
         else:
             mask = batch["input_mask"].astype(bool)
             places = np.arange(mask.shape[-1])
             sources = (self.starts[sequences][..., np.newaxis] + places)[mask]
             shape = *mask.shape, self.outputs.shape[1]
-            found = np.zeros(shape, self.outputs.dtype)
-            found[mask] = self.outputs[sources]
-        batch[FROZEN_OUTPUTS] = found
+            outputs = np.zeros(shape, self.outputs.dtype)
+            outputs[mask] = self.outputs[sources]
+        batch[FROZEN_OUTPUTS] = outputs
 
 
 class _Outputs(Head):
-    """Returns the last layer's output, of all tokens or of the first."""
-
     needs_pooler = False
 
     def __init__(self, first_token: bool):
@@ -164,7 +155,6 @@ def check(setup: Setup) -> None:
 
 
 def _folder(experiment: Experiment) -> str:
-    """The folder of the files, by default next to the training file."""
     if experiment.frozen_layers_dir:
         return experiment.frozen_layers_dir
     named = experiment.task.train_file
@@ -173,17 +163,9 @@ def _folder(experiment: Experiment) -> str:
 
 
 class FrozenLayers:
-    """The outputs of one run's frozen layers, in a file or to be computed.
-
-    Attributes:
-        path: of the file.
-    """
+    """Holds the outputs of frozen layers, in a file or to be computed."""
 
     def __init__(self, setup: Setup, job: Job, features: Features):
-        """Finds the file, or checks that there is room for it.
-
-        Takes a setup that `check` accepted, and the training's job and rows.
-        """
         self._setup, self._job, self._features = setup, job, features
         config = setup.model.config
         layers = config.num_hidden_layers
@@ -214,7 +196,7 @@ class FrozenLayers:
             self._check_space()
 
     def read(self, engine: Engine) -> KnownOutputs:
-        """The rows with their outputs, computed by `engine` if need be."""
+        """Gives the rows their outputs, computed by `engine` if need be."""
         with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
             if os.path.exists(self.path):
                 logging.info("frozen layers are taken from %s", self.path)
@@ -227,11 +209,10 @@ class FrozenLayers:
         return KnownOutputs.of(self._features, self._open(), self._first_token)
 
     def _rows(self) -> Features:
-        own = self._features
-        return Features(own.tokens, own.segments, own.starts, {})
+        features = self._features
+        return Features(features.tokens, features.segments, features.starts, {})
 
     def _key(self) -> str:
-        """The hash of everything that decides the outputs."""
         hardware = self._setup.experiment.hardware
         device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         about = {
@@ -251,28 +232,26 @@ class FrozenLayers:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _check_space(self) -> None:
-        """Refuses more bytes than the flag, or the disk, allows."""
         rows, size = self._shape
         needed = rows * size * self._dtype.itemsize
         try:
-            found = sum(_sizes(self._folder, (".npy", UNFINISHED)))
+            written = sum(_sizes(self._folder, (".npy", UNFINISHED)))
         except OSError as error:
             raise UserError(
                 f"cannot read {self._folder}: {error.strerror}"
             ) from error
         allowed = self._setup.experiment.frozen_layers_gb
-        if found + needed > allowed * GB:
+        if written + needed > allowed * GB:
             raise UserError(
                 f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
-                f"{self._folder}, where {found / GB:.3g} GB are kept already, "
-                f"but --frozen_layers_gb allows {allowed:g}; delete files "
-                "there, or allow more"
+                f"{self._folder}, where {written / GB:.3g} GB are kept "
+                f"already, but --frozen_layers_gb allows {allowed:g}; delete "
+                "files there, or allow more"
             )
         files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:
-        """A mapped array to be filled, renamed to the file at the end."""
         # A name of its own, also on a disk without locks.
         written = f"{self.path}.{uuid.uuid4().hex}{UNFINISHED}"
         try:
@@ -291,7 +270,6 @@ class FrozenLayers:
                 os.unlink(written)
 
     def _open(self) -> np.ndarray:
-        """The file, mapped; raises `UserError` if it is damaged."""
         try:
             # Opens neither a pickle nor an archive of several arrays.
             array = np.lib.format.open_memmap(self.path, "r")
@@ -309,7 +287,6 @@ class FrozenLayers:
         return array
 
     def _compute(self, engine: Engine, outputs: np.ndarray) -> None:
-        """Fills in the outputs of all sequences of tokens."""
         setup, first_token, rows = self._setup, self._first_token, self._rows()
         size = setup.experiment.predict_batch_size
         use_tpu = setup.experiment.hardware.use_tpu
@@ -322,10 +299,10 @@ class FrozenLayers:
             lambda config, create: _Outputs(first_token),
         ) as computing:
             for chosen in sorted_batches(rows, 1, most):
-                found = computing.predict(
+                predicted = computing.predict(
                     rows.take(chosen), size, "frozen layers"
                 )
-                for row, value in zip(chosen, found["outputs"]):
+                for row, value in zip(chosen, predicted["outputs"]):
                     place = slice(row, row + 1)
                     if not first_token:
                         place = slice(*rows.starts[row : row + 2])
@@ -341,13 +318,7 @@ class FrozenLayers:
 def predictor(
     engine: Engine, setup: Setup, job: Job, layers: int, build_head: BuildHead
 ) -> Iterator[RowPredictor]:
-    """What computes a head on the lowest layers of a run's BERT.
-
-    Args:
-        engine, setup, job: of the run.
-        layers: how many.
-        build_head: of a head without variables.
-    """
+    """Computes a head without variables on a BERT's lowest layers."""
     config = dataclasses.replace(setup.model.config, num_hidden_layers=layers)
 
     def build_model(create):
@@ -367,12 +338,12 @@ def predictor(
             output_dir=folder,
             observes=False,
         )
-        with engine.predictor(lower) as found:
-            yield found
+        with engine.predictor(lower) as computing:
+            yield computing
 
 
 def _reserve(path: str) -> None:
-    """Reserves the room of a file that is to be mapped; may raise `OSError`.
+    """Reserves a mapped file's room; may raise `OSError`.
 
     On a full disk, a write into a mapped file would end the process.
     """
@@ -385,7 +356,6 @@ def _reserve(path: str) -> None:
 
 
 def _sizes(folder: str, ends: tuple[str, ...]) -> Iterator[int]:
-    """Bytes of the files in a folder whose names end so."""
     for entry in os.scandir(folder):
         # Another process may have renamed it by now.
         with contextlib.suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The attention of a fusion to its adapters, as numbers and as a heatmap."""
+"""Attention of a fusion to its adapters, as numbers and as a heatmap."""
 
 import io
 import logging
@@ -18,11 +18,10 @@ FILE = f"{ATTENTION}.json"
 def shares(
     method: Fusion, config: BertConfig, attention: np.ndarray
 ) -> dict[str, Any]:
-    """The mean attention over the rows of a split.
+    """Computes the mean attention over the rows of a split.
 
     Takes float32 [rows, places, adapters], means over each row's tokens. Gives
-    `adapters`, names; `places`, [layer, site]; `weights`, with a row for each
-    place and a column for each adapter.
+    `adapters`, names; `places`, [layer, site]; `weights`, [places, adapters].
     """
     return {
         "adapters": [part.name for part in method.parts],
@@ -34,11 +33,7 @@ def shares(
 def write(
     output_dir: str, shown: Mapping[str, Any], suffix: str, title: str
 ) -> list[str]:
-    """Writes the result of `shares` as `.json`, `.tsv` and `.png`; the paths.
-
-    The files are called `fusion_attention`, with the split's suffix if it has
-    one; `title` is the heatmap's.
-    """
+    """Writes `fusion_attention<suffix>` as JSON, TSV and PNG; gives paths."""
     name = f"{ATTENTION}_{suffix}" if suffix else ATTENTION
     paths = [
         os.path.join(output_dir, f"{name}.{end}")
@@ -55,10 +50,7 @@ def write(
 
 
 def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
-    """A PNG like Figure 5 of Pfeiffer et al. 2021.
-
-    `panels` are results of `shares` by their titles.
-    """
+    """Draws `shares` by title as a PNG, as Pfeiffer et al. 2021 in Figure 5."""
     # Loads slowly, and logs.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     from matplotlib.figure import Figure
@@ -90,7 +82,6 @@ def _draw(
     places: Sequence[Sequence[Any]],
     weights: Sequence[Sequence[float]],
 ) -> None:
-    """One heatmap, the uppermost layer on top."""
     axes.imshow(
         weights, vmin=0, vmax=1, cmap="Blues", origin="lower", aspect="auto"
     )

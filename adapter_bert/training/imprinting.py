@@ -1,7 +1,4 @@
-"""The start of an adapter that learns new labels, and what it forgets.
-
-`tasks/new_labels.py` has the mathematics.
-"""
+"""Starts an adapter that learns new labels, and measures what it forgets."""
 
 import dataclasses
 import os
@@ -42,11 +39,7 @@ def check(model: Model) -> None:
 def begin(
     engine: Engine, setup: Setup, job: Job, features: Features
 ) -> tuple[Job, Features]:
-    """The job with first values of the head's new rows, and its features.
-
-    With distillation the features have the old adapter's logits. `features` are
-    of the training rows. A run that goes on computes the same again.
-    """
+    """Gives the job the head's new rows; with distillation old logits too."""
     task, model = setup.task, setup.model
     old = len(task.old_labels)
     logging.info(
@@ -77,7 +70,7 @@ def begin(
         )
     check_finite(outputs, "train")
     logits = outputs["logits"]
-    found = new_labels.imprint(
+    imprinted = new_labels.imprint(
         outputs[FEATURES],
         features.labels["label_ids"],
         logits,
@@ -87,7 +80,7 @@ def begin(
     begun = {
         # A head of another program may have no bias.
         name: np.concatenate([values[name][:old], rows])
-        for name, rows in zip((WEIGHTS, BIAS), found)
+        for name, rows in zip((WEIGHTS, BIAS), imprinted)
         if name in values
     }
     job = dataclasses.replace(
@@ -112,27 +105,22 @@ def measure_forgetting(
 ) -> None:
     """Writes and logs accuracies of old and new labels, before and after.
 
-    Args:
-        setup: of the training.
-        job: with the values that the training began with, which the predictor
-            gets.
-        predictor: of the job's model.
-        rows: of the dev set.
-        answers: of the training's result, by split.
+    The predictor gets the values that the training of `job` began with.
+    `answers` are the training's result, by split.
     """
     ((_, name),) = rows.splits.dev
     predictor.load(_first_values(job))
     dev = evaluation.Splits(rows.splits.dev, ())
     begun, _ = evaluation.answer(setup, predictor, rows, dev)
-    found = new_labels.forgetting(
+    measured = new_labels.forgetting(
         rows.features[name].labels["label_ids"],
         begun[name]["logits"],
         answers[name]["logits"],
         len(setup.task.old_labels),
     )
     path = os.path.join(setup.experiment.output_dir, FORGETTING_FILE)
-    files.write_json(path, found)
-    of_old, of_new = found["old_labels"], found["new_labels"]
+    files.write_json(path, measured)
+    of_old, of_new = measured["old_labels"], measured["new_labels"]
     if of_old["rows"]:
         logging.info(
             "accuracy on %d dev rows of old labels: %.4f before, %.4f after "
@@ -156,5 +144,4 @@ def measure_forgetting(
 
 
 def _first_values(job: Job) -> dict[str, np.ndarray]:
-    """The values that a training begins with, by name."""
     return {p.name: job.initial_values[p.name]() for p in job.table.trained}

@@ -17,7 +17,7 @@ from adapter_bert.training.training_step import Job
 
 
 def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
-    """The learning rates of the setup's training over these rows."""
+    """Gives the learning rates of the setup's training over these rows."""
     training = setup.experiment.training
     steps = training.num_train_steps or setup.task.count_train_steps(
         features, training.batch_size, training.epochs
@@ -42,13 +42,12 @@ def run_steps(
     schedule: Schedule,
     first_step: int,
     pause: Pause = NO_PAUSE,
-    known: Optional[input_pipeline.Features] = None,
+    train: Optional[input_pipeline.Features] = None,
 ) -> tuple[str, int]:
-    """Trains a job from `first_step` to the schedule's end, or where it ends.
+    """Trains a job from `first_step`; gives the last checkpoint and its step.
 
-    `features` are the training rows', `known` the same with the outputs of
-    frozen layers, if these are not computed anew. Gives the last checkpoint
-    and its step.
+    `features` are the training rows', `train` the same with the outputs of
+    frozen layers, if these are not computed anew.
     """
     training, steps = setup.experiment.training, schedule.num_train_steps
     logging.info(
@@ -76,7 +75,7 @@ def run_steps(
         )
     ) as progress:
         course = Course(
-            features if known is None else known,
+            features if train is None else train,
             plan,
             schedule,
             first_step,

@@ -1,8 +1,4 @@
-"""Several workers: the environment variable TF_CONFIG, and the chief.
-
-Services that start programs set TF_CONFIG for a single machine too, which is no
-cluster.
-"""
+"""Several workers: the environment variable TF_CONFIG, and the chief."""
 
 import contextlib
 import hashlib
@@ -32,11 +28,10 @@ LOST_WORKER = (
 
 
 def read() -> tuple[dict[str, Any], str, int]:
-    """The cluster of TF_CONFIG, and the task of this process.
+    """Reads the cluster of TF_CONFIG, and the task of this process.
 
-    Returns:
-        Addresses by the kind of task, `chief` or `worker`; this process's kind
-        and index. Without a cluster `{}`, "" and 0.
+    Gives addresses by the kind of task, `chief` or `worker`; this process's
+    kind and index. Without a cluster `{}`, "" and 0.
     """
     try:
         config = json.loads(os.environ.get(VARIABLE) or "{}")
@@ -74,7 +69,7 @@ def read() -> tuple[dict[str, Any], str, int]:
 
 
 def is_cluster() -> bool:
-    """Whether TF_CONFIG names several processes; raises as `read`."""
+    """Tells whether TF_CONFIG names several processes."""
     return VARIABLE in os.environ and _count(read()[0]) > 1
 
 
@@ -94,7 +89,7 @@ def unseen() -> Iterator[None]:
 
 
 def strategy() -> tf.distribute.Strategy:
-    """The strategy for all workers; waits for them."""
+    """Gives the strategy for all workers; waits for them."""
     cluster, kind, index = read()
     # TensorFlow would take no GPU unless told, and expects as many of all
     # workers.
@@ -116,38 +111,32 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def role(found: tf.distribute.Strategy) -> tuple[int, bool]:
+def role(strategy: tf.distribute.Strategy) -> tuple[int, bool]:
     """Processes that take part, and whether this one writes the files."""
-    if not isinstance(found, tf.distribute.MultiWorkerMirroredStrategy):
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return 1, True
-    resolver = found.cluster_resolver
+    resolver = strategy.cluster_resolver
     cluster = resolver.cluster_spec().as_dict()
     is_first = "chief" not in cluster and resolver.task_id == 0
     return _count(cluster), resolver.task_type == "chief" or is_first
 
 
 def check_agreement(
-    found: tf.distribute.Strategy, first_step: int, training: str
+    strategy: tf.distribute.Strategy, first_step: int, training: str
 ) -> None:
-    """Compares where the workers begin, and what they are to train.
-
-    Args:
-        found: the strategy of all workers.
-        first_step: steps done before.
-        training: what decides the training's result, as text.
-    """
+    """Compares where workers begin, and the text of what they are to train."""
     digest = hashlib.sha256(training.encode()).digest()
     mine = [[first_step, int.from_bytes(digest[:7], "big")]]
 
     @tf.function(autograph=False)
     def gather() -> tf.Tensor:
-        return found.run(
+        return strategy.run(
             lambda: tf.distribute.get_replica_context().all_gather(
                 tf.constant(mine, tf.int64), axis=0
             )
         )
 
-    pairs = found.experimental_local_results(gather())[0].numpy()
+    pairs = strategy.experimental_local_results(gather())[0].numpy()
     steps, digests = (sorted(set(values)) for values in pairs.T.tolist())
     if len(steps) == len(digests) == 1:
         return

@@ -1,8 +1,7 @@
 """Predictions of rows by models that were trained on the other rows.
 
-The rows are divided into folds. A model is trained for each fold, on all other
-folds, and predicts the fold. Layers below everything trained are computed once
-for all models.
+A model is trained for each fold, on all other folds, and predicts the fold.
+Layers below everything trained are computed once for all models.
 """
 
 import dataclasses
@@ -26,22 +25,16 @@ from adapter_bert.training.setup import complete, lowest_layer, open_model
 
 @dataclasses.dataclass(frozen=True)
 class Chosen(Features):
-    """Some rows of others, with the outputs of frozen layers if these have any.
-
-    Attributes:
-        inner: all rows.
-        rows: int64 [B], those that are chosen.
-    """
+    """Holds some `rows`, int64 [B], of `inner`, also their frozen outputs."""
 
     inner: Features
     rows: np.ndarray
 
     @classmethod
     def of(cls, inner: Features, rows: np.ndarray) -> "Chosen":
-        """Chooses rows, with their labels."""
         labels = {name: x[rows] for name, x in inner.labels.items()}
-        own = inner.tokens, inner.segments, inner.starts
-        return cls(*own, labels, inner, rows)
+        columns = inner.tokens, inner.segments, inner.starts
+        return cls(*columns, labels, inner, rows)
 
     def unlabelled(self) -> "Chosen":
         return dataclasses.replace(self, labels={})
@@ -57,33 +50,20 @@ class Chosen(Features):
         return self.inner.sequences(self.rows[rows])
 
     def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
-        """As of all rows."""
         return self.inner.added(length)
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
     ) -> None:
-        """As of all rows."""
         self.inner.finish(batch, self.rows[rows], step)
 
 
 class Trainings:
-    """Trainings of one task on parts of its rows, which answer other parts.
-
-    Layers below everything trained are computed once, at the beginning.
-    """
+    """Trains a task on parts of its rows, and answers other parts."""
 
     def __init__(
         self, experiment: Experiment, task: Task, rows: Rows, folder: str
     ):
-        """Opens the BERT, and computes the frozen layers of all rows.
-
-        Args:
-            experiment: how each model is trained; its folder is not used.
-            task: with its labels.
-            rows: with labels.
-            folder: for the frozen layers, unless the experiment has one.
-        """
         experiment = dataclasses.replace(
             experiment,
             task=task,
@@ -129,26 +109,20 @@ class Trainings:
             ).read(self._engine)
 
     def predict(
-        self, trained: np.ndarray, asked: np.ndarray, name: str
+        self, trained: np.ndarray, fold_rows: np.ndarray, name: str
     ) -> dict[str, np.ndarray]:
-        """The head's outputs for some rows, after a training on others.
+        """Gives the head's outputs for some rows, after a training on others.
 
-        Args:
-            trained: int64 [M], rows to train on.
-            asked: int64 [N], rows to answer.
-            name: of these, for the progress.
-
-        Returns:
-            The outputs by name, [N, ...].
+        Takes rows as int64 [M] and [N]. Gives the outputs by name, [N, ...].
         """
         with files.temporary_folder() as folder:
             job = dataclasses.replace(self._job, output_dir=folder)
-            known = Chosen.of(self._known, trained)
-            schedule = loop.make_schedule(self._setup, known)
-            loop.run_steps(self._engine, self._setup, job, known, schedule, 0)
+            chosen = Chosen.of(self._known, trained)
+            schedule = loop.make_schedule(self._setup, chosen)
+            loop.run_steps(self._engine, self._setup, job, chosen, schedule, 0)
             with self._engine.predictor(job) as predictor:
                 outputs = predictor.predict(
-                    Chosen.of(self._known, asked),
+                    Chosen.of(self._known, fold_rows),
                     self._setup.experiment.eval_batch_size,
                     name,
                 )
@@ -159,26 +133,22 @@ class Trainings:
 def predict(
     experiment: Experiment, task: Task, rows: Rows, fold: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """The outputs of a task's head for rows that its training has not seen.
+    """Gives the head's outputs for rows that its training has not seen.
 
-    `fold`, int64 [N], is the fold of each row, from 0. For the other arguments
-    see `Trainings`.
-
-    Returns:
-        The head's outputs by name, [N, ...].
+    `fold`, int64 [N], is the fold of each row, from 0. Gives [N, ...] by name.
     """
     with files.temporary_folder() as folder:
         trainings = Trainings(experiment, task, rows, folder)
-        found: dict[str, np.ndarray] = {}
+        gathered: dict[str, np.ndarray] = {}
         folds = int(fold.max()) + 1
         for number in range(folds):
             logging.info("fold %d of %d", number + 1, folds)
-            asked = np.flatnonzero(fold == number)
+            fold_rows = np.flatnonzero(fold == number)
             outputs = trainings.predict(
-                np.flatnonzero(fold != number), asked, f"fold {number + 1}"
+                np.flatnonzero(fold != number), fold_rows, f"fold {number + 1}"
             )
             for name, values in outputs.items():
                 shape = len(rows), *values.shape[1:]
-                found.setdefault(name, np.empty(shape, values.dtype))
-                found[name][asked] = values
-    return found
+                gathered.setdefault(name, np.empty(shape, values.dtype))
+                gathered[name][fold_rows] = values
+    return gathered

@@ -1,7 +1,4 @@
-"""Prediction: which rows a device gets at once, and outputs in row order.
-
-A subclass of `RowPredictor` computes the batches on its devices.
-"""
+"""Prediction: which rows a device gets at once, and outputs in row order."""
 
 import abc
 import contextlib
@@ -41,29 +38,21 @@ def check_finite(outputs: Outputs, what: str) -> None:
 class RowPredictor(contextlib.AbstractContextManager):
     """Predicts any number of splits with a model that is built once.
 
-    The first use builds it, from the newest checkpoint in the job's folder,
-    else from the job's initial values. `close`, or the end of a `with`, frees
-    it.
+    The model has the values of the newest checkpoint in the job's folder, else
+    the job's initial values. `close`, or the end of a `with`, frees it.
     """
 
     def __init__(self, job: Job, shards: int):
-        """Takes the job, and how many devices compute a batch each."""
         self._job = job
         self._shards = shards
 
     def predict(
         self, features: Features, batch_size: int, what: str
     ) -> Outputs:
-        """Predicts every row.
+        """Gives the head's outputs for every row by name, [rows, ...].
 
-        Args:
-            features: of the split, at least one row; labels are not read.
-            batch_size: rows at once, over all devices; more of short rows
-                (`Job.predict_tokens`).
-            what: name of the work, for the progress bar.
-
-        Returns:
-            The head's outputs by name, [rows, ...], in row order.
+        `batch_size` counts rows over all devices; short rows are more at once
+        (`Job.predict_tokens`). The progress bar has the name `what`.
         """
         features = features.unlabelled()
         size = -(-batch_size // self._shards)
@@ -88,8 +77,8 @@ class RowPredictor(contextlib.AbstractContextManager):
             ),
             features,
         )
-        for found in groups:
-            for name, value in found.items():
+        for group in groups:
+            for name, value in group.items():
                 outputs.setdefault(name, []).append(value)
             rows = len(value)
             progress.update(min(rows, len(features) - done))
@@ -107,11 +96,7 @@ class RowPredictor(contextlib.AbstractContextManager):
     def _run(
         self, read: Callable[[], Iterator[list[Batch]]], features: Features
     ) -> Iterator[Outputs]:
-        """Computes groups of one batch for each device, which `read` gives.
-
-        Yields:
-            The outputs of all rows of a group, the first device's first.
-        """
+        """Yields outputs of groups of one batch for each device, in order."""
 
     @abc.abstractmethod
     def load(self, values: dict[str, np.ndarray]) -> None:

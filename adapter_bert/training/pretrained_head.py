@@ -1,7 +1,4 @@
-"""The head that a fine-tuned or merged BERT brings, compared with the task's.
-
-A config of Hugging Face may name the head's kind and labels.
-"""
+"""Compares the head that a fine-tuned or merged BERT brings with the task's."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,14 +27,12 @@ LABELS = {CLASSIFICATION: "labels", MULTI_LABEL: "labels", TAGGING: "tags"}
 
 
 def _about(task: Task) -> tuple[Mapping[str, Any], str, Sequence[str]]:
-    """A task's description, and its head's kind and labels."""
     described = {"name": task.name, **task.describe()}
     kind = kind_of(described)
     return described, kind, described.get(LABELS.get(kind, ""), ())
 
 
 def _compared(opened: Pretrained, task: Task) -> list[str]:
-    """Kind and labels of a BERT's own head and of a task's, for messages."""
     _, *ours = _about(task)
     return [
         f"of {kind or 'labels'} ({', '.join(map(repr, labels))[:200]})"
@@ -46,7 +41,7 @@ def _compared(opened: Pretrained, task: Task) -> list[str]:
 
 
 def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
-    """The task with the labels of a BERT's own head, if no file has labels."""
+    """Gives a task the labels of a BERT's own head, if no file has labels."""
     described, kind, labels = _about(task)
     is_one = "" in task.members
     if labels or kind not in LABELS or not opened.labels or not is_one:
@@ -54,41 +49,31 @@ def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
     try:
         task.check_files(data_dir, ["train"])
     except UserError:
-        found = {**described, LABELS[kind]: list(opened.labels)}
-        return task.restore(found, opened.path)
+        settings = {**described, LABELS[kind]: list(opened.labels)}
+        return task.restore(settings, opened.path)
     return task
 
 
 def fit(opened: Pretrained, task: Task) -> Weights:
-    """The BERT with its own head in the order of the task's labels.
-
-    A head of other labels, or of another kind, is left out.
-    """
+    """Puts a BERT's head in the order of the labels, or leaves it out."""
     _, kind, labels = _about(task)
     if kind_of_head(opened.head) in ("", kind):
-        found = with_labels(opened.weights, opened.labels, labels)
+        fitted = with_labels(opened.weights, opened.labels, labels)
     else:
-        found = without_head(opened.weights)
-    if len(found.shapes) < len(opened.weights.shapes):
+        fitted = without_head(opened.weights)
+    if len(fitted.shapes) < len(opened.weights.shapes):
         logging.info(
             "%s: its own head is left out, since it is %s and the task's %s",
             opened.path,
             *_compared(opened, task),
         )
-    return found
+    return fitted
 
 
 def check(
     opened: Pretrained, base: Weights, table: ParameterTable, task: Task
 ) -> None:
-    """Refuses a task whose head `fit` has left out.
-
-    Args:
-        opened: the BERT.
-        base: the result of `fit`.
-        table: the variables that the task needs.
-        task: to be evaluated or predicted.
-    """
+    """Refuses a task that needs the head which `fit` has left out of `base`."""
     left_out = set(opened.weights.shapes) - set(base.shapes)
     if not left_out & {p.name for p in table.trained}:
         return

@@ -21,11 +21,9 @@ _process: Optional[int] = None
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """A context at whose end options are as before.
+    """Restores options of Grappler, TensorFloat-32, determinism and the log.
 
-    These are Grappler's options, TensorFloat-32, deterministic operations and
-    the level of TensorFlow's log. Of several threads the last one that leaves
-    restores them.
+    Of several threads the last one that leaves does so.
     """
     global _users, _before, _process
     if _process not in (None, os.getpid()):

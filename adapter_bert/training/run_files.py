@@ -1,4 +1,4 @@
-"""The files that a run writes at its end: artifact, scores, cost."""
+"""Files that a run writes at its end: artifact, scores, cost."""
 
 import os
 import resource
@@ -12,8 +12,7 @@ from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, run_record
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import TuningMethod, Values
-from adapter_bert.methods.composition import below
+from adapter_bert.methods.base import TuningMethod, Values, below
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model
@@ -36,7 +35,7 @@ def write_artifact(
     """Writes the trained values as adapter artifacts, and their size.
 
     Each of `Task.members` has one, and a `run.json` as a run of that task alone
-    would write it. `record` is the run's, `checkpoint` the one to keep.
+    would write it.
     """
     model = setup.model
     weights = google.open_tensorflow(checkpoint)
@@ -69,7 +68,7 @@ def write_artifact(
     described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in setup.task.members.items():
         name = os.path.basename(member)
-        own_method, own = method.of_task(
+        own_method, task_values = method.of_task(
             model.config, name, setup.task.values_of(member, values)
         )
         if member:
@@ -83,7 +82,7 @@ def write_artifact(
                 "parameters": {
                     "total": table.total_count,
                     "trained": table.trained_count,
-                    "kept": adapter_artifact.count(own),
+                    "kept": adapter_artifact.count(task_values),
                 },
             }
         config = {
@@ -97,7 +96,7 @@ def write_artifact(
         if model.parts.hashes:
             config["carries_parts"] = setup.experiment.carry_parts
         folder = os.path.join(job.output_dir, member, ADAPTER)
-        adapter_artifact.write(folder, config, own)
+        adapter_artifact.write(folder, config, task_values)
         logging.info("the trained adapter is in %s", folder)
     for member, content in records.items():
         run_record.write(
@@ -111,10 +110,7 @@ def write_artifact(
 def write_calibration(
     output_dir: str, settings: dict[str, Any], record: dict[str, Any]
 ) -> None:
-    """Writes `calibration.json`, and a task's settings into the artifact.
-
-    `settings` are `Task.settings`, `record` is of `calibration.fit`.
-    """
+    """Writes `calibration.json`, and `settings` into the artifact."""
     path = os.path.join(output_dir, CALIBRATION_FILE)
     files.write_json(path, record)
     folder = os.path.join(output_dir, ADAPTER)
@@ -173,25 +169,23 @@ def forget_calibration(output_dir: str) -> None:
 
 
 def _finish(setup: Setup, values: Values) -> tuple[TuningMethod, Values]:
-    """What an adapter keeps, as of `TuningMethod.finish`; of sides, of each."""
     method, config = setup.model.method, setup.model.config
     if not setup.table.sides:
         return method.finish(config, values)
     kept: Values = {}
     for side in setup.table.sides:
         scope = scoped(side, "")
-        finished, own = method.finish(config, below(scope, values))
-        kept.update((f"{scope}{name}", value) for name, value in own.items())
+        finished, finished_values = method.finish(config, below(scope, values))
+        kept.update(
+            (f"{scope}{name}", value) for name, value in finished_values.items()
+        )
     return finished, kept
 
 
 def write_results(
     output_dir: str, scores: dict[str, float], step: int, data: dict[str, str]
 ) -> dict[str, float]:
-    """Writes `eval_results.txt` and `.json`.
-
-    The `.json` also has the fingerprints of the data, by split.
-    """
+    """Writes `eval_results.txt` and, with the data's fingerprints, `.json`."""
     results: dict[str, float] = {
         f"eval_{name}": value for name, value in scores.items()
     }

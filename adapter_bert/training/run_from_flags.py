@@ -27,16 +27,16 @@ FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
 
 def split_file(use: str) -> str:
-    """The setting of one of `FILE_FLAGS`."""
+    """Gives the setting of one of `FILE_FLAGS`."""
     return Topic.DATA.setting("", f"{use}, in place of --data_dir's.")
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
-    """The files of splits that the flags name, found with these endings."""
-    given = [FLAGS[name].value if name in FLAGS else "" for name in FILE_FLAGS]
-    named = SplitFiles(*given)
+    """Gives the files that flags name, found with these endings."""
+    names = [FLAGS[name].value if name in FLAGS else "" for name in FILE_FLAGS]
+    named = SplitFiles(*names)
     if FLAGS.data_dir and named.named:
-        flag = next(name for name, path in zip(FILE_FLAGS, given) if path)
+        flag = next(name for name, path in zip(FILE_FLAGS, names) if path)
         raise UserError(
             f"--{flag} and --data_dir exclude each other; name either the "
             "files or the folder that holds them"
@@ -46,7 +46,7 @@ def named_files(endings: Collection[str]) -> SplitFiles:
 
 
 def tuning_method() -> dict[str, Any]:
-    """The fields of `Experiment` about the method."""
+    """Gives the fields of `Experiment` about the method."""
     named = vars(read(Tuning)).copy()
     text = named.pop("tuning_method")
     named = {key: value for key, value in named.items() if value is not None}
@@ -69,7 +69,6 @@ def tuning_method() -> dict[str, Any]:
 
 
 def _training(task: Task) -> Training:
-    """How the flags train a task, with the scorings that they imply."""
     training = read(Training)
     every, keep_best = training.eval_steps, training.keep_best
     if training.early_stopping and not keep_best:
@@ -94,13 +93,10 @@ def _training(task: Task) -> Training:
 
 
 def experiment_from_flags(
-    task: Task, data_dir: str, eval_batch_size: int, **own: Any
+    task: Task, data_dir: str, eval_batch_size: int, **settings: Any
 ) -> Experiment:
-    """The experiment that the flags describe.
-
-    `own` are further fields that a program declares for itself.
-    """
-    found = read(
+    """Reads the experiment of the flags and a program's `settings`."""
+    values = read(
         Experiment,
         task=task,
         **tuning_method(),
@@ -109,56 +105,54 @@ def experiment_from_flags(
         max_seq_length=max_seq_length(),
         exchange_part=composition_parts.exchanged(FLAGS.exchange_part),
         training=_training(task),
-        **own,
+        **settings,
     )
     sizes = {
-        "train_batch_size": found.training.batch_size,
+        "train_batch_size": values.training.batch_size,
         "eval_batch_size": eval_batch_size,
-        "predict_batch_size": found.predict_batch_size,
+        "predict_batch_size": values.predict_batch_size,
     }
-    cores = found.hardware.num_tpu_cores
+    cores = values.hardware.num_tpu_cores
     for name, size in sizes.items():
-        if found.hardware.use_tpu and size % cores:
+        if values.hardware.use_tpu and size % cores:
             raise UserError(
                 f"--{name} {size} is not a multiple of --num_tpu_cores {cores}"
             )
-    is_compiled = found.hardware.use_tpu or found.use_xla
-    if found.recompute == LAYERS and not is_compiled:
+    is_compiled = values.hardware.use_tpu or values.use_xla
+    if values.recompute == LAYERS and not is_compiled:
         raise UserError(
             f"--recompute={LAYERS} works under XLA alone; pass --use_xla=true "
             "or --use_tpu=true, or leave --recompute out"
         )
-    if found.init_adapter and found.adapter:
+    if values.init_adapter and values.adapter:
         raise UserError(
             "--adapter and --init_adapter exclude each other; --adapter goes "
             "on with a task, --init_adapter begins another one"
         )
-    if found.init_adapter and not (found.do_train or found.describe):
+    if values.init_adapter and not (values.do_train or values.describe):
         raise UserError(
             "--init_adapter is where a training begins: pass --do_train=true, "
             "or leave it out"
         )
-    if not found.describe and not found.output_dir:
+    if not values.describe and not values.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
-    if found.library and not files.is_folder(found.library):
+    if values.library and not files.is_folder(values.library):
         raise UserError(
-            f"--library is {found.library}, where there is no folder of "
+            f"--library is {values.library}, where there is no folder of "
             "adapters"
         )
-    return found
+    return values
 
 
 def run_or_describe(
-    task: Task, eval_batch_size: int, **own: Any
+    task: Task, eval_batch_size: int, **own_settings: Any
 ) -> dict[str, float]:
-    """Runs the flags' experiment with a task, or with `--describe` prints it.
-
-    Returns the results, as of `experiment.run`. `own` is as of
-    `experiment_from_flags`.
-    """
+    """Runs the flags' experiment, or with `--describe` prints it."""
     has_folder = "data_dir" in FLAGS
     data_dir = FLAGS.data_dir if has_folder else ""
-    settings = experiment_from_flags(task, data_dir, eval_batch_size, **own)
+    settings = experiment_from_flags(
+        task, data_dir, eval_batch_size, **own_settings
+    )
     if settings.describe:
         print(describe_parameters(settings))
         return {}
@@ -172,7 +166,7 @@ def run_or_describe(
 
 
 def adapter_description() -> Optional[dict[str, Any]]:
-    """The description of `--adapter`, or None without one."""
+    """Gives the description of `--adapter`, or None without one."""
     return (
         adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
     )
@@ -182,10 +176,10 @@ def max_seq_length() -> int:
     """Longest input in tokens: the user's, the adapter's or the default."""
     length, source = FLAGS.max_seq_length, "--max_seq_length"
     description = adapter_description() or {}
-    known = description.get("training", {}).get("max_seq_length")
+    recorded = description.get("training", {}).get("max_seq_length")
     # Adapters of other programs have none.
-    if known is not None and not is_given("max_seq_length"):
-        length = known
+    if recorded is not None and not is_given("max_seq_length"):
+        length = recorded
         source = f"--adapter={FLAGS.adapter}: training.max_seq_length"
     if length < 3:
         raise UserError(f"{source} is {length}, expected at least 3")

@@ -1,4 +1,4 @@
-"""The steps that a training saves by beginning with a trained adapter."""
+"""Steps that a training saves by beginning with a trained adapter."""
 
 import dataclasses
 import os
@@ -16,12 +16,9 @@ SCORINGS = 10
 
 @dataclasses.dataclass(frozen=True)
 class SavedSteps:
-    """Dev scores of two trainings that differ in their beginning alone.
+    """Holds dev scores by step of two trainings that differ in their beginning.
 
-    Attributes:
-        metric: the task's main score; the higher, the better.
-        from_nothing: by step, of fresh values.
-        from_adapter: by step, of the adapter's.
+    A higher `metric` is better.
     """
 
     metric: str
@@ -30,23 +27,20 @@ class SavedSteps:
 
     @property
     def best(self) -> float:
-        """The best score from nothing."""
         return max(self.from_nothing.values())
 
     @property
     def best_step(self) -> int:
-        """The first step with it."""
         return _first_step(self.from_nothing, self.best)
 
     @property
     def reached(self) -> Optional[int]:
-        """The first step from the adapter that scores no less, if any does."""
+        """Gives the first step from the adapter that scores no less, if any."""
         if max(self.from_adapter.values()) < self.best:
             return None
         return _first_step(self.from_adapter, self.best)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON: the curves and what they say."""
         return {
             **dataclasses.asdict(self),
             "best": self.best,
@@ -54,7 +48,7 @@ class SavedSteps:
             "reached": self.reached,
         }
 
-    def told(self, name: str) -> str:
+    def line(self, name: str) -> str:
         """A line about the steps that the adapter of this name saves."""
         last = max(self.from_nothing)
         line = (
@@ -73,10 +67,7 @@ def _first_step(scores: Mapping[int, float], least: float) -> int:
 
 
 def dev_curve(experiment: Experiment) -> dict[int, float]:
-    """The main dev score by step, as `eval_steps` says, of a training.
-
-    Its folder is a temporary one.
-    """
+    """Gives the main dev score by step, of a training in a temporary folder."""
     with files.temporary_folder() as folder:
         experiment = dataclasses.replace(
             experiment,
@@ -93,11 +84,7 @@ def dev_curve(experiment: Experiment) -> dict[int, float]:
 
 
 def measure(experiment: Experiment, init_adapter: str) -> SavedSteps:
-    """Trains from fresh values, then from an adapter's.
-
-    The experiment's method must be the adapter's. `num_train_steps` says the
-    length of both, and a tenth of it is the distance of dev scores.
-    """
+    """Trains from fresh values, then from an adapter's, scored ten times."""
     training = experiment.training
     every = max(1, training.num_train_steps // SCORINGS)
     training = dataclasses.replace(training, eval_steps=str(every))

@@ -1,7 +1,4 @@
-"""The settings of a run that all training programs share, each declared once.
-
-Names and defaults are google-research/bert's where it has the flag.
-"""
+"""Declares the settings that all training programs share, named as BERT's."""
 
 import dataclasses
 import re
@@ -35,11 +32,7 @@ OPERATIONS, LAYERS = "operations", "layers"
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a task is trained.
-
-    How often a run is saved, and in how many parts a batch is computed, may
-    change while the run goes on: these settings are not recorded.
-    """
+    """How a task is trained; saves and parts of batches are not recorded."""
 
     batch_size: int = Topic.TRAINING.setting(
         32,
@@ -136,7 +129,7 @@ class Training:
 
 @dataclasses.dataclass(frozen=True)
 class Tuning:
-    """The tuning method's text, and flags for arguments of the method."""
+    """Tuning method's text, and flags for arguments of the method."""
 
     tuning_method: str = Topic.METHOD.setting("houlsby", METHOD)
     size: Optional[int] = Topic.METHOD.setting(
@@ -158,9 +151,7 @@ class Experiment:
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
-    named none) and `named_arguments` must not contradict. Programs declare
-    `data_dir`, `max_seq_length`, `eval_batch_size`, `calibrate`, `abstain_at`
-    and `score_novelty` for themselves.
+    named none) and `named_arguments` must not contradict.
     """
 
     task: Task
@@ -298,5 +289,4 @@ class Experiment:
 
     @property
     def adapter_folder(self) -> str:
-        """The folder of the trained adapter that the run opens, or ""."""
         return self.adapter or self.init_adapter

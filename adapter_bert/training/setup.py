@@ -1,8 +1,7 @@
 """Opens what a run names, and checks that it all fits together.
 
 `Model` holds the opened BERT and the method, `Setup` also what a task's labels
-decide. Also: the table of `--describe`, and the description of a run for
-`run.json`.
+decide.
 """
 
 import dataclasses
@@ -46,7 +45,7 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
-from adapter_bert.methods import new_words, registry
+from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
@@ -57,7 +56,7 @@ from adapter_bert.training import (
     multi_worker,
     pretrained_head,
 )
-from adapter_bert.training.composition_parts import Found
+from adapter_bert.training.composition_parts import PartFolders
 from adapter_bert.training.compute_dtype import FLOAT32, INT8
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.settings import Experiment
@@ -65,15 +64,12 @@ from adapter_bert.training.settings import Experiment
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """The sources of a run's values.
+    """Holds the sources of a run's values.
 
     Attributes:
         opened: what `--init_checkpoint` names, or None if nothing does.
         trained: values of an adapter or a training checkpoint, or None.
-        description: of those.
-        step: training steps of those.
-        new_head: whether another task begins with those, with a head of its
-            own.
+        new_head: whether another task begins with those, with its own head.
     """
 
     opened: Optional[Pretrained]
@@ -85,16 +81,11 @@ class Sources:
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """The opened BERT and the tuning method.
+    """Holds the opened BERT and the tuning method.
 
     Attributes:
-        config: sizes of the BERT.
-        tokenizer: of the BERT.
-        base: which BERT it is.
-        sources: where values come from.
-        task: as the flags, or what was trained, say; may lack its labels.
-        method: of the flags, or of what was trained.
-        learning_rate: peak of the schedule, the user's or the method's own.
+        task: may lack its labels.
+        learning_rate: peak of the schedule.
         parts: the trained adapters that the method is made of.
         part_weights: of those with a folder of their own, or None.
     """
@@ -106,22 +97,18 @@ class Model:
     task: Task
     method: TuningMethod
     learning_rate: float
-    parts: Found
+    parts: PartFolders
     part_weights: Optional[Weights]
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """A model for a task with its labels, found to fit together.
+    """Holds a model for a task with its labels, found to fit together.
 
     Attributes:
-        experiment: the settings of the run.
-        model: the BERT and the method.
-        task: with its labels.
         table: every variable.
         start: fingerprint of the trained values that training starts from, or
             None.
-        initial_values: every variable's first value.
         quantized: names of the variables that are kept in int8.
     """
 
@@ -135,7 +122,7 @@ class Setup:
 
 
 def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
-    """The lowest of L layers that differs from BERT's own, or may change.
+    """Finds the lowest of L layers that differs from BERT's own, or may change.
 
     It is 0 also if anything acts on embeddings or on all layers, L if only the
     head, or BERT's pooler, is trained.
@@ -149,7 +136,6 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
 
 
 def _open_sources(experiment: Experiment) -> Sources:
-    """Opens `--init_checkpoint` (default: the run's own) and the adapter."""
     path = experiment.init_checkpoint
     begun = run_record.read_run(experiment.output_dir)
     if begun and path:
@@ -176,10 +162,9 @@ def _open_sources(experiment: Experiment) -> Sources:
 
 
 def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
-    """The task's own tokens, of what was trained or of the flags."""
-    given, before = [], None
+    listed, before = [], None
     if experiment.new_tokens:
-        given = read_new_tokens(experiment.new_tokens)
+        listed = read_new_tokens(experiment.new_tokens)
         if experiment.task.name in ANSWERLESS:
             raise UserError(
                 "--new_tokens is for tasks that answer texts, and a masked-LM "
@@ -188,21 +173,24 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
     if sources.description is not None:
         source = sources.trained.source
         before = run_record.new_tokens(sources.description, source)
-        if given not in ([], before):
+        if listed not in ([], before):
             raise UserError(
                 f"{source} was trained with {len(before)} new tokens, and "
                 f"{experiment.new_tokens} has others; leave out --new_tokens"
             )
-    return given or before or []
+    return listed or before or []
 
 
 def _task_and_method(
     experiment: Experiment, sources: Sources
-) -> tuple[Task, Found]:
-    """The task and method of what was trained, else of the flags."""
+) -> tuple[Task, PartFolders]:
     task = experiment.task
     new = len(_new_tokens(experiment, sources))
-    method = new_words.with_new_words(experiment.method, new)
+    method = experiment.method
+    if new:
+        from adapter_bert.methods import new_words
+
+        method = new_words.with_new_words(method, new)
     begun = run_record.read_run(experiment.output_dir)
     is_new = sources.description is None or sources.new_head
     if is_new and sources.opened is not None:
@@ -228,15 +216,15 @@ def _task_and_method(
         method = _trained_method(experiment, sources.description, source)
     elif sources.opened is not None and not (begun or experiment.do_train):
         task = pretrained_head.label(sources.opened, task, experiment.data_dir)
-    if new_words.count_of(method) != new:
+    if method.new_words != new:
         raise UserError(
-            f"{method} has {new_words.count_of(method)} new words, but there "
+            f"{method} has {method.new_words} new words, but there "
             f"are {new} new tokens; --new_tokens adds the words to the method"
         )
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
     if not (method.parts or experiment.exchange_part):
-        return task, Found(method, {}, {}, experiment.library)
+        return task, PartFolders(method, {}, {}, experiment.library)
     return task, composition_parts.find(
         method,
         experiment.exchange_part,
@@ -249,7 +237,6 @@ def _task_and_method(
 def _places_of_parts(
     experiment: Experiment, sources: Sources
 ) -> Mapping[str, str]:
-    """Folders of the adapters that this or the trained run is made of."""
     place = experiment.adapter_folder
     place = place and files.absolute(place)
     if not place and sources.trained is not None:
@@ -261,15 +248,15 @@ def _places_of_parts(
 
 
 def describe_parameters(experiment: Experiment) -> str:
-    """The table of parameters, as text; needs no checkpoint and no rows."""
+    """Gives the table of parameters; needs no checkpoint, no rows."""
     sources = _open_sources(experiment)
     config = sources_module.read_config(
         sources.opened, experiment.bert_config_file
     )
-    task, found = _task_and_method(experiment, sources)
+    task, parts = _task_and_method(experiment, sources)
     task, _ = task.read(experiment.data_dir, ())
     return task_model.list_parameters(
-        config, found.method, task.build_head
+        config, parts.method, task.build_head
     ).to_text()
 
 
@@ -289,12 +276,12 @@ def open_model(experiment: Experiment) -> Model:
         experiment.do_lower_case,
         _new_tokens(experiment, sources),
     )
-    task, found = _task_and_method(experiment, sources)
+    task, parts = _task_and_method(experiment, sources)
     sources_module.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
     )
     task = task.fit_tokenizer(tokenizer, experiment.max_seq_length)
-    method = found.method
+    method = parts.method
     if experiment.do_train and method.first_phase:
         _check_two_phases(method, trained)
     base = identify(opened.weights, encoder.list_variables(config))
@@ -302,20 +289,20 @@ def open_model(experiment: Experiment) -> Model:
         sources_module.check_same_model(
             sources.description, trained.source, base, config, tokenizer
         )
-        told = run_record.supplied(
+        supplied = run_record.supplied(
             sources.description,
             experiment.max_seq_length,
             is_adapter=bool(experiment.adapter),
         )
         if sources.new_head:
-            told = f"method {method}, and first values but the head's"
-        logging.info("%s supplies without flags: %s", trained.source, told)
+            supplied = f"method {method}, and first values but the head's"
+        logging.info("%s supplies without flags: %s", trained.source, supplied)
         if method.parts:
-            sources = _with_parts(experiment, sources, found, config)
+            sources = _with_parts(experiment, sources, parts, config)
     part_weights = None
     if method.parts:
         part_weights = composition_parts.open_weights(
-            found, base, opened.weights, config, tokenizer
+            parts, base, opened.weights, config, tokenizer
         )
     return Model(
         config,
@@ -325,22 +312,24 @@ def open_model(experiment: Experiment) -> Model:
         task,
         method,
         experiment.training.learning_rate or method.learning_rate,
-        found,
+        parts,
         part_weights,
     )
 
 
 def _with_parts(
-    experiment: Experiment, sources: Sources, found: Found, config: BertConfig
+    experiment: Experiment,
+    sources: Sources,
+    parts: PartFolders,
+    config: BertConfig,
 ) -> Sources:
-    """The sources with the adapters that the trained values lack."""
     place = experiment.adapter_folder or sources.trained.source
     places = [*_places_of_parts(experiment, sources).values()]
     folders = {os.path.dirname(f) for f in (*places, files.absolute(place))}
     folders.add(experiment.library)
     trained = composition_parts.complete(
         Artifact(sources.description, sources.trained),
-        found,
+        parts,
         sorted(folders - {""}),
         sources.opened.weights,
         config,
@@ -416,7 +405,8 @@ def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
 def _begin_words(
     experiment: Experiment, model: Model, base: Weights
 ) -> Weights:
-    """A base with first embeddings of the task's own tokens."""
+    from adapter_bert.methods import new_words
+
     tokens = model.tokenizer.new_tokens
     plain = sources_module.read_tokenizer(
         model.sources.opened,
@@ -437,7 +427,6 @@ def _begin_words(
 
 
 def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
-    """Refuses a training in two phases further, or in several processes."""
     if trained is not None:
         raise UserError(
             f"{trained.source} cannot be trained further with {method.name}, "
@@ -454,7 +443,6 @@ def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
 def _trained_method(
     experiment: Experiment, description: dict[str, Any], source: str
 ) -> TuningMethod:
-    """The method of trained values, which the flags must not contradict."""
     # A training's result may have the form of another method.
     kept = registry.parse(description["method"])
     text = description.get("trained_with") or description["method"]
@@ -472,7 +460,10 @@ def _trained_method(
         experiment.named_method or text.split("(")[0],
         {**arguments, **experiment.named_arguments},
     )
-    wanted = new_words.with_new_words(wanted, new_words.count_of(kept))
+    if kept.new_words:
+        from adapter_bert.methods import new_words
+
+        wanted = new_words.with_new_words(wanted, kept.new_words)
     wanted = composition_parts.by_name(
         wanted, method, description.get("parts") or {}
     )
@@ -499,10 +490,7 @@ def describe_task(task: Task) -> dict[str, Any]:
 def describe_settings(
     experiment: Experiment, model: Model, setup: Optional[Setup] = None
 ) -> dict[str, Any]:
-    """The part of `run.json` that is known before the task's data are read.
-
-    With the `setup`, also the labels and the start.
-    """
+    """Describes for `run.json` what is known before the data, and `setup`."""
     task = setup.task if setup else model.task
     training = recorded(experiment.training)
     # What does not decide the result may change while the run goes on.

@@ -1,39 +1,31 @@
 """Training and prediction with tf.distribute: CPU, GPUs, workers, TPUs.
 
-Runs on TensorFlow 2.15 and later. Checkpoints are those of the TPUEstimator
-engine, so each engine goes on with the other's run.
+Checkpoints are those of the TPUEstimator engine, so each goes on with the
+other's run.
 """
 
-import functools
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from adapter_bert import optimization
-from adapter_bert.bert import int8
-from adapter_bert.checkpoints import google, training_state
-from adapter_bert.checkpoints.weights import Weights
-from adapter_bert.data import input_pipeline
-from adapter_bert.data.input_pipeline import Batch, Features
+from adapter_bert.checkpoints import training_state
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.tasks.task_model import TaskModel
-from adapter_bert.training import devices, multi_worker
+from adapter_bert.training import devices, multi_worker, strategy_predictor
 from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import Outputs, RowPredictor
+from adapter_bert.training.prediction import RowPredictor
+from adapter_bert.training.strategy_predictor import StrategyPredictor
 from adapter_bert.training.training_step import (
     Job,
     check_loss,
     loss_and_gradients,
-    predict,
 )
 
 # Steps of one call to GPUs: few enough to show progress.
 GPU_STEPS = 10
-# A model, and its trained variables by name.
-Built = tuple[TaskModel, dict[str, tf.Variable]]
 
 
 class StrategyEngine(Engine):
@@ -44,7 +36,6 @@ class StrategyEngine(Engine):
         self._strategy = tf.distribute.get_strategy()
 
     def check_devices(self) -> None:
-        """Looks for the devices and, under TF_CONFIG, the other workers."""
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.shards = self._strategy.num_replicas_in_sync
@@ -63,7 +54,6 @@ class StrategyEngine(Engine):
     def train(
         self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        """Trains; arguments and errors as of `Engine.train`."""
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         self._trained = None
         if self.workers == 1:
@@ -96,8 +86,8 @@ class StrategyEngine(Engine):
         def make_dataset(context: Any) -> tf.data.Dataset:
             count = self.shards // context.num_input_pipelines
             first = context.input_pipeline_id * count
-            own = range(first, first + count)
-            return course.batches(job.length, self.shards, own)
+            positions = range(first, first + count)
+            return course.batches(job.length, self.shards, positions)
 
         def on_device(batch: dict[str, tf.Tensor]) -> tf.Tensor:
             loss, gradients = loss_and_gradients(
@@ -173,88 +163,16 @@ class StrategyEngine(Engine):
 def _run(
     train_steps: Callable, batches: Iterator, count: tf.Tensor
 ) -> list[float]:
-    """The losses of some training steps, fetched at once."""
     return train_steps(batches, count).numpy().tolist()
 
 
-class StrategyPredictor(RowPredictor):
-    """Predicts with one function on all devices."""
-
-    def __init__(
-        self,
-        job: Job,
-        strategy: tf.distribute.Strategy,
-        built: Optional[Built] = None,
-    ):
-        """Takes a model that is built already, if there is one."""
-        super().__init__(job, strategy.num_replicas_in_sync)
-        self._strategy = strategy
-        self._built = built
-        self._compute: Optional[Callable] = None
-
-    def _run(
-        self, read: Callable[[], Iterator[list[Batch]]], features: Features
-    ) -> Iterator[Outputs]:
-        model, _ = self._build()
-        if self._compute is None:
-            self._compute = self._make_function(model, features)
-        for group in read():
-            yield {
-                name: input_pipeline.join_outputs(
-                    [part.numpy() for part in parts]
-                )
-                for name, parts in self._compute(group).items()
-            }
-
-    def _build(self) -> Built:
-        if self._built is None:
-            with self._strategy.scope():
-                saved = _newest_checkpoint(self._job)
-                self._built = _build(self._job, saved, is_trained=False)
-        return self._built
-
-    def _make_function(self, model: TaskModel, features: Features) -> Callable:
-        job, strategy = self._job, self._strategy
-        signature = None
-        if not job.length:
-            # One graph for batches of all sizes.
-            batch = input_pipeline.batch_signature(features, None, None)
-            signature = [[batch] * strategy.num_replicas_in_sync]
-
-        @tf.function(input_signature=signature, autograph=False)
-        def compute(group: list[dict[str, tf.Tensor]]) -> dict[str, Any]:
-            batch = strategy.experimental_distribute_values_from_function(
-                lambda context: group[context.replica_id_in_sync_group]
-            )
-            outputs = strategy.run(
-                lambda batch: predict(job, model, batch), args=(batch,)
-            )
-            return {
-                name: strategy.experimental_local_results(value)
-                for name, value in outputs.items()
-            }
-
-        return compute
-
-    def load(self, values: dict[str, np.ndarray]) -> None:
-        _, variables = self._build()
-        for name, value in values.items():
-            variables[name].assign(value)
-
-    def close(self) -> None:
-        self._built = self._compute = None
-
-
 class _TrainingState:
-    """The variables of a training: the model's, the optimizer's, the step."""
-
     def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
-        """Takes the values of the folder's newest checkpoint.
-
-        Without one, takes initial values, and zero for slots.
-        """
-        saved = _newest_checkpoint(job)
-        self.model, trained = _build(job, saved, is_trained=True)
+        """Takes the newest checkpoint's values, else initial ones and zeros."""
+        saved = strategy_predictor.newest_checkpoint(job)
+        self.model, trained = strategy_predictor.build(
+            job, saved, is_trained=True
+        )
         self.trained = list(trained.items())
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
         slots = {
@@ -274,36 +192,6 @@ class _TrainingState:
         )
 
     def values(self) -> dict[str, np.ndarray]:
-        """The content of a checkpoint, by name."""
         values = {name: v.numpy() for name, v in self._saved.items()}
         values["global_step"] = self.step.numpy()
         return values
-
-
-def _newest_checkpoint(job: Job) -> Optional[Weights]:
-    path, _ = training_state.latest_step(job.output_dir)
-    return google.open_tensorflow(path) if path else None
-
-
-def _build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
-    """The job's model, on all devices of a strategy's scope.
-
-    Args:
-        job: with the first values.
-        saved: a checkpoint, whose values replace those of trained variables.
-        is_trained: whether gradients are taken.
-    """
-    made = {}
-    for p in job.table.parameters:
-        read = job.initial_values[p.name]
-        if saved and p.trained:
-            read = functools.partial(saved.read, p.name)
-        if p.name in job.quantized:
-            made[p.name] = int8.make_variables(p.name, read())
-            continue
-        made[p.name] = tf.Variable(
-            tf.cast(read(), job.dtype_of(p.name)),
-            trainable=is_trained and p.trained,
-        )
-    model = job.build_model(lambda name, *_: made[name])
-    return model, {p.name: made[p.name] for p in job.table.trained}

@@ -1,8 +1,4 @@
-"""This machine's TPU, and why another machine's cannot be used.
-
-A TPU serves the programs of its own virtual machine alone; for any other TPU
-the error tells its state.
-"""
+"""Finds this machine's TPU, or why another machine's cannot be used."""
 
 import http.client
 import importlib
@@ -40,7 +36,7 @@ NO_KERNELS = "no registered kernels"
 
 
 def is_own(name: str) -> bool:
-    """Whether the TPU of this machine has the name."""
+    """Tells whether the TPU of this machine has the name."""
     # Kubernetes Engine sets both. TPU_NAME alone may be set on any machine, for
     # use in commands.
     if "TPU_WORKER_ID" in os.environ and name == os.environ.get("TPU_NAME"):
@@ -49,10 +45,7 @@ def is_own(name: str) -> bool:
 
 
 def refusal(name: str, zone: str, project: str) -> UserError:
-    """The error for the TPU of another machine, with its state if known.
-
-    Zone and project are of Google Cloud, "" for this virtual machine's.
-    """
+    """Makes the error for another machine's TPU, with its state if known."""
     if "://" in name:
         return UserError(
             f"the TPU {name!r} is on another machine; run on the TPU VM "
@@ -75,7 +68,7 @@ def refusal(name: str, zone: str, project: str) -> UserError:
 
 
 def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
-    """The `Node` of a TPU in version 2 of Google Cloud's API."""
+    """Gives the `Node` of a TPU in version 2 of Google Cloud's API."""
     try:
         for module in MODULES:
             importlib.import_module(module)
@@ -115,7 +108,6 @@ def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
 
 
 def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
-    """The reason that a TPU cannot be used from here."""
     state = node.get("state", "UNKNOWN")
     vm = "gcloud compute tpus tpu-vm"
     where = f"{name} --zone={zone} --project={project}"
@@ -131,32 +123,29 @@ def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
             f"{where}"
         )
     if state != "READY":
-        known = ": ".join(filter(None, (state, node.get("healthDescription"))))
+        status = ": ".join(filter(None, (state, node.get("healthDescription"))))
         return (
-            f"the TPU {name!r} is not ready ({known}); wait until {vm} "
+            f"the TPU {name!r} is not ready ({status}); wait until {vm} "
             f"describe {where} says READY"
         )
     accelerator = node.get("acceleratorType", "")
-    found = node.get("runtimeVersion", "")
-    needed = _needed_runtime(found, accelerator)
+    version = node.get("runtimeVersion", "")
+    needed = _needed_runtime(version, accelerator)
     if needed:
         return (
-            f"the TPU {name!r} has the runtime {found}, expected {needed}; "
+            f"the TPU {name!r} has the runtime {version}, expected {needed}; "
             "delete it, and create it with that --version"
         )
     return (
-        f"the TPU {name!r} is ready ({accelerator}, {found}), but on another "
+        f"the TPU {name!r} is ready ({accelerator}, {version}), but on another "
         "machine, and a TPU serves its own VM alone; run there with "
         f"--tpu_name=local: {vm} ssh {where}"
     )
 
 
-def _needed_runtime(found: str, accelerator: str) -> str:
-    """The image that a TPU needs instead of its own, or "".
-
-    An image without TensorFlow serves, since packages bring one.
-    """
-    image = RUNTIME.fullmatch(found)
+def _needed_runtime(version: str, accelerator: str) -> str:
+    """Names the image that a TPU needs, if its own has another TensorFlow."""
+    image = RUNTIME.fullmatch(version)
     if not image:
         return ""
     major, minor, several_hosts, interface = image.groups()
@@ -168,7 +157,6 @@ def _needed_runtime(found: str, accelerator: str) -> str:
 
 
 def _metadata(path: str) -> str:
-    """An entry of the metadata of a Google Cloud VM, else ""."""
     host = os.environ.get("GCE_METADATA_HOST", "metadata.google.internal")
     request = urllib.request.Request(
         f"http://{host}/computeMetadata/v1/{path}",
@@ -187,7 +175,7 @@ def _metadata(path: str) -> str:
 
 
 def name_of(hardware: Hardware) -> str:
-    """The name of the TPU."""
+    """Gives the name of the TPU."""
     name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
     if not name:
         raise UserError(
@@ -198,7 +186,7 @@ def name_of(hardware: Hardware) -> str:
 
 
 def resolve(hardware: Hardware) -> Any:
-    """The resolver of this machine's own TPU."""
+    """Gives the resolver of this machine's own TPU."""
     name = name_of(hardware)
     # Batches and initial values are made in this process.
     if name != LOCAL and not is_own(name):
@@ -222,12 +210,12 @@ def check(hardware: Hardware, hosts: int, cores: int, advice: str = "") -> None:
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """The strategy for all cores; raises as `resolve` and `check`."""
+    """Gives the strategy for all cores."""
     resolver = resolve(hardware)
     try:
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-        found = tf.distribute.TPUStrategy(resolver)
+        tpus = tf.distribute.TPUStrategy(resolver)
     except (tf.errors.OpError, RuntimeError, ValueError) as error:
         why = first_line(error)
         if NO_KERNELS in str(error):
@@ -238,5 +226,5 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         raise UserError(
             f"the TPU {name_of(hardware)!r} cannot be used: {why}"
         ) from error
-    check(hardware, found.extended.num_hosts, found.num_replicas_in_sync)
-    return found
+    check(hardware, tpus.extended.num_hosts, tpus.num_replicas_in_sync)
+    return tpus

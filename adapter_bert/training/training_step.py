@@ -1,8 +1,8 @@
 """One training step, the same in every engine.
 
-The gradient is taken of the mean over the whole batch, wherever its rows are
-computed: each device takes the sum over its own rows, divided by the rows of
-the whole batch; engines add these up over devices, and clip what results.
+The gradient is taken of the mean over the whole batch: each device takes the
+sum over its own rows, divided by the rows of the whole batch; engines add these
+up over devices, and clip what results.
 """
 
 import dataclasses
@@ -31,29 +31,20 @@ Gradients = list[tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A model to build, and how to compute with it.
+    """Describes a model to build, and how to compute with it.
 
     Attributes:
         build_model: makes the model's variables with the given `create`.
-        table: those variables, and which are trained.
-        initial_values: their first values.
-        output_dir: folder of the training checkpoints `model.ckpt-<step>`.
-        seed: of dropout.
         length: static number of tokens of every batch, or None to pad each
             batch to its longest row.
-        parts: of each device's rows, computed one after the other in less
-            memory.
+        parts: of each device's rows, computed one after the other.
         lanes: of each part, computed at the same time.
         share_layers: whether layers of one kind call one function, which is
             traced once. A TPU must see every layer; with `use_xla` none are
             shared.
-        use_xla: whether XLA compiles the model.
         for_accelerator: whether XLA compiles the training step for a TPU or a
             GPU; see `functional.for_accelerator`.
-        use_onednn: whether graphs have the kernels of `bert/onednn.py`.
         recompute_layers: whether the backward pass computes each layer again.
-        compute_dtype: of products and activations.
-        adam_bias_correction: whether Adam corrects its young averages.
         observes: whether prediction also gives what `Hooks.observe` shows.
         narrow: names of frozen variables that are kept in `compute_dtype`,
             since they are cast to it wherever they are read.
@@ -83,14 +74,13 @@ class Job:
     predict_tokens: int = 0
 
     def dtype_of(self, name: str) -> tf.DType:
-        """The dtype in which a variable is kept."""
         kept = self.compute_dtype if name in self.narrow else "float32"
         return tf.as_dtype(kept)
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """The part of a `Job` that prediction without variables needs."""
+    """Part of a `Job` that prediction without variables needs."""
 
     lanes: int = 1
     share_layers: bool = True
@@ -108,18 +98,11 @@ def loss_and_gradients(
     step: tf.Tensor,
     batch_size: int,
 ) -> tuple[tf.Tensor, Gradients]:
-    """This device's share of the batch's loss and of its gradients.
+    """Computes this device's share of the batch's loss and of its gradients.
 
-    Args:
-        job: with the numbers of parts and lanes.
-        model: to be trained.
-        variables: (name, variable) of what is trained.
-        features: this device's rows, a multiple of the number of parts.
-        step: integer [], steps done before.
-        batch_size: rows of the whole batch, over all devices.
-
-    Returns:
-        float32 [], and a gradient like each variable.
+    Takes (name, variable) of what is trained; this device's rows, a multiple
+    of `job.parts`; `step`, integer [], steps done before; `batch_size`, the
+    rows of all devices. Gives float32 [], and a gradient like each variable.
     """
 
     def make_context(part, prepared):
@@ -145,8 +128,8 @@ def loss_and_gradients(
     # Variables that `prepare` reads, and the others.
     behind, direct = [], list(variables)
     if prepared:
-        found = whole.gradient(list(prepared.values()), trained)
-        pairs = list(zip(variables, found))
+        slopes = whole.gradient(list(prepared.values()), trained)
+        pairs = list(zip(variables, slopes))
         behind = [pair for pair, gradient in pairs if gradient is not None]
         direct = [pair for pair, gradient in pairs if gradient is None]
 
@@ -186,8 +169,8 @@ def loss_and_gradients(
     if isinstance(model.head, BatchHead):
 
         def vectors_of(lane, prepared):
-            found = model(lane, make_context(lane, prepared))["vectors"]
-            return tf.reshape(found, [-1, model.head.width])
+            vectors = model(lane, make_context(lane, prepared))["vectors"]
+            return tf.reshape(vectors, [-1, model.head.width])
 
         forward = there(vectors_of)
         features = _with_batch_loss(
@@ -212,19 +195,19 @@ def loss_and_gradients(
         loss, gradients = _sum_over_parts(
             compute_in_lanes, sources, features, job.parts
         )
-    found = dict(zip((name for name, _ in direct), gradients))
+    slopes = dict(zip((name for name, _ in direct), gradients))
     if prepared:
         through = whole.gradient(
             list(prepared.values()),
             [variable for _, variable in behind],
             output_gradients=gradients[len(direct) :],
         )
-        found.update((name, g) for (name, _), g in zip(behind, through))
-    return loss, [found[name] for name, _ in variables]
+        slopes.update((name, g) for (name, _), g in zip(behind, through))
+    return loss, [slopes[name] for name, _ in variables]
 
 
 def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
-    """The same function, built once for all lanes, and compiled if asked."""
+    """Builds a function once for all lanes, and compiles it if asked."""
     if job.use_xla:
         return tf.function(compute, autograph=False, jit_compile=True)
     if job.lanes == 1:
@@ -240,7 +223,6 @@ def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
 def _divide(
     features: dict[str, tf.Tensor], lanes: int
 ) -> list[dict[str, tf.Tensor]]:
-    """Divides rows into as many nearly equal groups, in order."""
     rows = features["input_ids"].shape[0]
     if rows is None:
         rows = tf.shape(features["input_ids"])[0]
@@ -259,10 +241,10 @@ def _with_batch_loss(
     features: dict[str, tf.Tensor],
     parts: int,
 ) -> dict[str, tf.Tensor]:
-    """A device's features, with what `BatchHead.loss` reads.
+    """Adds to a device's features what `BatchHead.loss` reads.
 
-    Each device computes the loss of the whole batch, from the vectors of all
-    devices. `forward` gives those of a part of the rows, [rows C, D].
+    Each device computes the loss of the whole batch, from all devices' vectors.
+    `forward` gives those of a part of the rows, [rows C, D].
     """
     if parts == 1:
         vectors = forward(features)
@@ -290,16 +272,16 @@ def _with_batch_loss(
         losses = head.batch_loss(vectors, compared)
     gradients = tape.gradient(losses, vectors)
     added = {ROW_LOSSES: losses, VECTOR_GRADIENTS: gradients}
-    own = {name: x[first : first + rows] for name, x in added.items()}
-    for value in own.values():
+    lane_columns = {name: x[first : first + rows] for name, x in added.items()}
+    for value in lane_columns.values():
         value.set_shape([features["row"].shape[0], *value.shape[1:]])
-    return {**features, **own}
+    return {**features, **lane_columns}
 
 
 def _divide_in_parts(
     features: dict[str, tf.Tensor], parts: int
 ) -> dict[str, tf.Tensor]:
-    """The same rows in equal parts, [parts, B / parts, ...], in order."""
+    """Divides rows into equal parts, [parts, B / parts, ...], in order."""
     divided = {}
     for name, value in features.items():
         shape = tf.concat([[parts, -1], tf.shape(value)[1:]], axis=0)
@@ -310,7 +292,6 @@ def _divide_in_parts(
 
 
 def _sum_over_parts(compute: Callable, sources, features, parts):
-    """Adds up what `compute` gives for each part of the rows, in order."""
     divided = _divide_in_parts(features, parts)
 
     def add(number, *sums):
@@ -336,7 +317,7 @@ def predict(
     model: Callable[[dict[str, tf.Tensor], Context], dict[str, tf.Tensor]],
     features: dict[str, tf.Tensor],
 ) -> dict[str, tf.Tensor]:
-    """The outputs of a model for a batch, without dropout, in lanes."""
+    """Gives the outputs of a model for a batch, without dropout, in lanes."""
 
     def compute(lane: dict[str, Any]) -> dict[str, tf.Tensor]:
         context = Context(

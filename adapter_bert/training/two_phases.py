@@ -1,4 +1,4 @@
-"""The first of two trainings, for the methods that choose what to train."""
+"""First of two trainings, for the methods that choose what to train."""
 
 import dataclasses
 import functools
@@ -23,13 +23,7 @@ FOLDER = "phase_1"
 
 
 class FirstPhase:
-    """The training of `TuningMethod.first_phase`, before the method's own.
-
-    Attributes:
-        folder: of its checkpoints.
-        table: of its variables.
-        step: its last checkpoint's step when the run began.
-    """
+    """Trains `TuningMethod.first_phase`, before the method's own training."""
 
     def __init__(
         self,
@@ -39,7 +33,6 @@ class FirstPhase:
         features: input_pipeline.Features,
         schedule: Schedule,
     ):
-        """Takes the method's job and the training rows' features."""
         self._engine, self._setup, self._job = engine, setup, job
         self._features, self._schedule = features, schedule
         self._method = setup.model.method.first_phase
@@ -57,10 +50,6 @@ class FirstPhase:
             )
 
     def train(self) -> Job:
-        """Trains, or goes on, or reads a training that is over.
-
-        Gives the job of the method itself with the values that it starts from.
-        """
         setup, job, model = self._setup, self._job, self._setup.model
         files.prepare_folder(self.folder)
         training_state.recover(self.folder)
