@@ -54,23 +54,25 @@ class Calibration:
     @classmethod
     def restore(cls, settings: Mapping[str, Any], source: str) -> "Calibration":
         """Reads `task_settings` of the file `source`."""
-        found = settings.get(CALIBRATION)
-        if found is None:
+        recorded = settings.get(CALIBRATION)
+        if recorded is None:
             return cls()
         fields = [field.name for field in dataclasses.fields(cls)]
         if (
-            not isinstance(found, dict)
-            or sorted(found) != sorted(fields)
-            or any(type(value) not in (int, float) for value in found.values())
-            or not COLDEST <= found["temperature"] <= HOTTEST
-            or not 0 <= found["abstain_below"] <= 1
+            not isinstance(recorded, dict)
+            or sorted(recorded) != sorted(fields)
+            or any(
+                type(value) not in (int, float) for value in recorded.values()
+            )
+            or not COLDEST <= recorded["temperature"] <= HOTTEST
+            or not 0 <= recorded["abstain_below"] <= 1
         ):
             raise UserError(
-                f"{source}: task_settings.{CALIBRATION} is {str(found)[:200]}, "
-                f"expected a temperature from {COLDEST} to {HOTTEST:g} and "
-                "abstain_below, a probability"
+                f"{source}: task_settings.{CALIBRATION} is "
+                f"{str(recorded)[:200]}, expected a temperature from "
+                f"{COLDEST} to {HOTTEST:g} and abstain_below, a probability"
             )
-        return cls(**found)
+        return cls(**recorded)
 
     def join(
         self, weights: np.ndarray, bias: Optional[np.ndarray], source: str
@@ -107,8 +109,8 @@ def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
     """
     if not task.chooses_one:
         return task
-    found = Calibration.restore(settings, source)
-    return dataclasses.replace(task, calibration=found)
+    calibration = Calibration.restore(settings, source)
+    return dataclasses.replace(task, calibration=calibration)
 
 
 def measured_rows(
@@ -272,13 +274,15 @@ def fit(
         `precision` of the threshold, None without answered rows.
     """
     temperature = fit_temperature(logits[~measured], labels[~measured])
-    found = Calibration() if temperature is None else Calibration(temperature)
+    calibration = (
+        Calibration() if temperature is None else Calibration(temperature)
+    )
 
     def losses_of(scaled: np.ndarray) -> np.ndarray:
         return metrics.cross_entropy(scaled[measured], labels[measured])
 
-    if losses_of(found.scaled(logits)).mean() >= losses_of(logits).mean():
-        temperature, found = None, Calibration()
+    if losses_of(calibration.scaled(logits)).mean() >= losses_of(logits).mean():
+        temperature, calibration = None, Calibration()
 
     def answers(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = scaled.argmax(axis=1)
@@ -288,7 +292,7 @@ def fit(
     record: dict[str, Any] = {}
     for when, scaled in (
         ("before", logits),
-        ("after", found.scaled(logits)),
+        ("after", calibration.scaled(logits)),
     ):
         probabilities, is_right = answers(scaled)
         points = reliability(probabilities[measured], is_right[measured])
@@ -303,15 +307,15 @@ def fit(
     record["rows_measured"] = int(np.sum(measured))
     record["accuracy"] = float(is_right[measured].mean())
     if abstain_at is None:
-        return found, record
+        return calibration, record
     least = choose_threshold(
         probabilities[~measured], is_right[~measured], abstain_at
     )
     record.update(abstain_at=abstain_at, abstain_below=least)
     if least is not None:
-        found = dataclasses.replace(found, abstain_below=least)
+        calibration = dataclasses.replace(calibration, abstain_below=least)
         is_answered = probabilities[measured] >= least
         right = is_right[measured][is_answered]
         record["coverage"] = float(is_answered.mean())
         record["precision"] = float(right.mean()) if right.size else None
-    return found, record
+    return calibration, record

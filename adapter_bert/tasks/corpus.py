@@ -107,9 +107,11 @@ class Search:
         The label of a pair is its gain, 1 if there is none.
         """
         places: dict[str, int] = {}
-        asked = [places.setdefault(x, len(places)) for x in rows.text_a]
-        found = corpus.find(rows, rows.text_b)
-        pairs = np.array([asked, found], np.int64).T
+        question_places = [
+            places.setdefault(x, len(places)) for x in rows.text_a
+        ]
+        document_places = corpus.find(rows, rows.text_b)
+        pairs = np.array([question_places, document_places], np.int64).T
         gains = np.ones(len(rows))
         if rows.label is not None:
             gains = np.array(list(map(float, rows.label)))
@@ -135,13 +137,13 @@ class Search:
     @property
     def relevant(self) -> list[dict[int, float]]:
         """Each question's documents: place in the corpus, greatest gain."""
-        found: list[dict[int, float]] = [{} for _ in self.questions]
+        gains: list[dict[int, float]] = [{} for _ in self.questions]
         for (question, document), gain in zip(
             self.pairs.tolist(), self.gains.tolist()
         ):
-            own = found[question]
-            own[document] = max(gain, own.get(document, gain))
-        return found
+            of_question = gains[question]
+            of_question[document] = max(gain, of_question.get(document, gain))
+        return gains
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,5 +168,5 @@ class SearchTexts(Texts):
 
     def fingerprint(self):
         """SHA-256 of the texts, and of what belongs together."""
-        told = f"{super().fingerprint()} {self.relevant}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        content = f"{super().fingerprint()} {self.relevant}"
+        return hashlib.sha256(content.encode()).hexdigest()

@@ -88,10 +88,12 @@ class Distillation(MultiTask):
         return JoinedFeatures.join(
             {
                 name: dataclasses.replace(
-                    self.tasks[name].featurize(own, tokenizer, max_seq_length),
+                    self.tasks[name].featurize(
+                        task_rows, tokenizer, max_seq_length
+                    ),
                     labels=self.outputs[name],
                 )
-                for name, own in rows.by_task.items()
+                for name, task_rows in rows.by_task.items()
             }
         )
 

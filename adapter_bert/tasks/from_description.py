@@ -88,7 +88,7 @@ def recorded_in(
         declaring: the dataclass; see `About.recorded`.
         settings, source: as of `restore_task`.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, about, field in declared([declaring]):
         if not about.recorded or name not in settings:
             continue
@@ -99,13 +99,13 @@ def recorded_in(
         expected = f"expected {KINDS[kind]}"
         if type(value) is kind:
             if about.within is None or about.within.holds(value):
-                found[field.name] = value
+                values[field.name] = value
                 continue
             expected = about.within.problem
         raise UserError(
             f"{source}: task_settings.{name} is {value!r}, {expected}"
         )
-    return found
+    return values
 
 
 def custom_arguments(
@@ -127,13 +127,16 @@ def custom_arguments(
     kind = str if has_header else int
 
     def check(
-        name: str, found: Any, kind: type, counts: Container[int] = range(2**20)
+        name: str,
+        column: Any,
+        kind: type,
+        counts: Container[int] = range(2**20),
     ) -> list[str]:
         if (
-            not isinstance(found, list)
-            or len(found) not in counts
+            not isinstance(column, list)
+            or len(column) not in counts
             or not all(
-                type(x) is kind and (kind is str or x >= 0) for x in found
+                type(x) is kind and (kind is str or x >= 0) for x in column
             )
         ):
             raise UserError(
@@ -141,7 +144,7 @@ def custom_arguments(
                 f"expected columns of {len(usual)} texts and of labels, by "
                 "their names, or by numbers from 0 where files have no header"
             )
-        return list(map(str, found))
+        return list(map(str, column))
 
     columns = check(
         "columns", settings.get("columns", usual), str, [len(usual)]

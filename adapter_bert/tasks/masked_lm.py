@@ -298,11 +298,11 @@ def _take_words(
     left = wanted.copy()
     taken = np.zeros(order.shape, np.int64)
     for rank in range(counts.max(initial=0)):
-        found = numbers, order[:, rank]
-        size = sizes[found]
-        size = np.where(is_span[found], np.minimum(size, left), size)
+        words = numbers, order[:, rank]
+        size = sizes[words]
+        size = np.where(is_span[words], np.minimum(size, left), size)
         size *= (rank < counts) & (size <= left)
-        taken[found] = size
+        taken[words] = size
         left -= size
         if not left.any():
             break

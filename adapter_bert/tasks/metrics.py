@@ -87,11 +87,11 @@ def label_scores(
     bool [N, C], the labels of each row -> three of float64 [C], 0 to 1.
     """
     right = np.sum(labels & predictions, axis=0)
-    wanted, given = labels.sum(axis=0), predictions.sum(axis=0)
+    wanted, predicted = labels.sum(axis=0), predictions.sum(axis=0)
     return (
-        right / np.maximum(given, 1),
+        right / np.maximum(predicted, 1),
         right / np.maximum(wanted, 1),
-        2 * right / np.maximum(wanted + given, 1),
+        2 * right / np.maximum(wanted + predicted, 1),
     )
 
 

@@ -109,28 +109,28 @@ class MultiLabel(TextClassification):
         return split_labels(cell, self.separator, where)
 
     def complete(self, train):
-        found = {label for of in self.strata(train) for label in of}
-        if not found:
+        labels = {label for of in self.strata(train) for label in of}
+        if not labels:
             raise UserError(
                 f"{train.path}: no row of the column {self.labelled.label!r} "
                 "holds a label"
             )
-        warn_of_lists(found, self.separator, train.path)
-        return self.with_labels(found, train.path)
+        warn_of_lists(labels, self.separator, train.path)
+        return self.with_labels(labels, train.path)
 
     def check_label(self, label, where):
         """The labels of a cell, each as the task spells it."""
         check = super().check_label
-        own = [check(one, where) for one in self._split(label, where)]
-        return join_labels(own, self.separator, where)
+        labels = [check(one, where) for one in self._split(label, where)]
+        return join_labels(labels, self.separator, where)
 
     def label_features(self, labels):
         """`label_sets`, int32 [rows, C]: 1 for a row's labels."""
         numbers = self.numbers()
-        found = np.zeros((len(labels), len(self.labels)), np.int32)
+        sets = np.zeros((len(labels), len(self.labels)), np.int32)
         for row, cell in enumerate(labels):
-            found[row, [numbers[label] for label in self._split(cell)]] = 1
-        return {"label_sets": found}
+            sets[row, [numbers[label] for label in self._split(cell)]] = 1
+        return {"label_sets": sets}
 
     def strata(self, rows):
         return [

@@ -122,9 +122,11 @@ class JoinedFeatures(Features):
         batch["task_ids"] = ids.astype(np.int32)
         numbers = list(self.counts)
         for task, name, values in self._labels():
-            own = ids == numbers.index(task)
+            of_task = ids == numbers.index(task)
             labels = np.zeros((len(rows), *values.shape[1:]), values.dtype)
-            labels[own] = values[rows[own] - self.firsts[numbers.index(task)]]
+            labels[of_task] = values[
+                rows[of_task] - self.firsts[numbers.index(task)]
+            ]
             batch[scoped(task, name)] = labels
 
     def _labels(self) -> list[tuple[str, str, np.ndarray]]:
@@ -161,8 +163,8 @@ def choose_tasks(
     drawn = np.random.default_rng([seed, 2]).random(num_steps)
     epochs = np.arange(num_steps) * batch_size // sum(counts.values()) + 1
     chosen = np.empty(num_steps, np.int64)
-    found, starts = np.unique(epochs, return_index=True)
-    for epoch, start, end in zip(found, starts, [*starts[1:], num_steps]):
+    numbers, starts = np.unique(epochs, return_index=True)
+    for epoch, start, end in zip(numbers, starts, [*starts[1:], num_steps]):
         shares = rows ** SAMPLINGS[sampling](int(epoch), int(epochs[-1]))
         edges = np.cumsum(shares / shares.sum())[:-1]
         steps = slice(start, end)
@@ -228,8 +230,8 @@ class MultiTaskPlan:
             steps = np.flatnonzero(self.tasks == number)
             self._places[steps] = np.arange(len(steps))
             # No two tasks are shuffled alike.
-            own = seed ^ zlib.crc32(name.encode())
-            sizes = batch_size, len(steps), own, pool_batches
+            task_seed = seed ^ zlib.crc32(name.encode())
+            sizes = batch_size, len(steps), task_seed, pool_batches
             self._plans.append(TrainPlan(lengths[number], *sizes))
 
     def __repr__(self) -> str:
@@ -261,8 +263,8 @@ class RowsByTask:
     @property
     def only(self) -> tuple[str, Any]:
         """Name and rows of the only task."""
-        [found] = self.by_task.items()
-        return found
+        [pair] = self.by_task.items()
+        return pair
 
 
 class MultiTaskHead(Head):
@@ -305,9 +307,9 @@ class MultiTaskHead(Head):
         losses = []
         for number, (name, head) in enumerate(self.heads.items()):
             mine = _own(name, predictions), _own(name, features)
-            own = self.loss_of(head, *mine)
+            losses_of_head = self.loss_of(head, *mine)
             is_own = tf.equal(features["task_ids"], number)
-            losses.append(tf.where(is_own, own, 0.0))
+            losses.append(tf.where(is_own, losses_of_head, 0.0))
         return tf.add_n(losses)
 
     def loss_of(
@@ -369,13 +371,13 @@ class MultiTask(Task[RowsByTask]):
         }
 
     def restore(self, description, source):
-        found = description.get("tasks")
+        described = description.get("tasks")
         if (
-            not isinstance(found, dict)
-            or set(found) != set(self.tasks)
+            not isinstance(described, dict)
+            or set(described) != set(self.tasks)
             or not all(
                 isinstance(one, dict) and isinstance(one.get("name"), str)
-                for one in found.values()
+                for one in described.values()
             )
         ):
             raise UserError(
@@ -383,7 +385,9 @@ class MultiTask(Task[RowsByTask]):
                 f"{self.name} together; pass the --task_name that it was "
                 "trained with"
             )
-        return self._with(lambda name, task: task.restore(found[name], source))
+        return self._with(
+            lambda name, task: task.restore(described[name], source)
+        )
 
     def _with(self, change: Callable[[str, TextTask], TextTask]) -> "MultiTask":
         """These tasks, each of them changed."""
@@ -400,31 +404,33 @@ class MultiTask(Task[RowsByTask]):
         tasks, rows = {}, {}
         for name, task in self.tasks.items():
             wanted = _wanted(name, task, splits)
-            tasks[name], found = task.read(
+            tasks[name], task_rows = task.read(
                 find_folder(data_dir, name), list(wanted)
             )
             for split, joined in wanted.items():
-                rows.setdefault(joined, {})[name] = found[split]
+                rows.setdefault(joined, {})[name] = task_rows[split]
         return (
             dataclasses.replace(self, tasks=tasks),
             {split: RowsByTask(rows[split]) for split in splits},
         )
 
     def first(self, rows: RowsByTask, count):
-        found = rows.by_task.items()
-        return RowsByTask({n: self.tasks[n].first(x, count) for n, x in found})
+        items = rows.by_task.items()
+        return RowsByTask({n: self.tasks[n].first(x, count) for n, x in items})
 
     def learn(self, rows: RowsByTask):
         return self._with(lambda name, task: task.learn(rows.by_task[name]))
 
     def go_on(self, description, source):
         """These tasks, each with its own part of the run's description."""
-        found = description.get("tasks")
-        if not isinstance(found, dict):
-            found = {}
-        own = {name: x for name, x in found.items() if isinstance(x, dict)}
+        described = description.get("tasks")
+        if not isinstance(described, dict):
+            described = {}
+        objects = {
+            name: x for name, x in described.items() if isinstance(x, dict)
+        }
         return self._with(
-            lambda name, task: task.go_on(own.get(name, {}), source)
+            lambda name, task: task.go_on(objects.get(name, {}), source)
         )
 
     @property
@@ -467,8 +473,8 @@ class MultiTask(Task[RowsByTask]):
     def summarize(self, rows: RowsByTask):
         """Counts the rows of each task; a single task summarizes its own."""
         if len(rows.by_task) == 1:
-            name, own = rows.only
-            return self.tasks[name].summarize(own)
+            name, task_rows = rows.only
+            return self.tasks[name].summarize(task_rows)
         return ", ".join(f"{n} {len(x):,}" for n, x in rows.by_task.items())
 
     @property
@@ -480,17 +486,19 @@ class MultiTask(Task[RowsByTask]):
     ):
         """Tokenizes as the tasks do; `JoinedFeatures` of several tasks."""
         features: dict[str, Features] = {
-            name: self.tasks[name].featurize(own, tokenizer, max_seq_length)
-            for name, own in rows.by_task.items()
+            name: self.tasks[name].featurize(
+                task_rows, tokenizer, max_seq_length
+            )
+            for name, task_rows in rows.by_task.items()
         }
         if len(features) > 1:
             return JoinedFeatures.join(features)
-        [(name, own)] = features.items()
-        return OneTaskFeatures.of(own, list(self.tasks).index(name))
+        [(name, of_task)] = features.items()
+        return OneTaskFeatures.of(of_task, list(self.tasks).index(name))
 
     def keep(self, rows: RowsByTask):
-        found = rows.by_task.items()
-        return RowsByTask({name: self.tasks[name].keep(x) for name, x in found})
+        items = rows.by_task.items()
+        return RowsByTask({name: self.tasks[name].keep(x) for name, x in items})
 
     def build_head(self, config, create):
         return MultiTaskHead(self.tasks, config, create)
@@ -509,12 +517,12 @@ class MultiTask(Task[RowsByTask]):
 
     def decode(self, rows: RowsByTask, features, outputs):
         """As the rows' task decodes its own head's outputs."""
-        name, own = rows.only
-        return self.tasks[name].decode(own, features, _own(name, outputs))
+        name, task_rows = rows.only
+        return self.tasks[name].decode(task_rows, features, _own(name, outputs))
 
     def evaluate(self, rows: RowsByTask, features, predictions):
-        name, own = rows.only
-        return self.tasks[name].evaluate(own, features, predictions)
+        name, task_rows = rows.only
+        return self.tasks[name].evaluate(task_rows, features, predictions)
 
     def score_tables(self, scores, data):
         """Each task's table; the run's has `mean` and the scores of all tasks.
@@ -524,13 +532,13 @@ class MultiTask(Task[RowsByTask]):
         named, everything = super().score_tables(scores, data)[""]
         mains, tables = [], {}
         for name, task in self.tasks.items():
-            own = {
+            task_scores = {
                 suffix: scores[with_suffix(name, suffix)]
                 for suffix, _ in task.dev_splits
             }
             seen = {s: data[f"{name}/{s}"] for _, s in task.dev_splits}
-            mains.append(next(iter(own.values()))[task.score_names[0]])
-            tables[_folder(name)] = task.score_tables(own, seen)[""]
+            mains.append(next(iter(task_scores.values()))[task.score_names[0]])
+            tables[_folder(name)] = task.score_tables(task_scores, seen)[""]
         named = {MEAN: statistics.fmean(mains), **named}
         return {"": (named, everything), **tables}
 
@@ -538,28 +546,30 @@ class MultiTask(Task[RowsByTask]):
         self, output_dir, rows: RowsByTask, features, predictions, suffix=""
     ):
         """Writes the report of the rows' task into its own folder."""
-        name, own = rows.only
+        name, task_rows = rows.only
         place = os.path.join(output_dir, _folder(name))
         # Of `mnli_x` the task's own suffix is `x`.
-        more = own, features, predictions, suffix[len(name) + 1 :]
+        more = task_rows, features, predictions, suffix[len(name) + 1 :]
         return self.tasks[name].write_report(place, *more)
 
     def write_predictions(
         self, output_dir, rows: RowsByTask, predictions, suffix=""
     ):
         """Writes the predictions of the rows' task into its own folder."""
-        name, own = rows.only
+        name, task_rows = rows.only
         place = os.path.join(output_dir, _folder(name))
-        more = own, predictions, suffix[len(name) + 1 :]
+        more = task_rows, predictions, suffix[len(name) + 1 :]
         return self.tasks[name].write_predictions(place, *more)
 
 
 def _wanted(name: str, task: Task, splits: Sequence[str]) -> dict[str, str]:
     """A task's own splits among `splits`, with their names there."""
-    own = {"train": "train"}
+    names = {"train": "train"}
     for _, split in (*task.dev_splits, *task.test_splits):
-        own[split] = f"{name}/{split}"
-    return {split: joined for split, joined in own.items() if joined in splits}
+        names[split] = f"{name}/{split}"
+    return {
+        split: joined for split, joined in names.items() if joined in splits
+    }
 
 
 def _folder(name: str) -> str:
@@ -571,15 +581,19 @@ def find_folder(data_dir: str, name: str) -> str:
     if not data_dir:
         return ""
     folders = files.folders(data_dir)
-    found = [folder for folder in folders if folder.lower() == name.lower()]
-    if len(found) != 1:
+    matches = [folder for folder in folders if folder.lower() == name.lower()]
+    if len(matches) != 1:
         raise UserError(
             f"{data_dir} holds "
-            + (f"the folders {' and '.join(found)}" if found else "no folder")
+            + (
+                f"the folders {' and '.join(matches)}"
+                if matches
+                else "no folder"
+            )
             + f" for the task {name}; with several tasks, --data_dir must hold "
             f"a folder for each, this one called {name} in any case of letters"
         )
-    return os.path.join(data_dir, found[0])
+    return os.path.join(data_dir, matches[0])
 
 
 def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
@@ -609,9 +623,9 @@ def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
             )
         # The names of its splits; MNLI has two.
         splits = task.dev_splits
-        own = {with_suffix(name, suffix).lower() for suffix, _ in splits}
-        if own & seen:
-            raise UserError(f"--task_name names {min(own & seen)} twice")
-        seen |= own
+        suffixes = {with_suffix(name, suffix).lower() for suffix, _ in splits}
+        if suffixes & seen:
+            raise UserError(f"--task_name names {min(suffixes & seen)} twice")
+        seen |= suffixes
     names = dict(sorted(tasks))
     return MultiTask(",".join(names), tasks=names, sampling=sampling)

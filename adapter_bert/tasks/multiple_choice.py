@@ -98,17 +98,17 @@ class MultipleChoice(TextTask):
         for name, text in zip(names, texts[-len(names) :]):
             if not text.strip():
                 raise UserError(f"{where}: the choice {name!r} is empty")
-        known = dict(self.questions)
-        if known and texts[1] not in known:
+        questions = dict(self.questions)
+        if questions and texts[1] not in questions:
             raise UserError(
                 f"{where}: {self.columns[1]!r} is {texts[1][:80]!r}, expected "
-                f"{' or '.join(known)}"
+                f"{' or '.join(questions)}"
             )
 
     def _check(self, rows):
         columns = (rows.text_a, rows.text_b, *rows.choices)
-        given = [column for column in columns if column is not None]
-        for row, texts in enumerate(zip(*given)):
+        present = [column for column in columns if column is not None]
+        for row, texts in enumerate(zip(*present)):
             self.check_texts(texts, rows.where(row))
         return super()._check(rows)
 
@@ -150,22 +150,22 @@ class MultipleChoice(TextTask):
 
         The third value, of a row's first choice, is whether the row was cut.
         """
-        known = dict(self.questions)
+        replaced = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
         keeps_end = tokenizer.keeps_end
         encode = functools.partial(in_chunks, tokenizer.encode_ids)
         choices: Sequence[Iterable[str]] = rows.choices
-        asked: Iterator[list[int]] = itertools.repeat([])
+        of_questions: Iterator[list[int]] = itertools.repeat([])
         if rows.text_b is not None:
-            questions = [known.get(b, b) for b in rows.text_b]
-            asked = encode(questions)
+            questions = [replaced.get(b, b) for b in rows.text_b]
+            of_questions = encode(questions)
             choices = [
                 (f"{b} {choice}" for b, choice in zip(questions, column))
                 for column in choices
             ]
         encoded = map(encode, choices)
         for a, b, *of_row in zip(
-            encode(rows.text_a), map(len, asked), *encoded
+            encode(rows.text_a), map(len, of_questions), *encoded
         ):
             longest = max(map(len, of_row)) - b
             len_a, len_b = fit(len(a), b, max(0, room - longest))

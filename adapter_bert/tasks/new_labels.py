@@ -133,18 +133,18 @@ class NewLabels(TextClassification):
         )
 
     def complete(self, train):
-        found = {
+        labels = {
             spelled(label, self.old_labels) or label
             for label in self.labels_in(train)
         }
-        if found <= {*self.old_labels}:
+        if labels <= {*self.old_labels}:
             raise UserError(
                 f"{train.path}: every label of the column "
                 f"{self.labelled.label!r} is one of the adapter's, "
                 f"{list_labels(self.old_labels)}; --extend_labels expects rows "
                 "of a new label"
             )
-        task = self.with_labels(found.union(self.old_labels), train.path)
+        task = self.with_labels(labels.union(self.old_labels), train.path)
         new = (x for x in task.labels if x not in self.old_labels)
         return dataclasses.replace(task, labels=(*self.old_labels, *new))
 
@@ -164,8 +164,10 @@ class NewLabels(TextClassification):
         if self.held_out:
             divided = task._divide(replayed)
         return task, {
-            split: own.followed_by(divided[split]) if split in divided else own
-            for split, own in rows.items()
+            split: file_rows.followed_by(divided[split])
+            if split in divided
+            else file_rows
+            for split, file_rows in rows.items()
         }
 
     def learn(self, rows):
@@ -245,11 +247,11 @@ def imprint(
     best = logits[:, :old].max(axis=1).astype(np.float64)
     rows, biases = [], []
     for label in range(old, len(weights)):
-        own = labels == label
-        mean = features[own].mean(axis=0, dtype=np.float64)
+        has_label = labels == label
+        mean = features[has_label].mean(axis=0, dtype=np.float64)
         row = mean * length / np.linalg.norm(mean)
         rows.append(row)
-        biases.append(best[own].mean() - row @ mean)
+        biases.append(best[has_label].mean() - row @ mean)
     return np.float32(rows), np.float32(biases)
 
 

@@ -79,8 +79,8 @@ class Sketch:
 
     def shares(self, features: np.ndarray) -> list[float]:
         """`shares` of texts by their features, float32 [N, D]."""
-        found = shares(features, self.mean, self.directions, self.quantiles)
-        return found.numpy().tolist()
+        values = shares(features, self.mean, self.directions, self.quantiles)
+        return values.numpy().tolist()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,15 +94,15 @@ class Sketch:
         }
 
     @classmethod
-    def restore(cls, found: Any, source: str) -> "Sketch":
+    def restore(cls, recorded: Any, source: str) -> "Sketch":
         """Reads `settings` of the file `source`."""
         names = [field.name for field in dataclasses.fields(cls)]
         try:
-            if sorted(found) != sorted(names):
+            if sorted(recorded) != sorted(names):
                 raise ValueError
             mean, directions, quantiles = (
                 np.frombuffer(
-                    base64.b64decode(found[name], validate=True), FLOATS
+                    base64.b64decode(recorded[name], validate=True), FLOATS
                 ).astype(np.float32)
                 for name in names
             )
@@ -134,8 +134,8 @@ def with_novelty(task: Any, settings: Mapping[str, Any], source: str) -> Any:
     """
     if not task.scores_novelty or NOVELTY not in settings:
         return task
-    found = Sketch.restore(settings[NOVELTY], source)
-    return dataclasses.replace(task, novelty=found)
+    sketch = Sketch.restore(settings[NOVELTY], source)
+    return dataclasses.replace(task, novelty=sketch)
 
 
 def warn_of_loss(settings: Mapping[str, Any], source: str) -> None:
@@ -173,8 +173,8 @@ def _describe(
     # Few or equal rows leave nothing, by which no distance can be divided.
     least = SMALLEST_SHARE * variances.mean() + np.finfo(float).tiny
     rest = max(variances[:split].mean(), least)
-    own = np.maximum(variances[split:], rest)
-    return mean, (axes[:, split:] * np.sqrt(1 - rest / own)).T, rest
+    kept = np.maximum(variances[split:], rest)
+    return mean, (axes[:, split:] * np.sqrt(1 - rest / kept)).T, rest
 
 
 def fit(features: np.ndarray) -> Sketch:
@@ -188,16 +188,16 @@ def fit(features: np.ndarray) -> Sketch:
     count = min(COMPONENTS, rows // ROWS_EACH, size // 2)
     folds = min(FOLDS, rows)
     fold = np.arange(rows) % folds
-    found = np.empty(rows)
+    spreads = np.empty(rows)
     mean, directions, rest = _describe(features, count)
     for number in range(folds):
-        own = fold == number
-        others = features[~own] if folds > 1 else features
+        in_fold = fold == number
+        others = features[~in_fold] if folds > 1 else features
         *place, spread = _describe(others, count)
         # One text has no spread.
         spread = spread if len(others) > 1 else rest
-        found[own] = distances(features[own], *place) / spread
-    quantiles = rest * np.quantile(found, np.linspace(0, 1, QUANTILES))
+        spreads[in_fold] = distances(features[in_fold], *place) / spread
+    quantiles = rest * np.quantile(spreads, np.linspace(0, 1, QUANTILES))
     made = mean, directions, quantiles
     return Sketch(*(values.astype(np.float32) for values in made))
 

@@ -67,10 +67,14 @@ class PretrainingHead(Head):
     def __call__(self, bert, sequence_output, context, **read):
         """float32 [B, T, D] -> the masked tokens', "next_logits" [B, 2]."""
         labels = read.pop(LABELS)
-        found = self.masked(bert, sequence_output, context, **read)
+        predictions = self.masked(bert, sequence_output, context, **read)
         pooled = bert.pooled_output(sequence_output, context)
         logits = tf.matmul(pooled, self.weights, transpose_b=True)
-        return {**found, "next_logits": logits + self.bias, LABELS: labels}
+        return {
+            **predictions,
+            "next_logits": logits + self.bias,
+            LABELS: labels,
+        }
 
     def select(self, predictions):
         """Reduces the logits to scores.
@@ -243,14 +247,14 @@ class Pretraining(Task[Records]):
         """Some records' tokens, segments, lengths and labels."""
         source = ", ".join(rows.paths)
         try:
-            found = tf.io.parse_example(records, form)
+            columns = tf.io.parse_example(records, form)
         except tf.errors.InvalidArgumentError as error:
             raise UserError(
                 f"{source}: a record is no row of create_pretraining_data.py "
                 "with this --max_seq_length and --max_predictions_per_seq: "
                 f"{first_line(error)}"
             ) from error
-        values = {name: value.numpy() for name, value in found.items()}
+        values = {name: value.numpy() for name, value in columns.items()}
         is_token = values["input_mask"] > 0
         lengths = is_token.sum(axis=1)
         ids, places = values["masked_lm_ids"], values["masked_lm_positions"]

@@ -65,13 +65,13 @@ def exact_and_f1(
     answer, prediction = normalize_answer(answer), normalize_answer(prediction)
     exact = float(answer == prediction)
     right = collections.Counter(answer.split())
-    found = collections.Counter(prediction.split())
-    if not right and not found:
+    predicted = collections.Counter(prediction.split())
+    if not right and not predicted:
         return exact, both_empty
-    shared = sum((right & found).values())
+    shared = sum((right & predicted).values())
     if not shared:
         return exact, 0.0
-    precision = shared / sum(found.values())
+    precision = shared / sum(predicted.values())
     recall = shared / sum(right.values())
     return exact, 2 * precision * recall / (precision + recall)
 
@@ -405,8 +405,8 @@ class Squad(Task[Sequence[Question]]):
     def _leave_out(
         self, questions: list[Question], path: str
     ) -> list[Question]:
-        found = {q.id: find_answer(q) for q in questions if q.answers}
-        lost = sorted(name for name, place in found.items() if not place)
+        places = {q.id: find_answer(q) for q in questions if q.answers}
+        lost = sorted(name for name, place in places.items() if not place)
         if lost:
             is_short = len(lost) <= 5 or self.verbose_logging
             shown = lost if is_short else [*lost[:5], "..."]
@@ -421,7 +421,7 @@ class Squad(Task[Sequence[Question]]):
         moved = sum(
             not q.context.startswith(q.answers[0].text, q.answers[0].start)
             for q in questions
-            if found.get(q.id)
+            if places.get(q.id)
         )
         if moved:
             logging.warning(
@@ -433,7 +433,7 @@ class Squad(Task[Sequence[Question]]):
             )
         if len(lost) == len(questions):
             raise UserError(f"{path} holds nothing to learn from")
-        return [q for q in questions if found.get(q.id, True)]
+        return [q for q in questions if places.get(q.id, True)]
 
     @property
     def score_names(self):
@@ -519,9 +519,11 @@ class Squad(Task[Sequence[Question]]):
         progress = is_shown and Progress("answers", len(rows), "questions")
         predictions = []
         for number, question in enumerate(rows):
-            own = slice(bounds[number], bounds[number + 1])
+            windows = slice(bounds[number], bounds[number + 1])
             place = question.context, features.context_starts[number]
-            predictions.append(self._predict(*place, features, own, outputs))
+            predictions.append(
+                self._predict(*place, features, windows, outputs)
+            )
             if progress:
                 progress.update(1)
         if progress:
@@ -577,19 +579,19 @@ class Squad(Task[Sequence[Question]]):
             spans = np.concatenate([spans, [NOWHERE]])
             logits = np.concatenate([logits, null[np.newaxis]])
         # Text -> logits and span, in order.
-        found: dict[str, tuple[np.ndarray, tuple[int, int]]] = {}
+        best: dict[str, tuple[np.ndarray, tuple[int, int]]] = {}
         for at in np.argsort(-logits.sum(axis=1), kind="stable"):
-            if len(found) == self.n_best_size:
+            if len(best) == self.n_best_size:
                 break
             span = tuple(spans[at].tolist())
             text = join_words(context[slice(*span)])
             # A RoBERTa's token of a space alone is no answer.
             if text or at == null_at:
-                found.setdefault(text, (logits[at], span))
-        if not found or self.version_2_with_negative:
-            found.setdefault("", (null, NOWHERE))
-        kept, places = zip(*found.values())
-        return Candidates(tuple(found), np.array(kept), places)
+                best.setdefault(text, (logits[at], span))
+        if not best or self.version_2_with_negative:
+            best.setdefault("", (null, NOWHERE))
+        kept, places = zip(*best.values())
+        return Candidates(tuple(best), np.array(kept), places)
 
     def evaluate(
         self,

@@ -58,7 +58,7 @@ def read_questions(path: str, with_negative: bool) -> list[Question]:
     `with_negative` says that questions may have no answer, as in SQuAD 2.0.
     """
     file = files.read_json(path, "the SQuAD file")
-    found: dict[str, Question] = {}
+    by_id: dict[str, Question] = {}
     places: dict[str, str] = {}
     for number, article in enumerate(_get(file, "data", list, path)):
         place = f"{path}: data[{number}]"
@@ -68,17 +68,17 @@ def read_questions(path: str, with_negative: bool) -> list[Question]:
             context = _get(paragraph, "context", str, here)
             for qa in _get(paragraph, "qas", list, here):
                 question = _read_question(qa, context, here, with_negative)
-                if question.id in found:
+                if question.id in by_id:
                     raise UserError(
                         f"{here}: the question id {question.id!r} occurs "
                         f"twice, before in {places[question.id]}; ids must be "
                         "unique"
                     )
                 places[question.id] = here[len(path) + 2 :]
-                found[question.id] = question
-    if not found:
+                by_id[question.id] = question
+    if not by_id:
         raise UserError(f"{path} holds no questions")
-    return list(found.values())
+    return list(by_id.values())
 
 
 def _read_question(
@@ -165,9 +165,9 @@ def find_answer(question: Question) -> Optional[tuple[int, int]]:
     last = WORD_END.search(context, end).start()
     words = r"\s+".join(map(re.escape, text.split()))
     # Looks ahead, since occurrences may overlap.
-    found = re.compile(f"(?=({words}))").finditer(context, first, last)
+    matches = re.compile(f"(?=({words}))").finditer(context, first, last)
     return min(
-        (match.span(1) for match in found),
+        (match.span(1) for match in matches),
         key=lambda span: abs(span[0] - start),
         default=None,
     )
@@ -182,9 +182,9 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
     """`value[key]`, checked to be of a type."""
     if not isinstance(value, dict) or key not in value:
         raise UserError(f'{place}: expected an object with "{key}"')
-    found = value[key]
+    item = value[key]
     # For Python, true and false are whole numbers as well.
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+    if not isinstance(item, kind) or (isinstance(item, bool) and kind is int):
         names = {
             str: "text",
             list: "a list",
@@ -192,9 +192,9 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
             bool: "true or false",
         }
         raise UserError(
-            f'{place}: "{key}" is {str(found)[:50]!r}, expected {names[kind]}'
+            f'{place}: "{key}" is {str(item)[:50]!r}, expected {names[kind]}'
         )
-    return found
+    return item
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,9 +251,9 @@ def cut_windows(
         tokenizer.encode, (c for c, _ in _paragraphs(questions))
     )
     queries = in_chunks(tokenizer.encode_ids, (q.text for q in questions))
-    for (_, asked), context in zip(_paragraphs(questions), contexts):
+    for (_, of_paragraph), context in zip(_paragraphs(questions), contexts):
         offsets.append(np.array(context.offsets, np.int32).reshape(-1, 2))
-        for question, query in zip(asked, queries):
+        for question, query in zip(of_paragraph, queries):
             head = [
                 tokenizer.classify_id,
                 *query[:max_query_length],

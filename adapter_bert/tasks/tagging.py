@@ -86,12 +86,12 @@ class SentenceWindows(Features):
 
         [rows, T, ...] -> [words, ...]; zeros of words that are in no window.
         """
-        found = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
-        known = self.places >= 0
-        places = self.places[known]
+        values = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
+        is_shown = self.places >= 0
+        places = self.places[is_shown]
         rows = np.searchsorted(self.starts, places, side="right") - 1
-        found[known] = outputs[rows, places - self.starts[rows]]
-        return found
+        values[is_shown] = outputs[rows, places - self.starts[rows]]
+        return values
 
 
 class Window(NamedTuple):
@@ -127,11 +127,11 @@ def cut_sentences(
     for first, last in zip(rows.starts.tolist(), rows.starts[1:].tolist()):
         words, of_words, longer = [], [], 0
         for word in range(first, last):
-            found = pieces[rows.words[word]]
-            longer += len(found) > room
-            if 0 < len(found) <= room:
+            word_pieces = pieces[rows.words[word]]
+            longer += len(word_pieces) > room
+            if 0 < len(word_pieces) <= room:
                 words.append(word)
-                of_words.append(found)
+                of_words.append(word_pieces)
         too_long += longer
         cut_rows += longer > 0
         for window in cut(list(map(len, of_words)), room):
@@ -236,16 +236,16 @@ def type_scores(
     Scores are 0 to 1, and 0 where undefined.
     """
     # Each entity has one `B`.
-    counts, given = (
+    counts, predicted_counts = (
         collections.Counter(
             tag.type for tags in sentences for tag in tags if tag.prefix == "B"
         )
         for sentences in (right, predicted)
     )
-    types = sorted({*counts, *given})
+    types = sorted({*counts, *predicted_counts})
     *scores, _ = _measure(right, predicted, None) if types else [()]
     return [
-        (name, counts[name], given[name], *map(float, of_type))
+        (name, counts[name], predicted_counts[name], *map(float, of_type))
         for name, *of_type in zip(types, *scores)
     ]
 
@@ -355,16 +355,16 @@ class Tagging(Task[Sentences]):
     def restore(self, description, source):
         self.check_name(description, source)
         trained = f"{source} was trained on the task {self.name}"
-        found = description.get("tags")
-        if not isinstance(found, list) or not all(
-            isinstance(text, str) for text in found
+        names = description.get("tags")
+        if not isinstance(names, list) or not all(
+            isinstance(text, str) for text in names
         ):
             raise UserError(f"{trained}, without a list of tags")
-        tags = tuple(map(split_tag, found))
+        tags = tuple(map(split_tag, names))
         has_each_once = len(set(tags)) == len(tags) and NO_ENTITY in tags
         if None in tags or not has_each_once or {t[0] for t in tags} - {*"BIO"}:
             raise UserError(
-                f"{trained} with the tags {', '.join(found)[:200]}; expected "
+                f"{trained} with the tags {', '.join(names)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
             )
         head = SPANS
@@ -378,11 +378,11 @@ class Tagging(Task[Sentences]):
 
     @property
     def settings(self):
-        found = {
+        columns = {
             flag: getattr(self.words_and_tags, field.name)
             for flag, _, field in declared([Columns])
         }
-        return {flag: value for flag, value in found.items() if value}
+        return {flag: value for flag, value in columns.items() if value}
 
     @property
     def score_names(self):
@@ -415,8 +415,8 @@ class Tagging(Task[Sentences]):
         for split in names:
             path = self.split_files.find(data_dir, split, FORMATS)
             is_test = split in dict(self.test_splits).values()
-            found = self.words_and_tags, split in scored, is_test
-            rows[split] = read_sentences(path, *found)
+            options = self.words_and_tags, split in scored, is_test
+            rows[split] = read_sentences(path, *options)
             if split in scored:
                 rows[split] = self._to_bio(rows[split])
         task = self if self.tags else self._complete(rows["train"])
@@ -453,9 +453,9 @@ class Tagging(Task[Sentences]):
 
     def _check_types(self, rows: Sentences) -> None:
         """Refuses types that the head does not know."""
-        known = set(self.tags)
+        tags = set(self.tags)
         for number, tag in enumerate(rows.tags):
-            if tag not in known:
+            if tag not in tags:
                 types = sorted({t.type for t in self.tags} - {""})
                 raise UserError(
                     f"{rows.where(number)}: unknown type {tag.type!r}, "
@@ -518,10 +518,10 @@ class Tagging(Task[Sentences]):
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.
         scores["token_accuracy"] = float(np.mean(right)) if right else 0.0
-        known = features.places >= 0
-        if known.any():
+        is_shown = features.places >= 0
+        if is_shown.any():
             losses = metrics.cross_entropy(
-                predictions.logits[known], self._numbers(rows.tags)[known]
+                predictions.logits[is_shown], self._numbers(rows.tags)[is_shown]
             )
             scores["loss"] = float(losses.mean())
         return scores
@@ -529,8 +529,8 @@ class Tagging(Task[Sentences]):
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
         lines = ["type entities predicted precision recall f1".split()]
-        found = type_scores(*_by_sentence(rows, predictions))
-        for name, count, predicted, *scores in found:
+        scores_of_types = type_scores(*_by_sentence(rows, predictions))
+        for name, count, predicted, *scores in scores_of_types:
             shares = (f"{share:.4f}" for share in scores)
             lines.append([name, str(count), str(predicted), *shares])
         path = results_path(output_dir, "eval_types", suffix)

@@ -181,26 +181,26 @@ def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> list[Tag]:
 
     An `I` that continues nothing begins an entity, as for conlleval.
     """
-    found: list[Tag] = []
+    bio: list[Tag] = []
     for before, tag in _pairs(tags, starts):
         prefix = TO_BIO.get(tag.prefix, tag.prefix)
         # What has ended is not continued.
         ended = before.prefix in ("E", "L", "S", "U")
         if prefix == "I" and (ended or before.type != tag.type):
             prefix = "B"
-        found.append(Tag(prefix, tag.type))
-    return found
+        bio.append(Tag(prefix, tag.type))
+    return bio
 
 
 def find_entities(tags: Sequence[Tag]) -> list[Entity]:
     """The entities of a sentence in BIO."""
-    found: list[Entity] = []
+    entities: list[Entity] = []
     for number, tag in enumerate(tags):
         if tag.prefix == "B":
-            found.append(Entity(tag.type, number, number + 1))
+            entities.append(Entity(tag.type, number, number + 1))
         elif tag.prefix == "I":
-            found[-1] = found[-1]._replace(end=number + 1)
-    return found
+            entities[-1] = entities[-1]._replace(end=number + 1)
+    return entities
 
 
 def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class Columns:
 
     def numbers(self, path: str) -> tuple[int, int]:
         """The columns of a CoNLL file, by default the first and the last."""
-        found = []
+        numbers = []
         for name, default in (("token", "0"), ("tag", "-1")):
             text = getattr(self, name) or default
             if not re.fullmatch("-?[0-9]{1,4}", text):
@@ -257,8 +257,8 @@ class Columns:
                     f"--{name}_column is {text!r}, but the columns of {path} "
                     "have numbers, from 0, or from -1 at the end"
                 )
-            found.append(int(text))
-        token, tag = found
+            numbers.append(int(text))
+        token, tag = numbers
         if token == tag:
             raise UserError(f"--token_column and --tag_column are both {tag}")
         return token, tag
@@ -490,8 +490,8 @@ def _read_json_lines(
             )
         return zip(words, tags)
 
-    for number, found in read_objects(path, text, read):
-        yield [(number, *pair) for pair in found]
+    for number, pairs in read_objects(path, text, read):
+        yield [(number, *pair) for pair in pairs]
 
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
@@ -537,7 +537,7 @@ FORMATS: dict[str, tuple[Callable, Callable]] = {
 
 def read_map(path: str) -> dict[str, str]:
     """Reads a table of types: an old type, a tab, a new one or `O`."""
-    found: dict[str, str] = {}
+    table: dict[str, str] = {}
     text = files.read_text(path, "the table of --map_tags")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -551,12 +551,12 @@ def read_map(path: str) -> dict[str, str]:
                 f"{where}: {line[:80]!r}, expected an old type, a tab, and a "
                 "new type or O"
             )
-        if cells[0] in found:
+        if cells[0] in table:
             raise UserError(f"{where}: the type {cells[0]} occurs twice")
-        found[cells[0]] = cells[1]
-    if not found:
+        table[cells[0]] = cells[1]
+    if not table:
         raise UserError(f"{path} is empty")
-    return found
+    return table
 
 
 def map_types(rows: Sentences, table: dict[str, str], source: str) -> Sentences:

@@ -80,9 +80,11 @@ class TaskModel:
         self.berts: list[encoder.Bert] = []
         for create_own in _of_sides(self.head.sides, trained, create):
             added = make_variables(declared, create_own)
-            own = make_variables(encoder.declare(config, pooler), create_own)
+            variables = make_variables(
+                encoder.declare(config, pooler), create_own
+            )
             self.berts.append(
-                make_bert(config, own, added, make_hooks, functions)
+                make_bert(config, variables, added, make_hooks, functions)
             )
         self.bert = self.berts[0]
 
@@ -112,10 +114,10 @@ class TaskModel:
             return self._compute(self.bert, features, context)
         if len(features["input_ids"].shape) == 2:
             return self._compute_texts(features, context)
-        found = []
+        predictions = []
         places = slice(1), slice(1, None)
         for side, bert, texts in zip(self.head.sides, self.berts, places):
-            own = {
+            of_side = {
                 name: value[:, texts] if name in OF_TEXTS else value
                 for name, value in features.items()
             }
@@ -125,15 +127,15 @@ class TaskModel:
                 input_mask=context.input_mask[:, texts],
                 seed=context.seed ^ tf.constant([number, 0]),
             )
-            outputs = self._compute(bert, own, context_of_side)
-            shape = -1, own["input_ids"].shape[1]
-            found.append(
+            outputs = self._compute(bert, of_side, context_of_side)
+            shape = -1, of_side["input_ids"].shape[1]
+            predictions.append(
                 {
                     name: tf.reshape(value, [*shape, *value.shape[1:]])
                     for name, value in outputs.items()
                 }
             )
-        return _joined(found, lambda values: tf.concat(values, axis=1))
+        return _joined(predictions, lambda values: tf.concat(values, axis=1))
 
     def _compute_texts(
         self, features: dict[str, tf.Tensor], context: Context
@@ -143,17 +145,21 @@ class TaskModel:
         sides, mask = features.pop("task_ids"), context.input_mask
         if features["input_ids"].shape.is_fully_defined():
             # Compilers take no number of rows that depends on values.
-            found = [self._compute(x, features, context) for x in self.berts]
-            return _joined(found, functools.partial(_choose, sides))
-        places, found = [], []
+            predictions = [
+                self._compute(x, features, context) for x in self.berts
+            ]
+            return _joined(predictions, functools.partial(_choose, sides))
+        places, predictions = [], []
         for number, bert in enumerate(self.berts):
             rows = tf.where(tf.equal(sides, number))[:, 0]
-            own = {n: tf.gather(value, rows) for n, value in features.items()}
+            row_features = {
+                n: tf.gather(value, rows) for n, value in features.items()
+            }
             own_mask = tf.gather(mask, rows)
             context = dataclasses.replace(context, input_mask=own_mask)
-            found.append(self._compute(bert, own, context))
+            predictions.append(self._compute(bert, row_features, context))
             places.append(tf.cast(rows, tf.int32))
-        return _joined(found, lambda x: tf.dynamic_stitch(places, x))
+        return _joined(predictions, lambda x: tf.dynamic_stitch(places, x))
 
     def _compute(
         self,
@@ -189,18 +195,18 @@ class TaskModel:
             words = features.get(WORD_VECTORS)
             output = bert(ids, segments, context, words)
             sequence_output = output.sequence_output
-        found = self.head(
+        predictions = self.head(
             bert,
             sequence_output,
             context,
             **{name: features[name] for name in self.head.reads},
         )
         if context.training:
-            return found
-        found = self.head.select(found)
+            return predictions
+        predictions = self.head.select(predictions)
         if context.observes:
-            found.update(bert.hooks.observe(shown, context))
-        return found
+            predictions.update(bert.hooks.observe(shown, context))
+        return predictions
 
     def _continue(
         self, bert: encoder.Bert, outputs: tf.Tensor, context: Context
@@ -211,15 +217,20 @@ class TaskModel:
         size = outputs.shape[-1]
         outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
         layers = range(self.lowest, bert.config.num_hidden_layers)
-        found = bert.run_layers(outputs, layers, context)
-        return tf.cast(found[-1] if found else outputs, tf.float32)
+        layer_outputs = bert.run_layers(outputs, layers, context)
+        return tf.cast(
+            layer_outputs[-1] if layer_outputs else outputs, tf.float32
+        )
 
 
 def _joined(
-    found: Sequence[Mapping[str, tf.Tensor]], join: Callable
+    predictions: Sequence[Mapping[str, tf.Tensor]], join: Callable
 ) -> dict[str, tf.Tensor]:
     """What `join` makes of both sides' outputs, by name."""
-    return {name: join([one[name] for one in found]) for name in found[0]}
+    return {
+        name: join([one[name] for one in predictions])
+        for name in predictions[0]
+    }
 
 
 def _choose(sides: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -227,8 +238,8 @@ def _choose(sides: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
     chosen = values[0]
     for number, value in enumerate(values[1:], 1):
         shape = [-1, *[1] * (value.shape.rank - 1)]
-        own = tf.reshape(tf.equal(sides, number), shape)
-        chosen = tf.where(own, value, chosen)
+        is_side = tf.reshape(tf.equal(sides, number), shape)
+        chosen = tf.where(is_side, value, chosen)
     return chosen
 
 
@@ -243,10 +254,10 @@ def _of_sides(
     made: dict[str, Any] = {}
 
     def create_own(side: str, name: str, *more: Any) -> Any:
-        own = scoped(side, name) if name in trained else name
-        if own not in made:
-            made[own] = create(own, *more)
-        return made[own]
+        side_name = scoped(side, name) if name in trained else name
+        if side_name not in made:
+            made[side_name] = create(side_name, *more)
+        return made[side_name]
 
     return [functools.partial(create_own, side) for side in sides]
 
@@ -447,8 +458,8 @@ def list_parameters(
     hooks = method.hooks(config, added)
     plain = {name: name for name in declared}
     if head.sides:
-        own = declared.keys() - added.keys() - of_head.keys()
-        _check_sides(method, hooks, own, declared)
+        of_bert = declared.keys() - added.keys() - of_head.keys()
+        _check_sides(method, hooks, of_bert, declared)
         plain = {
             scoped(side, name)
             if one.trained and groups[name] != "head"
@@ -456,17 +467,17 @@ def list_parameters(
             for name, one in declared.items()
             for side in head.sides
         }
-        declared = {own: declared[name] for own, name in plain.items()}
+        declared = {x: declared[name] for x, name in plain.items()}
     parameters = [
         Parameter(
-            own,
+            full_name,
             one.shape,
             one.initializer,
-            groups[plain[own]],
+            groups[plain[full_name]],
             one.trained,
-            plain[own],
+            plain[full_name],
         )
-        for own, one in declared.items()
+        for full_name, one in declared.items()
     ]
     parameters.sort(key=lambda p: GROUPS.index(p.group))
     berts = sum(p.count for p in parameters if not p.is_added)
@@ -483,7 +494,7 @@ def list_parameters(
 def _check_sides(
     method: TuningMethod,
     hooks: Hooks,
-    own: Collection[str],
+    of_bert: Collection[str],
     declared: Mapping[str, Declared],
 ) -> None:
     """Refuses a method that two sides cannot have for themselves.
@@ -492,7 +503,8 @@ def _check_sides(
     UserError as of `list_parameters`.
     """
     changes = any(
-        declared[name].trained and len(declared[name].shape) > 1 for name in own
+        declared[name].trained and len(declared[name].shape) > 1
+        for name in of_bert
     )
     shares = any(one.allocation for one in declared.values())
     acts = {"parameter", "prepare"} & hooks.places or method.observes
@@ -521,24 +533,26 @@ def narrow_variables(table: ParameterTable) -> frozenset[str]:
 
 def int8_variables(table: ParameterTable) -> frozenset[str]:
     """Names of BERT's matrices that are kept with `--base_dtype=int8`."""
-    own = {p.name: p for p in table.parameters if not p.is_added}
-    found = int8.names(own)
+    of_bert = {p.name: p for p in table.parameters if not p.is_added}
+    kernels = int8.names(of_bert)
     if "parameter" in table.hooks.places or any(
-        own[name].trained for name in found
+        of_bert[name].trained for name in kernels
     ):
         raise UserError(
             f"--base_dtype=int8 is for methods that leave BERT's matrices as "
             f"they are, but {table.method} trains some, or changes BERT's own "
             "variables as they are read; pass --base_dtype=float32"
         )
-    return found
+    return kernels
 
 
 class NotTrained(UserError):
     """A model without trained values, which only a training makes."""
 
 
-def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
+def check_is_trained(
+    table: ParameterTable, trained_names: Any, source: str
+) -> None:
     """Refuses to evaluate adapters and heads that were never trained.
 
     Raises:
@@ -546,7 +560,7 @@ def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
             `source` holds.
     """
     for p in table.parameters:
-        if p.is_added and p.trained and p.name not in known:
+        if p.is_added and p.trained and p.name not in trained_names:
             raise NotTrained(
                 f"{source} holds no trained {p.group} ({p.name} is missing), "
                 f"which {table.method} needs; train first (--do_train=true), "

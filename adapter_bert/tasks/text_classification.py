@@ -148,8 +148,8 @@ class TextClassification(TextTask):
     scores_novelty = True
 
     def describe(self):
-        known = {"labels": list(self.labels)} if self.is_complete else {}
-        return {**known, **super().describe()}
+        labels = {"labels": list(self.labels)} if self.is_complete else {}
+        return {**labels, **super().describe()}
 
     @property
     def is_complete(self):
@@ -157,34 +157,34 @@ class TextClassification(TextTask):
         return self.labels is not None
 
     def complete(self, train):
-        found = self.labels_in(train)
-        if len(found) < 2:
+        labels = self.labels_in(train)
+        if len(labels) < 2:
             raise UserError(
                 f"{train.path}: the column {self.labelled.label!r} holds only "
-                f"the label {found.pop()!r}, expected at least two labels"
+                f"the label {labels.pop()!r}, expected at least two labels"
             )
-        return self.with_labels(found, train.path)
+        return self.with_labels(labels, train.path)
 
     def labels_in(self, rows: Rows) -> set[str]:
         """The labels of rows, none of them empty."""
-        found = set(rows.label)
-        if empty := [label for label in found if not label.strip()]:
+        labels = set(rows.label)
+        if empty := [label for label in labels if not label.strip()]:
             where = rows.where(rows.label.index(empty[0]))
             raise UserError(f"{where}: the label is empty")
-        return found
+        return labels
 
     def with_labels(
-        self, found: Collection[str], path: str
+        self, labels: Collection[str], path: str
     ) -> "TextClassification":
         """This task with the labels of a file, sorted."""
-        for label in found:
+        for label in labels:
             if not is_one_cell(label):
                 raise UserError(
                     f"{path}: the label {label[:80]!r} holds a tab or a line "
                     "break; is it the right column?"
                 )
-        warn_of_lookalikes(found, path)
-        return dataclasses.replace(self, labels=tuple(sorted(found)))
+        warn_of_lookalikes(labels, path)
+        return dataclasses.replace(self, labels=tuple(sorted(labels)))
 
     def restore(self, description, source):
         trained = f"{source} was trained on the task {description['name']}"
@@ -321,10 +321,15 @@ class TextClassification(TextTask):
         ]
         for row in np.argsort(-losses, kind="stable")[:HARDEST]:
             texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
-            own, given = self.labels[labels[row]], self.labels[chosen[row]]
+            right, predicted = (
+                self.labels[labels[row]],
+                self.labels[chosen[row]],
+            )
             numbers = f"{np.exp(-losses[row]):.6f}", f"{losses[row]:.4f}"
             line = str(rows.lines[row] + 1)
-            hardest.append((line, own, given, *numbers, *map(cell, texts)))
+            hardest.append(
+                (line, right, predicted, *numbers, *map(cell, texts))
+            )
         tables = {
             "eval_labels": self.label_table(has[labels], has[chosen]),
             "eval_confusion": confusion,
@@ -387,12 +392,12 @@ def weigh_classes(task: Task, text: str) -> TextClassification:
     if text == BALANCED:
         return dataclasses.replace(task, weighting=text)
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        if isinstance(found, dict) and all(
+        weights = json.loads(text)
+        if isinstance(weights, dict) and all(
             type(weight) in (int, float) and 0 < weight <= FLOAT_MAX
-            for weight in found.values()
+            for weight in weights.values()
         ):
-            return dataclasses.replace(task, weighting=found)
+            return dataclasses.replace(task, weighting=weights)
     raise UserError(
         f"--class_weights is {text[:80]!r}, expected {BALANCED} or an object "
         'of positive numbers, as {"spam": 2.5}'

@@ -54,23 +54,23 @@ class LabelUnit(NamedTuple):
     @classmethod
     def restore(cls, description: Mapping[str, Any], source: str):
         """`label_unit` of a task's description; `AS_IS` if there is none."""
-        found = description.get("label_unit")
-        if found is None:
+        recorded = description.get("label_unit")
+        if recorded is None:
             return AS_IS
         if (
-            not isinstance(found, dict)
-            or set(found) != set(cls._fields)
+            not isinstance(recorded, dict)
+            or set(recorded) != set(cls._fields)
             or not all(
                 type(x) in (int, float) and abs(x) <= FLOAT_MAX
-                for x in found.values()
+                for x in recorded.values()
             )
-            or not found["deviation"] >= np.finfo(np.float32).tiny
+            or not recorded["deviation"] >= np.finfo(np.float32).tiny
         ):
             raise UserError(
-                f"{source}: task.label_unit is {str(found)[:200]}, expected "
+                f"{source}: task.label_unit is {str(recorded)[:200]}, expected "
                 f"numbers {', '.join(cls._fields)}, the deviation above 0"
             )
-        return cls(**{name: float(x) for name, x in found.items()})
+        return cls(**{name: float(x) for name, x in recorded.items()})
 
     def join(self, weights: np.ndarray, bias: Optional[np.ndarray]):
         """Weights [1, D] and bias [1], float32, of a last layer without unit.
@@ -133,10 +133,10 @@ class TextRegression(TextTask):
     scores_novelty = True
 
     def describe(self):
-        found = {"regression": True, **super().describe()}
+        facts = {"regression": True, **super().describe()}
         if self._is_scaled:
-            found["label_unit"] = self.unit._asdict()
-        return found
+            facts["label_unit"] = self.unit._asdict()
+        return facts
 
     @property
     def _is_scaled(self) -> bool:

@@ -82,19 +82,19 @@ class HeadShape:
         cls, description: Mapping[str, Any], source: str
     ) -> "HeadShape":
         """Reads `head` of a task's description."""
-        found = description.get("head", {})
+        recorded = description.get("head", {})
         default = dataclasses.asdict(cls())
         if (
-            not isinstance(found, dict)
-            or not set(found) <= set(default)
-            or any(type(v) is not type(default[k]) for k, v in found.items())
-            or not 1 <= found.get("layers", 1) <= MAX_LAYERS
+            not isinstance(recorded, dict)
+            or not set(recorded) <= set(default)
+            or any(type(v) is not type(default[k]) for k, v in recorded.items())
+            or not 1 <= recorded.get("layers", 1) <= MAX_LAYERS
         ):
             raise UserError(
-                f"{source}: task.head is {found!r}, expected values like "
+                f"{source}: task.head is {recorded!r}, expected values like "
                 f"{default}"
             )
-        shape = cls(**found)
+        shape = cls(**recorded)
         functional.activation(shape.activation)
         return shape
 
@@ -344,11 +344,13 @@ class TextTask(Task[Rows]):
         """Gives labels the task's own spelling, or refuses them."""
         if rows.label is None:
             return rows
-        own: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for row, label in enumerate(rows.label):
-            if label not in own:
-                own[label] = self.check_label(label, rows.where(row))
-        return dataclasses.replace(rows, label=[own[x] for x in rows.label])
+            if label not in spellings:
+                spellings[label] = self.check_label(label, rows.where(row))
+        return dataclasses.replace(
+            rows, label=[spellings[x] for x in rows.label]
+        )
 
     def _divide(self, rows: Rows) -> dict[str, Rows]:
         """Both parts of the training file, neither of them empty."""
@@ -412,9 +414,10 @@ class TextTask(Task[Rows]):
         """
 
     def evaluate(self, rows, features, predictions):
-        right, given, losses = self.compare(features.labels, predictions)
+        right, predicted, losses = self.compare(features.labels, predictions)
         scores: dict[str, float] = {
-            name: self.metric_table[name](right, given) for name in self.metrics
+            name: self.metric_table[name](right, predicted)
+            for name in self.metrics
         }
         return {**scores, "loss": float(losses.mean())}
 

@@ -325,11 +325,11 @@ class Vectors(Task[Union[Rows, Search]]):
             "sizes": tuple(sizes),
         }
         for name, value in trained.items():
-            own = getattr(self, name)
-            if own not in (None, (), value):
+            setting = getattr(self, name)
+            if setting not in (None, (), value):
                 raise UserError(
                     f"{source} was trained with {name} {value!r}, not "
-                    f"{own!r}; leave out the flag"
+                    f"{setting!r}; leave out the flag"
                 )
         trained["base_form"] = form
         document_prompt = description.get("document_prompt")
@@ -363,13 +363,13 @@ class Vectors(Task[Union[Rows, Search]]):
         if description.get("name") == self.name and (
             has_two != self.two_adapters
         ):
-            found, value = (
+            differing, value = (
                 ("two adapters", "true")
                 if has_two
                 else ("one adapter", "false")
             )
             raise UserError(
-                f"{source} holds a run of {found}; pass "
+                f"{source} holds a run of {differing}; pass "
                 f"--two_adapters={value}, or choose another --output_dir"
             )
         return self
@@ -423,9 +423,9 @@ class Vectors(Task[Union[Rows, Search]]):
     @property
     def training_settings(self):
         """The loss and its temperature, and whether there are two adapters."""
-        found = {"loss": self.loss_name, "temperature": self.temperature}
+        settings = {"loss": self.loss_name, "temperature": self.temperature}
         return {
-            **found,
+            **settings,
             **({"two_adapters": True} if self.two_adapters else {}),
         }
 
@@ -454,8 +454,8 @@ class Vectors(Task[Union[Rows, Search]]):
             return super().values_of(folder, values)
         scopes = tuple(scoped(side, "") for side in SIDES)
         shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
-        own = below(scoped(os.path.basename(folder), ""), values)
-        return {**shared, **own}
+        of_side = below(scoped(os.path.basename(folder), ""), values)
+        return {**shared, **of_side}
 
     @property
     def score_names(self):
@@ -493,15 +493,15 @@ class Vectors(Task[Union[Rows, Search]]):
         corpus = None
         if self.corpus_file:
             corpus = Corpus.read(self.corpus_file, self.corpus_layout)
-        found: dict[str, Union[Rows, Search]] = {}
+        by_split: dict[str, Union[Rows, Search]] = {}
         for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
             if split != "train":
                 if corpus:
                     matches = rows.take(self._is_match(rows))
-                    found[split] = Search.of(matches, corpus)
+                    by_split[split] = Search.of(matches, corpus)
                 else:
-                    found[split] = rows
+                    by_split[split] = rows
                 continue
             if not self.has_scores:
                 is_match = self._is_match(rows)
@@ -516,8 +516,8 @@ class Vectors(Task[Union[Rows, Search]]):
                 rows = dataclasses.replace(
                     rows, text_b=text_b, choices=tuple(choices)
                 )
-            found[split] = rows
-        return self, found
+            by_split[split] = rows
+        return self, by_split
 
     def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
         """The rows of splits as their files have them."""
@@ -553,16 +553,18 @@ class Vectors(Task[Union[Rows, Search]]):
             return np.ones(len(rows), bool)
         if self.matching is None:
             sought = "a score above 0"
-            found = np.array([float(score) > 0 for score in rows.label])
+            is_match = np.array([float(score) > 0 for score in rows.label])
         else:
             sought = f"the label {self.matching!r}"
-            found = np.array([label == self.matching for label in rows.label])
-        if not found.any():
+            is_match = np.array(
+                [label == self.matching for label in rows.label]
+            )
+        if not is_match.any():
             raise UserError(
                 f"{rows.path}: no pair has {sought}, which means that both "
                 "texts belong together"
             )
-        return found
+        return is_match
 
     def _check(self, rows: Rows) -> None:
         """Refuses empty texts of pairs that belong together, and no scores."""
@@ -683,15 +685,15 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def decode(self, rows, features, outputs):
         """The vectors of each row's texts, float32 [rows, C, D]."""
-        found = outputs["vectors"]
-        return found.reshape(len(rows), -1, found.shape[-1])
+        vectors = outputs["vectors"]
+        return vectors.reshape(len(rows), -1, vectors.shape[-1])
 
     def answer(self, rows, predictions):
         """`vector`, the entries of each row's only vector."""
-        found = predictions[:, 0]
+        vectors = predictions[:, 0]
         if self.normalize:
-            found = unit(found).astype(np.float32)
-        return [{"vector": vector} for vector in found.tolist()]
+            vectors = unit(vectors).astype(np.float32)
+        return [{"vector": vector} for vector in vectors.tolist()]
 
     def evaluate(self, rows, features, predictions):
         """Correlations of the cosines with scores, or scores of the search.
@@ -711,18 +713,20 @@ class Vectors(Task[Union[Rows, Search]]):
         self, features: Features, vectors: np.ndarray
     ) -> dict[str, float]:
         if isinstance(features, SearchTexts):
-            asked = len(features.relevant)
+            count = len(features.relevant)
             return self._search(
-                vectors[:asked, 0],
-                vectors[asked:, 0],
+                vectors[:count, 0],
+                vectors[count:, 0],
                 features.relevant,
                 features.copies,
             )
         labels = features.labels
         if self.has_scores:
-            found = cosines(vectors[:, 0], vectors[:, 1])
+            similarities = cosines(vectors[:, 0], vectors[:, 1])
             return {
-                name: metrics.METRICS[name](labels["label_scores"], found)
+                name: metrics.METRICS[name](
+                    labels["label_scores"], similarities
+                )
                 for name in ("spearman", "pearson")
             }
         ids = labels["text_ids"]
@@ -747,7 +751,8 @@ class Vectors(Task[Union[Rows, Search]]):
     def _search(self, queries, corpus, relevant, copies) -> dict[str, float]:
         """Scores of a search, as `retrieval_scores`; counts what it omits."""
         if count := sum(
-            bool(set(own) - set(gains)) for own, gains in zip(copies, relevant)
+            bool(set(places) - set(gains))
+            for places, gains in zip(copies, relevant)
         ):
             logging.info(
                 "%d of %d texts are among those that are searched; each is "
@@ -780,15 +785,15 @@ def endings_of(layout: Layout) -> Collection[str]:
 
 def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
     """`layout` and `matching` of SQuAD, or of one of GLUE's tasks."""
-    known = {task.name: task.labelled for task in glue.GLUE}
-    known[SQUAD] = QUESTIONS
+    layouts = {task.name: task.labelled for task in glue.GLUE}
+    layouts[SQUAD] = QUESTIONS
     if name.lower() not in MATCHING:
         raise UserError(
             f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
             "whose pairs belong together or have scores, or custom for files "
             "of your own"
         )
-    return known[name.lower()], MATCHING[name.lower()]
+    return layouts[name.lower()], MATCHING[name.lower()]
 
 
 def own_layout(

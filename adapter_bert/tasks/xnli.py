@@ -25,8 +25,8 @@ class Xnli(TextClassification):
 
     def check_label(self, label, where):
         """A label; the training files spell one of them otherwise."""
-        own = "contradiction" if label == "contradictory" else label
-        return super().check_label(own, where)
+        spelling = "contradiction" if label == "contradictory" else label
+        return super().check_label(spelling, where)
 
     def _find(self, data_dir, split):
         if split == "train":
