@@ -48,7 +48,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class OwnFiles:
-    """How the user's own files name columns and are divided."""
+    """Names and divides the user's own files."""
 
     header: bool = Topic.TABLES.setting(
         True,
@@ -67,13 +67,11 @@ class OwnFiles:
 
     @property
     def held_out(self) -> Optional[HeldOut]:
-        """The part of the training file that is the dev set, if any."""
         if not self.dev_share:
             return None
         return HeldOut(self.dev_share, self.split_seed)
 
     def place(self, name: Optional[str]) -> Optional[Column]:
-        """A column's name, or its number where files have no header."""
         if name is None or self.header:
             return name
         if not (name.isascii() and name.isdigit() and len(name) < 10):
@@ -87,7 +85,7 @@ class OwnFiles:
 # Fields of `Columns` come first.
 @dataclasses.dataclass(frozen=True)
 class Table(OwnFiles, Columns):
-    """The user's own tables: columns, files, kind of labels."""
+    """Declares the user's own tables: columns, files, kind of labels."""
 
     regression: bool = Topic.TABLES.setting(
         False, "custom: labels are numbers."
@@ -129,16 +127,10 @@ class Table(OwnFiles, Columns):
 def custom_task(
     *columns: Any, split_files: SplitFiles = NONE_NAMED, **settings: Any
 ) -> TextTask:
-    """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
+    """Makes a task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
-    Args:
-        *columns: the first fields of `Table`.
-        split_files: files of splits that were named one by one.
-        **settings: further fields of `Table`.
-
-    Returns:
-        A task whose labels are still to be read from the training file, unless
-        `label_columns` names them.
+    `columns` are the first fields of `Table`, `settings` the others. Labels are
+    still to be read from the training file, unless `label_columns` names them.
     """
     table = check(Table(*columns, **settings))
     options: dict[str, type] = {}
@@ -231,7 +223,6 @@ def _check_own_columns(
 
 
 def _check_choices(table: Table) -> None:
-    """Refuses too few or too many, and names that mean other choices."""
     names = table.choice_columns
     if not 2 <= len(names) <= MOST_CHOICES:
         raise UserError(

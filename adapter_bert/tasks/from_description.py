@@ -1,4 +1,4 @@
-"""The task that a trained adapter's description means, without its data."""
+"""Makes the task that a trained adapter describes, without its data."""
 
 import typing
 from collections.abc import Container, Mapping
@@ -37,12 +37,10 @@ KINDS = {
 def restore_task(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Task:
-    """The task of a trained head, ready to predict.
+    """Makes the task of a trained head, ready to predict.
 
-    Args:
-        description: `task` of `adapter_config.json`.
-        settings: `task_settings` of the same file; may be empty.
-        source: the file, for messages.
+    `description` and `settings` are `task` and `task_settings` of the
+    `adapter_config.json` at `source`; settings may be empty.
     """
     name = description["name"]
     if name == "squad":
@@ -82,12 +80,7 @@ def restore_task(
 def recorded_in(
     declaring: type, settings: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """The settings of an adapter that a dataclass declares, by its fields.
-
-    Args:
-        declaring: the dataclass; see `About.recorded`.
-        settings, source: as of `restore_task`.
-    """
+    """Reads the settings that `declaring`, a dataclass, has recorded."""
     values: dict[str, Any] = {}
     for name, about, field in declared([declaring]):
         if not about.recorded or name not in settings:
@@ -111,10 +104,7 @@ def recorded_in(
 def custom_arguments(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """The arguments of `custom_task` for the tables of a trained head.
-
-    Takes arguments, and raises, as `restore_task`.
-    """
+    """Makes arguments of `custom_task` for the tables of a trained head."""
     texts = 1 + bool(description.get("pairs"))
     choices = description.get("choices", 0)
     if type(choices) is not int or not 0 <= choices <= MOST_CHOICES:

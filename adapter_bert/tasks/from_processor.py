@@ -1,4 +1,4 @@
-"""The task that a `DataProcessor` of a BERT program means."""
+"""Makes the task that a `DataProcessor` of a BERT program means."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,6 @@ from adapter_bert.tasks.text_classification import TextClassification
 
 @dataclasses.dataclass(frozen=True)
 class _ProcessorTask(TextClassification):
-    """A task whose rows have been read; `splits` has them by name."""
-
     splits: tuple[tuple[str, Rows], ...] = ()
 
     def check_files(self, data_dir, splits):
@@ -28,17 +26,12 @@ class _ProcessorTask(TextClassification):
 def processor_task(
     processor: Any, data_dir: str, splits: Sequence[str]
 ) -> TextClassification:
-    """A task of the user's own, with the rows of some splits.
+    """Makes a task of the user's own, with the rows of some splits.
 
     A trained adapter answers tables with the columns `text`, of pairs also
-    `text_b`.
-
-    Args:
-        processor: has `get_train_examples(data_dir)`, `get_dev_examples`,
-            `get_test_examples` and `get_labels()`, as google-research/bert's
-            `run_classifier.py` has them.
-        data_dir: handed to it.
-        splits: `train`, `dev`, `test`.
+    `text_b`. `processor` has `get_train_examples(data_dir)`,
+    `get_dev_examples`, `get_test_examples` and `get_labels()`, as in
+    google-research/bert's `run_classifier.py`.
     """
     rows = {split: _examples(processor, data_dir, split) for split in splits}
     pairs = {

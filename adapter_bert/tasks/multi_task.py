@@ -48,18 +48,15 @@ class OneTaskFeatures(Texts):
 
     @classmethod
     def of(cls, features: Features, task_id: int) -> "OneTaskFeatures":
-        """The same rows, as rows of a task."""
         return cls(**vars(features), task_id=task_id)
 
     def unlabelled(self):
         return OneTaskFeatures.of(super().unlabelled(), self.task_id)
 
     def added(self, length):
-        """`task_ids`, all equal."""
         return {"task_ids": ((), np.int32)}
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Adds `task_ids`, int32 [B]."""
         batch["task_ids"] = np.full(len(rows), self.task_id, np.int32)
 
 
@@ -67,12 +64,9 @@ class OneTaskFeatures(Texts):
 class JoinedFeatures(Features):
     """Rows of several tasks, task by task.
 
-    Batches hold the number of each row's task, and the labels of all tasks,
-    zeros where a row is of another task.
-
-    Attributes:
-        counts: number of rows by task.
-        task_labels: arrays [rows of the task, ...] by task and feature name.
+    Batches hold each row's task number, and the labels of all tasks, zeros
+    where a row is of another task. `counts` are rows by task, `task_labels`
+    arrays [rows of the task, ...] by task and feature name.
     """
 
     counts: Mapping[str, int]
@@ -81,7 +75,6 @@ class JoinedFeatures(Features):
 
     @classmethod
     def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
-        """Joins the rows of tasks whose rows are single sequences."""
         parts = list(features.values())
         *firsts, count = np.cumsum([0, *(len(part.tokens) for part in parts)])
         starts = [part.starts[:-1] + n for part, n in zip(parts, firsts)]
@@ -101,7 +94,6 @@ class JoinedFeatures(Features):
         return np.cumsum([0, *self.counts.values()])[:-1]
 
     def fingerprint(self):
-        """SHA-256 of all rows, labels and tasks."""
         digest = hashlib.sha256(super().fingerprint().encode())
         for task, name, values in self._labels():
             digest.update(f"{scoped(task, name)} {len(values)}\0".encode())
@@ -117,7 +109,6 @@ class JoinedFeatures(Features):
         return {"task_ids": ((), np.int32), **labels}
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Adds the features of `added`, each [B, ...]."""
         ids = np.searchsorted(self.firsts, rows, side="right") - 1
         batch["task_ids"] = ids.astype(np.int32)
         numbers = list(self.counts)
@@ -139,7 +130,7 @@ class JoinedFeatures(Features):
 
 
 def as_predicted(features: Features) -> Features:
-    """A training's rows for a prediction, which has one task at a time."""
+    """Makes a training's rows fit a prediction, of one task at a time."""
     if not isinstance(features, JoinedFeatures):
         return features
     return OneTaskFeatures(
@@ -202,9 +193,9 @@ def _give_each_task(chosen: np.ndarray, names: Sequence[str]) -> None:
 
 
 class MultiTaskPlan:
-    """The `input_pipeline.Plan` of a training on several tasks.
+    """An `input_pipeline.Plan` of a training on several tasks.
 
-    Each task has its own `TrainPlan`, which advances when the task is drawn.
+    Each task has a `TrainPlan`, which advances when the task is drawn.
     """
 
     def __init__(
@@ -216,7 +207,6 @@ class MultiTaskPlan:
         seed: int,
         pool_batches: int,
     ):
-        """Plans `num_steps` batches of rows; see `TrainPlan`."""
         self._sampling = sampling
         self._firsts = features.firsts
         self.tasks = choose_tasks(
@@ -262,13 +252,12 @@ class RowsByTask:
 
     @property
     def only(self) -> tuple[str, Any]:
-        """Name and rows of the only task."""
         [pair] = self.by_task.items()
         return pair
 
 
 class MultiTaskHead(Head):
-    """The heads of several tasks, all computed for each row.
+    """Heads of several tasks, all computed for each row.
 
     One graph for all tasks is worth computing small heads in vain. Only the
     loss of a row's own task counts, so the other heads' gradients are zero.
@@ -303,7 +292,6 @@ class MultiTaskHead(Head):
         }
 
     def loss(self, predictions, features):
-        """The loss of each row's own task, float32 [B]."""
         losses = []
         for number, (name, head) in enumerate(self.heads.items()):
             mine = _own(name, predictions), _own(name, features)
@@ -318,12 +306,10 @@ class MultiTaskHead(Head):
         predictions: Mapping[str, tf.Tensor],
         features: Mapping[str, tf.Tensor],
     ) -> tf.Tensor:
-        """The loss of one head for all rows, float32 [B]."""
         return head.loss(predictions, features)
 
 
 def _own(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's own values, by its own names."""
     scope = scoped(task, "")
     return {
         name[len(scope) :]: value
@@ -336,14 +322,10 @@ def _own(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
 class MultiTask(Task[RowsByTask]):
     """Several tasks over tables of texts.
 
-    The data of each task are in the folder of its name, in any case of letters.
-    Splits, suffixes and scores carry the task's name: `mrpc/dev`, `f1_mrpc`.
-    The files of a task alone are in `tasks/<name>`, as its own run would write
-    them. Each task answers texts, all together do not.
-
-    Attributes:
-        tasks: the tasks by name, in order of the names.
-        sampling: of `SAMPLINGS`.
+    A task's data are in the folder of its name, in any case of letters. Splits,
+    suffixes and scores carry its name: `mrpc/dev`, `f1_mrpc`. Files of a task
+    alone are in `tasks/<name>`, as its own run would write them. Each task
+    answers texts, all together do not.
     """
 
     tasks: Mapping[str, TextTask]
@@ -355,7 +337,6 @@ class MultiTask(Task[RowsByTask]):
     test_splits = property(lambda self: self._splits("test_splits"))
 
     def _splits(self, kind: str):
-        """The dev or test sets of all tasks."""
         return tuple(
             (with_suffix(name, suffix), f"{name}/{split}")
             for name, task in self.tasks.items()
@@ -390,7 +371,6 @@ class MultiTask(Task[RowsByTask]):
         )
 
     def _with(self, change: Callable[[str, TextTask], TextTask]) -> "MultiTask":
-        """These tasks, each of them changed."""
         return dataclasses.replace(
             self, tasks={n: change(n, task) for n, task in self.tasks.items()}
         )
@@ -422,7 +402,6 @@ class MultiTask(Task[RowsByTask]):
         return self._with(lambda name, task: task.learn(rows.by_task[name]))
 
     def go_on(self, description, source):
-        """These tasks, each with its own part of the run's description."""
         described = description.get("tasks")
         if not isinstance(described, dict):
             described = {}
@@ -452,17 +431,15 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def dev_score_names(self):
-        """Those of `score_names`, which include the suffixes."""
         return self.score_names
 
     @property
     def members(self):
-        """Each task, in `tasks/<name>`."""
         return {_folder(name): task for name, task in self.tasks.items()}
 
     @property
     def trained_together(self):
-        """The names of all tasks, in the order of `task_ids`."""
+        """Names of all tasks, in the order of `task_ids`."""
         return tuple(self.tasks)
 
     def values_of(self, folder, values):
@@ -471,7 +448,6 @@ class MultiTask(Task[RowsByTask]):
         return {**shared, **_own(os.path.basename(folder), values)}
 
     def summarize(self, rows: RowsByTask):
-        """Counts the rows of each task; a single task summarizes its own."""
         if len(rows.by_task) == 1:
             name, task_rows = rows.only
             return self.tasks[name].summarize(task_rows)
@@ -484,7 +460,6 @@ class MultiTask(Task[RowsByTask]):
     def featurize(
         self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
-        """Tokenizes as the tasks do; `JoinedFeatures` of several tasks."""
         features: dict[str, Features] = {
             name: self.tasks[name].featurize(
                 task_rows, tokenizer, max_seq_length
@@ -504,7 +479,6 @@ class MultiTask(Task[RowsByTask]):
         return MultiTaskHead(self.tasks, config, create)
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
-        """Batches of one task each; see `MultiTaskPlan`."""
         sizes = batch_size, num_steps, seed, pool_batches
         plan = MultiTaskPlan(features, self.sampling, *sizes)
         counts = ", ".join(
@@ -516,7 +490,6 @@ class MultiTask(Task[RowsByTask]):
         return plan
 
     def decode(self, rows: RowsByTask, features, outputs):
-        """As the rows' task decodes its own head's outputs."""
         name, task_rows = rows.only
         return self.tasks[name].decode(task_rows, features, _own(name, outputs))
 
@@ -525,7 +498,7 @@ class MultiTask(Task[RowsByTask]):
         return self.tasks[name].evaluate(task_rows, features, predictions)
 
     def score_tables(self, scores, data):
-        """Each task's table; the run's has `mean` and the scores of all tasks.
+        """Makes each task's table, and the run's with `mean` and all scores.
 
         `mean` is over each task's main score on its first dev set.
         """
@@ -545,7 +518,6 @@ class MultiTask(Task[RowsByTask]):
     def write_report(
         self, output_dir, rows: RowsByTask, features, predictions, suffix=""
     ):
-        """Writes the report of the rows' task into its own folder."""
         name, task_rows = rows.only
         place = os.path.join(output_dir, _folder(name))
         # Of `mnli_x` the task's own suffix is `x`.
@@ -555,7 +527,6 @@ class MultiTask(Task[RowsByTask]):
     def write_predictions(
         self, output_dir, rows: RowsByTask, predictions, suffix=""
     ):
-        """Writes the predictions of the rows' task into its own folder."""
         name, task_rows = rows.only
         place = os.path.join(output_dir, _folder(name))
         more = task_rows, predictions, suffix[len(name) + 1 :]
@@ -563,7 +534,7 @@ class MultiTask(Task[RowsByTask]):
 
 
 def _wanted(name: str, task: Task, splits: Sequence[str]) -> dict[str, str]:
-    """A task's own splits among `splits`, with their names there."""
+    """Maps a task's own splits to their names among `splits`."""
     names = {"train": "train"}
     for _, split in (*task.dev_splits, *task.test_splits):
         names[split] = f"{name}/{split}"
@@ -577,7 +548,7 @@ def _folder(name: str) -> str:
 
 
 def find_folder(data_dir: str, name: str) -> str:
-    """The folder of a task's data in `data_dir`, in any case of letters."""
+    """Finds the folder of a task's data, in any case of letters."""
     if not data_dir:
         return ""
     folders = files.folders(data_dir)
@@ -597,12 +568,7 @@ def find_folder(data_dir: str, name: str) -> str:
 
 
 def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
-    """Several tasks that are learned together.
-
-    Args:
-        tasks: at least two, by the names of their folders.
-        sampling: of `SAMPLINGS`.
-    """
+    """Joins at least two tasks, by the names of their folders."""
     seen = set()
     for name, task in tasks:
         if not NAME.fullmatch(name):

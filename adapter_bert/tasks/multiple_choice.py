@@ -57,11 +57,8 @@ class MultipleChoice(TextTask):
     BERT reads `[CLS] a [SEP] choice [SEP]`, or with a second text, as a
     question, `[CLS] a [SEP] b choice [SEP]`. Without room for the longest
     choice a and b are cut, alike for all choices. A choice is cut only if it
-    has no room by itself.
-
-    Attributes:
-        questions: (entry of the second text's column, text that replaces it);
-            empty where that column is read as it is.
+    has no room by itself. `questions` replace entries of the second text's
+    column.
     """
 
     questions: tuple[tuple[str, str], ...] = ()
@@ -89,11 +86,9 @@ class MultipleChoice(TextTask):
 
     @property
     def reading(self):
-        """The places of the choices, and the questions."""
         return "choices", self.labelled.text_b is not None, self.questions
 
     def check_texts(self, texts, where):
-        """No choice may be empty, and questions must be known."""
         names = self.result_columns
         for name, text in zip(names, texts[-len(names) :]):
             if not text.strip():
@@ -123,7 +118,7 @@ class MultipleChoice(TextTask):
         return label
 
     def numbers(self):
-        """The number of each choice by its column's name and by its number."""
+        """Numbers choices by their columns' names and by numbers."""
         numbers = {name: n for n, name in enumerate(self.result_columns)}
         return {**numbers, **{str(n): n for n in numbers.values()}}
 
@@ -136,7 +131,6 @@ class MultipleChoice(TextTask):
         return [(None,)] * len(rows)
 
     def featurize(self, rows, tokenizer, max_seq_length):
-        """A sequence for each choice of each row, and the labels."""
         return Choices.from_rows(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
@@ -146,9 +140,9 @@ class MultipleChoice(TextTask):
     def _sequences(
         self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
     ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Tokens and segments of each row's choices, row by row.
+        """Makes tokens and segments of each row's choices, row by row.
 
-        The third value, of a row's first choice, is whether the row was cut.
+        A third value, of a row's first choice, is whether the row was cut.
         """
         replaced = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
@@ -181,7 +175,7 @@ class MultipleChoice(TextTask):
         return ChoiceHead(config, create, self.head)
 
     def decode(self, rows, features, outputs):
-        """The `logits` of each row's choices, float32 [rows, C]."""
+        """Gives `logits` of each row's choices, float32 [rows, C]."""
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
     def answer(self, rows, predictions):

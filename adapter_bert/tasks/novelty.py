@@ -43,13 +43,13 @@ FLOATS = np.dtype("<f4")
 
 
 def evenly_spaced(rows: int) -> np.ndarray:
-    """Numbers of at most `MOST_ROWS` of all rows, int64 [N], rising."""
+    """Chooses at most `MOST_ROWS` of all rows, int64 [N], rising."""
     count = min(rows, MOST_ROWS)
     return np.arange(count) * rows // max(count, 1)
 
 
 def distinct(texts: Features) -> np.ndarray:
-    """Numbers of the first row of each text, int64 [N], rising.
+    """Finds the first row of each text, int64 [N], rising.
 
     Copies of a text would be in all folds, so that nothing tells how far it is
     from texts that were not described.
@@ -78,7 +78,6 @@ class Sketch:
     quantiles: np.ndarray
 
     def shares(self, features: np.ndarray) -> list[float]:
-        """`shares` of texts by their features, float32 [N, D]."""
         values = shares(features, self.mean, self.directions, self.quantiles)
         return values.numpy().tolist()
 
@@ -95,7 +94,6 @@ class Sketch:
 
     @classmethod
     def restore(cls, recorded: Any, source: str) -> "Sketch":
-        """Reads `settings` of the file `source`."""
         names = [field.name for field in dataclasses.fields(cls)]
         try:
             if sorted(recorded) != sorted(names):
@@ -125,13 +123,7 @@ class Sketch:
 
 
 def with_novelty(task: Any, settings: Mapping[str, Any], source: str) -> Any:
-    """A task with the sketch of a trained one.
-
-    Args:
-        task: of any kind; those that score no novelty have none.
-        settings: `task_settings` of the trained one.
-        source: their file, for messages.
-    """
+    """Restores a task's sketch from `task_settings` of `source`."""
     if not task.scores_novelty or NOVELTY not in settings:
         return task
     sketch = Sketch.restore(settings[NOVELTY], source)
@@ -139,10 +131,7 @@ def with_novelty(task: Any, settings: Mapping[str, Any], source: str) -> Any:
 
 
 def warn_of_loss(settings: Mapping[str, Any], source: str) -> None:
-    """Tells that other programs' files have no place for a sketch.
-
-    `settings` are `task_settings` of the adapter `source`.
-    """
+    """Tells that other programs' files have no place for a sketch."""
     if NOVELTY in settings:
         logging.warning(
             "%s scores the novelty of texts, for which other programs' files "
@@ -154,7 +143,7 @@ def warn_of_loss(settings: Mapping[str, Any], source: str) -> None:
 def distances(
     features: np.ndarray, mean: np.ndarray, directions: np.ndarray
 ) -> np.ndarray:
-    """Squared distances from a mean, float64 [N]; arguments as of `Sketch`."""
+    """Computes squared distances from a mean, float64 [N]; see `Sketch`."""
     apart = features.astype(np.float64) - mean
     return (apart**2).sum(axis=1) - ((apart @ directions.T) ** 2).sum(axis=1)
 
@@ -162,10 +151,7 @@ def distances(
 def _describe(
     features: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """A mean [D], `count` directions [K, D], and the variance that is left.
-
-    `features` are float64 [N, D].
-    """
+    """Finds a mean [D], `count` directions [K, D], and the variance left."""
     mean = features.mean(axis=0)
     apart = features - mean
     variances, axes = np.linalg.eigh(apart.T @ apart / len(features))
@@ -178,10 +164,10 @@ def _describe(
 
 
 def fit(features: np.ndarray) -> Sketch:
-    """The sketch of distinct texts, whose features are float32 [N, D].
+    """Sketches distinct texts, whose features are float32 [N, D].
 
-    A row's distance for the quantiles is by rows of other folds, since rows
-    are near to a sketch that was made of them.
+    A row's distance for the quantiles is by rows of other folds, since rows are
+    near to a sketch that was made of them.
     """
     features = features.astype(np.float64)
     rows, size = features.shape
@@ -208,16 +194,10 @@ def shares(
     directions: tf.Tensor,
     quantiles: tf.Tensor,
 ) -> tf.Tensor:
-    """The share of training rows that are nearer than each text, 0 to 1.
+    """Computes the share of training rows nearer than each text, 0 to 1.
 
-    Args:
-        features: float32 [N, D].
-        mean: float32 [D] or of each text [N, D].
-        directions: float32 [K, D] or [N, K, D].
-        quantiles: float32 [Q] or [N, Q].
-
-    Returns:
-        float32 [N], interpolated between quantiles.
+    Takes float32 features [N, D], and `Sketch`'s arrays, of all or of each text
+    ([N, ...]). Gives float32 [N], interpolated between quantiles.
     """
     apart = features - mean
     along = tf.linalg.matvec(directions, apart)

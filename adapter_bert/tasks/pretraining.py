@@ -37,11 +37,9 @@ class MaskedPairs(Features):
     """Rows whose masks were drawn when the file was written."""
 
     def unlabelled(self):
-        """All: masked tokens are scored, and are no labels from outside."""
         return self
 
     def added(self, length):
-        """See `finish`."""
         return {"masked_weights": ((), np.float32)}
 
     def finish(self, batch, rows, step):
@@ -60,7 +58,6 @@ class PretrainingHead(Head):
     reads = (*MaskedLMHead.reads, LABELS)
 
     def __init__(self, config, create):
-        """Creates the variables under `cls/`."""
         self.masked = MaskedLMHead(config, create)
         self.create_last(2, config, create, "cls/seq_relationship/")
 
@@ -92,7 +89,6 @@ class PretrainingHead(Head):
         }
 
     def loss(self, predictions, features):
-        """The sum of both cross entropies in nats, float32 [B]."""
         masked = self.masked.loss(predictions, features)
         return masked + _next_losses(
             predictions["next_logits"], features[LABELS]
@@ -106,7 +102,7 @@ def _next_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """The first `count` records of TFRecord files, read when needed."""
+    """First `count` records of TFRecord files, read when needed."""
 
     paths: tuple[str, ...]
     count: int
@@ -123,12 +119,10 @@ class Records:
         return self.count
 
     def __iter__(self) -> Iterator[bytes]:
-        """Each record, a serialized `tf.train.Example`."""
         return itertools.islice(_records(self.paths), self.count)
 
 
 def _records(paths: Sequence[str]) -> Iterator[bytes]:
-    """The records of files, one file after the other."""
     for path in paths:
         files.check_plain(path, "the rows")
         try:
@@ -166,7 +160,6 @@ class Pretraining(Task[Records]):
         return {}
 
     def restore(self, description, source):
-        """This task, if the trained head is one of pretraining."""
         self.check_name(description, source)
         return self
 
@@ -188,7 +181,6 @@ class Pretraining(Task[Records]):
         return Records(rows.paths, min(count, rows.count))
 
     def read(self, data_dir, splits):
-        """Counts the records of each split's files."""
         rows = {}
         for split in splits:
             flag = "input_file"
@@ -201,7 +193,6 @@ class Pretraining(Task[Records]):
         return self, rows
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """The tokens of each record without padding, and its labels."""
         length, most = max_seq_length, self.max_predictions_per_seq
         form = {
             "input_ids": tf.io.FixedLenFeature([length], tf.int64),
@@ -244,7 +235,6 @@ class Pretraining(Task[Records]):
         rows: Records,
         tokenizer: TextTokenizer,
     ) -> dict[str, np.ndarray]:
-        """Some records' tokens, segments, lengths and labels."""
         source = ", ".join(rows.paths)
         try:
             columns = tf.io.parse_example(records, form)

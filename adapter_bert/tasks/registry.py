@@ -1,4 +1,4 @@
-"""The tasks that `--task_name` knows."""
+"""Tasks that `--task_name` knows."""
 
 from collections.abc import Iterable
 
@@ -13,7 +13,7 @@ TASKS: dict[str, Task] = {
 
 
 def get_task(name: str, others: Iterable[str] = ()) -> Task:
-    """The declared task called `name`, in any case of letters."""
+    """Finds the declared task called `name`, in any case of letters."""
     task = TASKS.get(name.lower())
     if task is None:
         raise UserError(

@@ -24,11 +24,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def _compare(
     queries: np.ndarray, corpus: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Cosines of each query with each block of the corpus.
-
-    Yields:
-        The query's place, the place of the block's first text, float64 [block].
-    """
+    """Yields a query, a block's first text, cosines, float64 [block]."""
     for first in range(0, len(corpus), BLOCK):
         texts = unit(corpus[first : first + BLOCK]).T
         for start in range(0, len(queries), CHUNK):
@@ -43,7 +39,7 @@ def retrieval_scores(
     relevant: Sequence[Mapping[int, float]],
     copies: Sequence[Collection[int]] = (),
 ) -> dict[str, float]:
-    """Means over the queries of how high their relevant texts are ranked.
+    """Averages over queries how high their relevant texts are ranked.
 
     Ranks are those of cosines over the whole corpus; of equal cosines the
     corpus's order decides. Memory does not grow with the corpus. So all cosines
@@ -55,14 +51,13 @@ def retrieval_scores(
         corpus: float32 [N, D].
         relevant: each query's relevant texts, at least one: places in the
             corpus, and gains above 0.
-        copies: each query's copies, which are no answers and left out unless
-            they are relevant: places in the corpus.
+        copies: places of each query's copies, which are left out unless they
+            are relevant.
 
-    Returns:
-        `ndcg_at_10`, of gains that are not raised (Jarvelin and Kekalainen
-        2002, equation 2; as in trec_eval); `mrr`, of the first relevant text
-        over the whole corpus; `recall_at_1` and `recall_at_10`, the share of
-        the relevant texts among the first ones. 0 to 1.
+    Returns, 0 to 1: `ndcg_at_10`, of gains that are not raised (Jarvelin and
+    Kekalainen 2002, equation 2; as in trec_eval); `mrr`, of the first relevant
+    text over the whole corpus; `recall_at_1` and `recall_at_10`, the share of
+    the relevant texts among the first ones.
     """
     gains_of_queries = [np.array(list(gains)) for gains in relevant]
     left_out = [

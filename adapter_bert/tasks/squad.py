@@ -58,7 +58,7 @@ def normalize_answer(text: str) -> str:
 def exact_and_f1(
     answer: str, prediction: str, both_empty: float = 0.0
 ) -> tuple[float, float]:
-    """Exact match and F1 of the shared words, 0 to 1, after normalization.
+    """Scores exact match and F1 of shared words, 0 to 1.
 
     `both_empty` is F1 where neither text has words.
     """
@@ -79,7 +79,7 @@ def exact_and_f1(
 def squad_1_scores(
     answers: Sequence[Answers], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """Scores of SQuAD 1.1, in percent, each by the best answer.
+    """Scores by SQuAD 1.1's rules, in percent, each by the best answer.
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
     """
@@ -96,7 +96,7 @@ def squad_2_scores(
     predictions: Sequence[str],
     null_odds: np.ndarray,
 ) -> dict[str, float]:
-    """Scores of SQuAD 2.0, in percent; `null_odds` are float64 [N].
+    """Scores by SQuAD 2.0's rules, in percent; `null_odds` are float64 [N].
 
     `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of other
     questions (`NoAns_`), where there are any; `best_exact` and `best_f1`, the
@@ -165,7 +165,7 @@ class Candidates(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The answer to a question, `""` for none.
+    """An answer, `""` for none.
 
     `null_odds` are the score of "no answer" less the best answer's.
     """
@@ -181,9 +181,9 @@ def _pairs(
     outputs: Mapping[str, np.ndarray],
     max_answer_length: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every possible pair of a start and an end, by windows, starts, ends.
+    """Lists every possible pair of a start and an end.
 
-    First and last token by number in the context, int [n, 2], and float64
+    Gives first and last token by number in the context, int [n, 2], and float64
     logits [n, 2].
     """
     first, shown_from = windows.first[rows], windows.context_first[rows]
@@ -215,10 +215,9 @@ def _pairs(
 
 
 def _most_context(first: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """The window that shows most text around each token, int64 [tokens].
+    """Finds the window that shows most around each token, int64 [tokens].
 
-    `first` and `length`, int [n], are of each window's part of the context.
-
+    `first` and `length`, int [n], are each window's part of the context.
     Source: google-research/bert, `run_squad.py`, `_check_is_max_context`.
     """
     best = np.full((first + length).max(), -np.inf)
@@ -273,7 +272,6 @@ class SpanHead(Head):
         return {"start_logits": logits[0], "end_logits": logits[1]}
 
     def select(self, predictions):
-        """The best n, as `best_logits` gives them."""
         logits = [predictions[f"{side}_logits"] for side in ("start", "end")]
         return best_logits(tf.stack(logits), self.n_best_size)
 
@@ -289,12 +287,11 @@ class SpanHead(Head):
 
 
 def best_logits(logits: tf.Tensor, n: int) -> dict[str, tf.Tensor]:
-    """The n greatest of starts' and ends' logits, float32 [2, B, T].
+    """Finds the n greatest of float32 [2, B, T], starts' and ends' logits.
 
-    Returns:
-        `start_logits` and `end_logits`, float32 [B, n]; their places
-        `start_indexes` and `end_indexes`, int32 [B, n]; `null_logits`,
-        float32 [B, 2], the start and end logit of the first token.
+    Returns `start_logits` and `end_logits`, float32 [B, n]; their places
+    `start_indexes` and `end_indexes`, int32 [B, n]; `null_logits`, float32 [B,
+    2], start and end logit of the first token.
     """
     filled = tf.pad(logits, [[0, 0], [0, 0], [0, n]], constant_values=NEVER)
     values, indexes = tf.math.top_k(filled, n)
@@ -372,7 +369,6 @@ class Squad(Task[Sequence[Question]]):
         return {} if self.head == SPANS else self.head.describe()
 
     def restore(self, description, source):
-        """This task, if the trained head is one of question answering."""
         self.check_name(description, source)
         if "head" not in description:
             return self
@@ -384,8 +380,7 @@ class Squad(Task[Sequence[Question]]):
 
         Training leaves out questions whose first answer is not at its place in
         the context, as google-research/bert does, and warns of them and of
-        answers a little off their place. The split `dev` must have answers,
-        `test` need not.
+        answers a little off their place. Only `test` may lack answers.
         """
         return self, {split: self._read(data_dir, split) for split in splits}
 
@@ -437,13 +432,11 @@ class Squad(Task[Sequence[Question]]):
 
     @property
     def score_names(self):
-        """Exact match and F1, as the official rules call them."""
         exact = "exact" if self.version_2_with_negative else "exact_match"
         return exact, "f1"
 
     @property
     def least_length(self):
-        """The longest question, `[CLS]`, two `[SEP]`, a context's token."""
         return self.max_query_length + 4
 
     @property
@@ -456,7 +449,6 @@ class Squad(Task[Sequence[Question]]):
 
     @property
     def reading(self):
-        """How windows are cut."""
         return "windows", self.doc_stride, self.max_query_length
 
     def make_rows(self, texts):
@@ -466,7 +458,6 @@ class Squad(Task[Sequence[Question]]):
         ]
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """Windows of `[CLS] question [SEP] part of the context [SEP]`."""
         return cut_windows(
             rows,
             tokenizer,
@@ -476,7 +467,7 @@ class Squad(Task[Sequence[Question]]):
         )
 
     def count_train_steps(self, features: Windows, batch_size, epochs):
-        """Steps of a training, counted in questions or in windows.
+        """Counts steps by questions or by windows.
 
         google-research/bert draws windows but counts an epoch in questions:
         less than one pass where contexts are long.
@@ -538,7 +529,6 @@ class Squad(Task[Sequence[Question]]):
         rows: slice,
         outputs: Mapping[str, np.ndarray],
     ) -> Prediction:
-        """Chooses the answer to the question of some rows of windows."""
         if rows.start == rows.stop:
             # A context without tokens has no windows.
             none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
@@ -570,7 +560,7 @@ class Squad(Task[Sequence[Question]]):
         logits: np.ndarray,
         null: np.ndarray,
     ) -> Candidates:
-        """The likeliest answers, each text once.
+        """Lists the likeliest answers, each text once.
 
         `spans` and `logits` are [n, 2]; `null`, [2], are those of "no answer".
         """
@@ -599,7 +589,6 @@ class Squad(Task[Sequence[Question]]):
         features: input_pipeline.Features,
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
-        """Exact match and F1 by the official rules, in percent."""
         answers = [[a.text for a in q.answers] for q in rows]
         texts = [p.text for p in predictions]
         if not self.version_2_with_negative:
@@ -611,17 +600,11 @@ class Squad(Task[Sequence[Question]]):
         """`answer`, its `start` and `end` in the context, `score`s.
 
         Without an answer these are "" and null. `score` and `null_score` are
-        sums of start and end logit, of the best answer and of "no answer", or
-        null without such a candidate.
+        sums of start and end logit, or null without such a candidate.
         """
         return list(map(_answer, predictions))
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        """Writes the files of google-research/bert, objects by question id.
-
-        Answers, candidates with probability and logits, and for SQuAD 2.0 null
-        odds.
-        """
         ids = [question.id for question in rows]
         contents = {
             "predictions.json": (p.text for p in predictions),
@@ -661,7 +644,7 @@ def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
 
 
 def _json_object(items: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
-    """An object as JSON, part by part: it may be larger than memory."""
+    """Writes JSON part by part: it may be larger than memory."""
     yield b"{"
     separator = "\n"
     for key, value in items:

@@ -53,10 +53,7 @@ class Question:
 
 
 def read_questions(path: str, with_negative: bool) -> list[Question]:
-    """Reads all questions of a file.
-
-    `with_negative` says that questions may have no answer, as in SQuAD 2.0.
-    """
+    """Reads all questions; `with_negative` ones may have no answer."""
     file = files.read_json(path, "the SQuAD file")
     by_id: dict[str, Question] = {}
     places: dict[str, str] = {}
@@ -147,10 +144,7 @@ def find_answer(question: Question) -> Optional[tuple[int, int]]:
 
     White space within the answer stands for any. An answer that is not at its
     place, but in the words there, is the nearest of its kind in these words.
-
-    Returns:
-        (first character, one past the last), or None where the context does
-        not hold the answer at its place.
+    Returns (first character, one past the last), or None.
     """
     answer, context = question.answers[0], question.context
     text = answer.text.strip()
@@ -174,12 +168,11 @@ def find_answer(question: Question) -> Optional[tuple[int, int]]:
 
 
 def join_words(text: str) -> str:
-    """The words of a text with one space between them."""
+    """Puts one space between the words of a text."""
     return " ".join(text.split())
 
 
 def _get(value: Any, key: str, kind: type, place: str) -> Any:
-    """`value[key]`, checked to be of a type."""
     if not isinstance(value, dict) or key not in value:
         raise UserError(f'{place}: expected an object with "{key}"')
     item = value[key]
@@ -226,16 +219,15 @@ def cut_windows(
     doc_stride: int,
     max_query_length: int,
 ) -> Windows:
-    """Makes the windows of all questions.
+    """Makes the windows of all questions; lengths are in tokens.
 
-    An empty context has none. Where every question says its answers, there
-    are labels `start_positions` and `end_positions`, int32 [rows]: the places
-    of the tokens that cover the first answer, or 0 and 0 where the window does
-    not hold all of them. The log counts answers that tokens exceed. Other
-    arguments are as of `Squad`, in tokens.
+    An empty context has none. Where every question says its answers, there are
+    labels `start_positions` and `end_positions`, int32 [rows]: places of the
+    tokens that cover the first answer, or 0 and 0 where the window does not
+    hold all of them. The log counts answers that tokens exceed.
 
     Source: google-research/bert, `run_squad.py`,
-    `convert_examples_to_features`. That code takes the first place within the
+    `convert_examples_to_features`, which takes the first place within the
     answer's words where the answer's tokens occur.
     """
     labelled = all(question.answers is not None for question in questions)
@@ -323,17 +315,13 @@ def cut_windows(
 def _paragraphs(
     questions: Iterable[Question],
 ) -> Iterator[tuple[str, Iterator[Question]]]:
-    """Each context, with the questions in a row that share it."""
     return itertools.groupby(questions, key=lambda q: q.context)
 
 
 def _cover(
     offsets: np.ndarray, span: tuple[int, int]
 ) -> Optional[tuple[int, int]]:
-    """The first and last token of a span of characters, or None.
-
-    `offsets` are int32 [tokens, 2], as of `Windows`.
-    """
+    """Finds the first and last token of a span of characters, or None."""
     first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
     last = int(np.searchsorted(offsets[:, 0], span[1])) - 1
     return (first, last) if first <= last else None

@@ -72,7 +72,7 @@ class SentenceWindows(Features):
 
     Attributes:
         places: int64 [words], where in `tokens` the first token of each word
-            is, in the window that tags it; -1 of a word that is in no window.
+            is, in the window that tags it; -1 of a word in no window.
         token_labels: at these places the numbers of the words' tags.
         cut_rows: how many sentences hold a word that no window holds.
     """
@@ -82,10 +82,7 @@ class SentenceWindows(Features):
     cut_rows: int = 0
 
     def at_words(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs of words from outputs of tokens.
-
-        [rows, T, ...] -> [words, ...]; zeros of words that are in no window.
-        """
+        """Takes words' outputs: [rows, T, ...] -> [words, ...]; else zeros."""
         values = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
         is_shown = self.places >= 0
         places = self.places[is_shown]
@@ -95,7 +92,7 @@ class SentenceWindows(Features):
 
 
 class Window(NamedTuple):
-    """A window of a sentence holds its words from `first` up to `last`.
+    """Words of a sentence from `first` up to `last`.
 
     Those from `first_own` up to `last_own` are tagged in it.
     """
@@ -170,7 +167,7 @@ def cut_sentences(
 
 
 def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
-    """The windows of a sentence, from its words' tokens, 1 to `room` each.
+    """Cuts a sentence into windows, by its words' tokens, 1 to `room` each.
 
     A window takes as many whole words as fit in `room`. The next one begins
     half a room later. The last one is as full as the others. A word is tagged
@@ -200,7 +197,6 @@ def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
 
 
 def _spans(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """First word and one past the last of each window."""
     count, first = len(ends) - 1, 0
     while first < count:
         last = int(np.searchsorted(ends, ends[first] + room, "right")) - 1
@@ -231,7 +227,7 @@ def entity_scores(
 def type_scores(
     right: TaggedSentences, predicted: TaggedSentences
 ) -> list[tuple[str, int, int, float, float, float]]:
-    """(Type, entities, predicted ones, precision, recall, F1) of each type.
+    """Lists (type, entities, predicted ones, precision, recall, F1).
 
     Scores are 0 to 1, and 0 where undefined.
     """
@@ -251,7 +247,7 @@ def type_scores(
 
 
 def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
-    """Precision, recall, F1 and number of entities, as seqeval has them."""
+    """Gives precision, recall, F1 and number of entities, as seqeval."""
     # Loads scikit-learn, which takes as long as several steps of training.
     from seqeval.metrics.sequence_labeling import (
         precision_recall_fscore_support,
@@ -272,8 +268,7 @@ class TaggingHead(Head):
     """A logit of each tag for every token.
 
     Parameters: C D + C, and those of `HiddenLayers`. Source: Devlin et al.
-    2019, section 5.3; the loss is as Hugging Face's
-    `BertForTokenClassification` has it.
+    2019, section 5.3; Hugging Face's `BertForTokenClassification`.
     """
 
     needs_pooler = False
@@ -294,7 +289,7 @@ class TaggingHead(Head):
     def loss(self, predictions, features):
         """Cross entropy in nats of each row's labelled tokens, float32 [B].
 
-        Weighted sums, whose mean over the rows of a batch is the mean over its
+        Weighted sums, whose mean over a batch's rows is the mean over its
         labelled tokens (`input_pipeline.token_weights`).
         """
         labels = features["token_labels"]
@@ -322,9 +317,8 @@ class Tagging(Task[Sentences]):
         words_and_tags: where files keep them.
         type_map: (old type, new type or `O`) of `--map_tags`, from map_source.
         eval_split: the split that is scored.
-        tags: in the order of the logits; None to take those of the training
-            file: `O`, then `B-` and `I-` of each type in order.
-        head: the layers of the head.
+        tags: in the order of the logits; None for those of the training file:
+            `O`, then `B-` and `I-` of each type in order.
     """
 
     name: str = NAME
@@ -342,11 +336,9 @@ class Tagging(Task[Sentences]):
 
     @property
     def dev_splits(self) -> SplitNames:
-        """The one that is scored."""
         return (("", self.eval_split),)
 
     def describe(self):
-        """The tags in the logits' order, what types were renamed, the head."""
         tags = {"tags": list(map(str, self.tags))} if self.tags else {}
         types = {"map_tags": dict(self.type_map)} if self.type_map else {}
         head = {} if self.head == SPANS else self.head.describe()
@@ -392,7 +384,6 @@ class Tagging(Task[Sentences]):
         return rows.first(count)
 
     def make_rows(self, texts):
-        """Sentences of texts, split at white space, or of lists of words."""
         return Sentences.of_words(
             [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
@@ -425,7 +416,6 @@ class Tagging(Task[Sentences]):
         return task, {split: rows[split] for split in splits}
 
     def _to_bio(self, rows: Sentences) -> Sentences:
-        """The same sentences, in BIO with wanted types."""
         scheme = find_scheme(rows)
         logging.info("%s: tags of the scheme %s", rows.path, scheme or BIO)
         if scheme == IO:
@@ -440,7 +430,6 @@ class Tagging(Task[Sentences]):
         return rows
 
     def _complete(self, train: Sentences) -> "Tagging":
-        """This task, with the tags of the training file's types."""
         types = sorted({tag.type for tag in train.tags} - {""})
         if not types:
             raise UserError(
@@ -452,7 +441,6 @@ class Tagging(Task[Sentences]):
         return dataclasses.replace(self, tags=(NO_ENTITY, *tags))
 
     def _check_types(self, rows: Sentences) -> None:
-        """Refuses types that the head does not know."""
         tags = set(self.tags)
         for number, tag in enumerate(rows.tags):
             if tag not in tags:
@@ -464,7 +452,6 @@ class Tagging(Task[Sentences]):
                 )
 
     def summarize(self, rows):
-        """How many words there are, and entities of each type."""
         counts = collections.Counter(
             tag.type for tag in rows.tags or () if tag.prefix == "B"
         )
@@ -473,7 +460,6 @@ class Tagging(Task[Sentences]):
         return ", ".join([f"{len(rows.lines):,} words", *entities])[:500]
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """Windows of `[CLS] words [SEP]`, and the labels of their words."""
         labels = None if rows.tags is None else self._numbers(rows.tags)
         return cut_sentences(rows, labels, tokenizer, max_seq_length)
 
@@ -491,14 +477,13 @@ class Tagging(Task[Sentences]):
         return super().count_train_steps(features, batch_size, epochs)
 
     def keep(self, rows):
-        """Tags to score, and lines to write predictions into."""
         return dataclasses.replace(rows, words=())
 
     def build_head(self, config, create):
         return TaggingHead(len(self.tags), config, create, self.head)
 
     def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:
-        """The likeliest tags in BIO, `O` of words that no window holds."""
+        """Chooses the likeliest tags in BIO, `O` of words in no window."""
         logits = np.zeros((len(features.places), len(self.tags)), np.float32)
         if outputs:
             logits = features.at_words(outputs["logits"])
@@ -510,10 +495,7 @@ class Tagging(Task[Sentences]):
     def evaluate(
         self, rows: Sentences, features: SentenceWindows, predictions: Tagged
     ) -> dict[str, float]:
-        """Scores of entities, share of right tags, cross entropy in nats.
-
-        The last one is the mean over the words that a window holds.
-        """
+        """Scores entities, right tags, cross entropy in nats of seen words."""
         scores = entity_scores(*_by_sentence(rows, predictions))
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.
@@ -527,7 +509,6 @@ class Tagging(Task[Sentences]):
         return scores
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
         lines = ["type entities predicted precision recall f1".split()]
         scores_of_types = type_scores(*_by_sentence(rows, predictions))
         for name, count, predicted, *scores in scores_of_types:
@@ -537,7 +518,6 @@ class Tagging(Task[Sentences]):
         return (write_table(path, lines),)
 
     def answer(self, rows, predictions) -> list[dict[str, Any]]:
-        """`answer_of` each sentence."""
         return [
             answer_of(words, tags)
             for words, tags in zip(
@@ -546,10 +526,6 @@ class Tagging(Task[Sentences]):
         ]
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        """Writes the test file again with the predicted tags in BIO.
-
-        The name is `test_predictions.conll` or `.jsonl`, as of the test file.
-        """
         name = with_suffix("test_predictions", suffix) + ending_of(rows.path)
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
@@ -559,7 +535,6 @@ class Tagging(Task[Sentences]):
 def _by_sentence(
     rows: Sentences, predictions: Tagged
 ) -> tuple[TaggedSentences, TaggedSentences]:
-    """The right and the predicted tags, sentence by sentence."""
     return tuple(
         list(rows.divide(tags)) for tags in (rows.tags, predictions.tags)
     )
@@ -571,11 +546,7 @@ def tagging_task(
     eval_split: str = "dev",
     split_files: SplitFiles = NONE_NAMED,
 ) -> Tagging:
-    """A task over `train`, `dev` and `test` as .conll or .jsonl.
-
-    `map_tags` is a file of `read_map` or "", other arguments are as of
-    `Tagging`.
-    """
+    """Makes a task over `train`, `dev` and `test` as .conll or .jsonl."""
     if split_files.named and eval_split != "dev":
         raise UserError(
             f"--eval_split={eval_split} is for --data_dir; --eval_file names "

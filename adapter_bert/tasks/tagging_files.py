@@ -72,7 +72,7 @@ class Entity(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def split_tag(text: str) -> Optional[Tag]:
-    """A tag's parts; None if the text is no tag."""
+    """Splits a tag into its parts; None if the text is no tag."""
     if text == OUTSIDE:
         return NO_ENTITY
     match = TAG.fullmatch(text)
@@ -82,7 +82,7 @@ def split_tag(text: str) -> Optional[Tag]:
 
 
 def find_scheme(rows: "Sentences") -> Optional[str]:
-    """The one scheme of all tags of a file, None if there is no entity."""
+    """Finds the one scheme of all tags of a file, None without entities."""
     tags = rows.tags
     used = {tag.prefix for tag in tags}
     if "" in used:
@@ -116,7 +116,6 @@ def find_scheme(rows: "Sentences") -> Optional[str]:
 
 
 def _check_plain(rows: "Sentences") -> None:
-    """Checks that no type has a prefix, and that some word is outside."""
     tags, where = rows.tags, rows.where
     plain = next(n for n, tag in enumerate(tags) if not tag.prefix)
     for number, tag in enumerate(tags):
@@ -136,7 +135,6 @@ def _check_plain(rows: "Sentences") -> None:
 
 
 def _check_ends(rows: "Sentences", scheme: str) -> None:
-    """Checks tags of a scheme that marks the ends of entities."""
     within, end, single = ENDS[scheme]
     for number, (before, tag) in enumerate(_pairs(rows.tags, rows.starts)):
         inside = tag.prefix in (within, end)
@@ -168,7 +166,7 @@ def _check_ends(rows: "Sentences", scheme: str) -> None:
 def _pairs(
     tags: Sequence[Tag], starts: np.ndarray
 ) -> Iterator[tuple[Tag, Tag]]:
-    """The tag before each word, `O` before a sentence, and the word's own."""
+    """Yields the tag before each word, `O` before a sentence, and its own."""
     first = set(starts.tolist())
     before = NO_ENTITY
     for number, tag in enumerate(tags):
@@ -177,7 +175,7 @@ def _pairs(
 
 
 def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> list[Tag]:
-    """The same entities in BIO, of all words of sentences with these starts.
+    """Turns the tags of sentences with these starts into BIO.
 
     An `I` that continues nothing begins an entity, as for conlleval.
     """
@@ -193,7 +191,7 @@ def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> list[Tag]:
 
 
 def find_entities(tags: Sequence[Tag]) -> list[Entity]:
-    """The entities of a sentence in BIO."""
+    """Finds the entities of a sentence in BIO."""
     entities: list[Entity] = []
     for number, tag in enumerate(tags):
         if tag.prefix == "B":
@@ -204,10 +202,9 @@ def find_entities(tags: Sequence[Tag]) -> list[Entity]:
 
 
 def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> dict[str, Any]:
-    """A sentence's `tokens`, their `tags` in BIO, and `entities`.
+    """Answers with `tokens`, their `tags` in BIO, and `entities`.
 
-    An entity has its `type`, its words from `start` up to `end`, and their
-    `text`.
+    An entity has its `type`, words from `start` up to `end`, and `text`.
     """
     return {
         "tokens": list(words),
@@ -248,7 +245,6 @@ class Columns:
     )
 
     def numbers(self, path: str) -> tuple[int, int]:
-        """The columns of a CoNLL file, by default the first and the last."""
         numbers = []
         for name, default in (("token", "0"), ("tag", "-1")):
             text = getattr(self, name) or default
@@ -265,7 +261,6 @@ class Columns:
 
     @property
     def keys(self) -> tuple[str, str]:
-        """The keys of JSON objects, by default `tokens` and `tags`."""
         return self.token or "tokens", self.tag or "tags"
 
 
@@ -279,7 +274,6 @@ class Sentences:
         lines: int64 [words], the line of each word, from 0.
         tags: of all words, or None.
         text: the file's lines, where predictions will be written into them.
-        columns: of the file.
     """
 
     path: str
@@ -292,7 +286,6 @@ class Sentences:
 
     @classmethod
     def of_words(cls, sentences: Sequence[Sequence[str]]) -> "Sentences":
-        """Sentences that come from no file."""
         counts = [len(words) for words in sentences]
         return cls(
             "",
@@ -305,11 +298,10 @@ class Sentences:
         return len(self.starts) - 1
 
     def where(self, word: int) -> str:
-        """A word's place for messages: `<path>:<line from 1>`."""
+        """Places a word for messages: `<path>:<line from 1>`."""
         return f"{self.path}:{self.lines[word] + 1}"
 
     def first(self, count: int) -> "Sentences":
-        """The first sentences, at most `count`."""
         starts = self.starts[: count + 1]
         words = starts[-1]
         # The text ends with the last word's line.
@@ -324,7 +316,6 @@ class Sentences:
         )
 
     def divide(self, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """Values of words, sentence by sentence."""
         starts = self.starts.tolist()
         for first, last in zip(starts, starts[1:]):
             yield values[first:last]
@@ -340,12 +331,10 @@ def read_sentences(
     needs_tags: bool = True,
     keeps_text: bool = False,
 ) -> Sentences:
-    """Reads a file as `FORMATS` says for its ending.
+    """Reads a file in the format of its ending.
 
-    Args:
-        path, columns: of the file.
-        needs_tags: whether there must be tags; else they are not looked at.
-        keeps_text: whether predictions will be written into the file's lines.
+    Unless `needs_tags`, tags are not looked at. With `keeps_text`, predictions
+    can be written into the file's lines.
     """
     lines = files.read_lines(path, "the data file", "\n")
     text = list(lines) if keeps_text else ()
@@ -385,7 +374,7 @@ def read_sentences(
 def _read_conll(
     path: str, text: Iterable[str], columns: Columns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
-    """A word on each line, blank lines between sentences.
+    """Reads a word from each line, blank lines between sentences.
 
     The first word's line decides for all how many columns there are, and
     whether tabs or spaces are between them.
@@ -441,13 +430,12 @@ def _read_conll(
 
 
 def _is_between(line: str) -> bool:
-    """Whether a line stands between sentences."""
     text = line.strip(" \t\r\n")
     return not text or text.startswith(DOCUMENT)
 
 
 def _divide(line: str) -> tuple[list[str], str]:
-    """Blanks and cells of a word's line in turn, and what is between cells.
+    """Splits a word's line into blanks and cells in turn, and names the blanks.
 
     `tabs` if the line has any, then cells may be empty or hold spaces; else
     `spaces`.
@@ -461,7 +449,7 @@ def _divide(line: str) -> tuple[list[str], str]:
 def _places(
     count: int, token: int, tag: int
 ) -> tuple[Optional[int], Optional[int]]:
-    """Where word and tag are in a line of so many cells; None for nowhere."""
+    """Places word and tag in a line of so many cells; None for nowhere."""
     place, tag_place = (
         column % count if -count <= column < count else None
         for column in (token, tag)
@@ -472,7 +460,7 @@ def _places(
 def _read_json_lines(
     path: str, text: Iterable[str], columns: Columns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
-    """An object for each sentence, with a list of words and one of tags."""
+    """Reads an object a sentence, with a list of words and one of tags."""
     token, tag = columns.keys
 
     def read(value: dict[str, Any], where: str) -> Iterator[tuple]:
@@ -495,7 +483,6 @@ def _read_json_lines(
 
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
-    """The file's lines with these tags, in place of their own or appended."""
     token, tag = rows.columns.numbers(rows.path)
     ours = iter(tags)
     for line in rows.text:
@@ -513,7 +500,6 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
 
 
 def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
-    """The file's own objects with these tags."""
     ours = rows.divide(tags)
     for _, value in read_objects(
         rows.path, rows.text, lambda value, where: value
@@ -560,7 +546,7 @@ def read_map(path: str) -> dict[str, str]:
 
 
 def map_types(rows: Sentences, table: dict[str, str], source: str) -> Sentences:
-    """Sentences in BIO with other types, or `O`, of a table from `source`."""
+    """Renames types of sentences in BIO, by a table from `source`."""
     unknown = sorted({t.type for t in rows.tags} - {"", *table})
     if unknown:
         first = next(n for n, t in enumerate(rows.tags) if t.type in unknown)

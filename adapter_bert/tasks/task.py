@@ -1,4 +1,4 @@
-"""The interface of a task: what it reads, learns, scores and writes."""
+"""Interface of a task: what it reads, learns, scores and writes."""
 
 import abc
 import dataclasses
@@ -41,7 +41,7 @@ SplitNames = tuple[tuple[str, str], ...]
 
 
 def scoped(task: str, name: str) -> str:
-    """The name of a variable or feature of one task among several."""
+    """Names a variable or feature of one task among several."""
     return f"tasks.{task}/{name}"
 
 
@@ -69,10 +69,7 @@ class Head(tf.Module, abc.ABC):
         scope: str = "",
         has_bias: bool = True,
     ) -> None:
-        """Sets `weights` [outputs, D] and `bias` [outputs], or None.
-
-        They are called `<scope>output_weights` and `<scope>output_bias`.
-        """
+        """Creates `<scope>output_weights` [n, D] and `output_bias` [n]."""
         shape = outputs, config.hidden_size
         name = f"{scope}output_weights"
         self.weights = create(name, shape, truncated_normal(0.02))
@@ -90,22 +87,20 @@ class Head(tf.Module, abc.ABC):
     ) -> dict[str, tf.Tensor]:
         """Computes predictions, arrays [B, ...] by name.
 
-        Args:
-            bert: the `encoder.Bert`, for its pooler and its variables.
-            sequence_output: float32 [B, T, D].
-            context: of this forward pass.
-            **read: the features of `reads`, [B, ...].
+        `sequence_output` is float32 [B, T, D]; `bert`, an `encoder.Bert`, has
+        the pooler and variables; the features of `reads`, [B, ...], come by
+        keyword.
         """
 
     def select(self, predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The predictions that evaluation and answers need: here, all."""
+        """Chooses the predictions that evaluation and answers need."""
         return predictions
 
     @abc.abstractmethod
     def loss(
         self, predictions: Mapping[str, tf.Tensor], features: Mapping
     ) -> tf.Tensor:
-        """The loss of each row, float32 [B], from the labels in `features`."""
+        """Computes the loss of each row, float32 [B]."""
 
 
 # Features that a step adds for a `BatchHead`: the losses of the rows, float32
@@ -116,15 +111,12 @@ ROW_LOSSES, VECTOR_GRADIENTS = "row_losses", "vector_gradients"
 class BatchHead(Head):
     """A head whose loss compares the vectors of all rows of a batch.
 
-    Its predictions are `vectors`, float32 [B C, D] of C texts of each row, or
-    of two sides [B, C, D]. A step computes those of all rows, wherever they
-    are, and the gradient of `batch_loss` by them. Then it computes each part of
-    the rows again, whose loss has that gradient. So memory grows with the rows
-    of a part, not with those of the batch. Source: Gao et al. 2021, "Scaling
-    Deep Contrastive Learning Batch Size under Memory Limited Setup", section 3.
-
-    Attributes:
-        width: D, a vector's entries.
+    Predictions are `vectors`, float32 [B C, D] of C texts of each row, or of
+    two sides [B, C, D]; `width` is D. A step computes those of all rows,
+    wherever they are, and the gradient of `batch_loss` by them. Then it
+    computes each part of the rows again, with a loss that has that gradient. So
+    memory grows with the part. Source: Gao et al. 2021, "Scaling Deep
+    Contrastive Learning Batch Size under Memory Limited Setup", section 3.
     """
 
     width: int
@@ -135,13 +127,12 @@ class BatchHead(Head):
     def batch_loss(
         self, vectors: tf.Tensor, features: Mapping[str, tf.Tensor]
     ) -> tf.Tensor:
-        """The losses of all rows, float32 [B], whose mean is learned.
+        """Computes the losses of all rows, float32 [B], whose mean is learned.
 
         `vectors` are float32 [B, C, D], `features` those of `compares`.
         """
 
     def loss(self, predictions, features):
-        """The losses that `batch_loss` gave, float32 [B], with its gradient."""
         gradients = features[VECTOR_GRADIENTS]
         vectors = tf.reshape(predictions["vectors"], tf.shape(gradients))
         # Adds nothing but the gradient.
@@ -191,21 +182,19 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Facts that a trained head depends on, as JSON values (labels, ...).
+        """Lists facts that a trained head depends on, as JSON values.
 
         Facts that are not yet read from the task's data are left out.
         """
 
     @abc.abstractmethod
     def restore(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, completed with a trained head's description.
+        """Completes this task with a trained head's description.
 
-        `description` are name and `describe()` of the task that was trained,
-        `source` is the head's file.
+        `description` is the trained task's name and `describe()`.
         """
 
     def check_name(self, description: Mapping[str, Any], source: str) -> None:
-        """Refuses a head of another task; see `restore`."""
         if description["name"] != self.name:
             raise UserError(
                 f"{source} was trained on the task {description['name']}, not "
@@ -215,7 +204,6 @@ class Task(abc.ABC, Generic[RowsType]):
     def check_held_out(
         self, description: Mapping[str, Any], source: str
     ) -> None:
-        """Compares `held_out` with a trained head's; see `restore`."""
         if not self.held_out:
             return
         trained = f"{source} was trained on the task {description['name']}"
@@ -239,11 +227,9 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @property
     def train_file(self) -> str:
-        """Path of the training file where the user named it, or ""."""
         return self.split_files.train
 
     def check_has_training_file(self, data_dir: str, what: str) -> None:
-        """Refuses to look for labels, or `what` they are, in no file at all."""
         if not data_dir and not self.train_file:
             raise UserError(
                 f"the {what} of the task {self.name} come from its data: pass "
@@ -256,44 +242,40 @@ class Task(abc.ABC, Generic[RowsType]):
     ) -> tuple["Task", dict[str, RowsType]]:
         """Reads splits, each file once; without splits, only labels.
 
-        `data_dir` is the folder of the files, or "" where the user named them.
-
-        Returns:
-            This task, completed from its data (labels); the splits' rows, in
-            the order of `splits`.
+        `data_dir` is a folder, or "" where the user named the files. Returns
+        this task, completed from its data, and each split's rows.
         """
 
     def first(self, rows: RowsType, count: int) -> RowsType:
-        """The first rows, at most `count`."""
         return rows[:count]
 
     def learn(self, rows: RowsType) -> "Task":
-        """This task, with statistics of its training rows (class weights)."""
+        """Adds statistics of the training rows, as class weights."""
         return self
 
     def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, with what an unfinished run's `learn` found."""
+        """Adds what an unfinished run's `learn` found."""
         return self
 
     def fit_base(self, opened: Any) -> "Task":
-        """This task, with what a BERT's own files say of it (`Pretrained`)."""
+        """Adds what a BERT's own files (`Pretrained`) say of it."""
         return self
 
     def fit_tokenizer(self, tokenizer: Any, max_seq_length: int) -> "Task":
-        """This task, with what depends on how its texts become tokens."""
+        """Adds what depends on how its texts become tokens."""
         return self
 
     def begin_head(self, base: Any) -> Any:
-        """Weights (`checkpoints/weights.py`) whose head fits this task's."""
+        """Turns `checkpoints/weights.py` weights into ones for this head."""
         return base
 
     def begin_from(self, trained: Any) -> Any:
-        """Trained weights, as of `begin_head`, whose head fits this task's."""
+        """Turns trained weights into ones for this head."""
         return trained
 
     @property
     def training_settings(self) -> dict[str, Any]:
-        """The task's own settings of its training, as JSON values."""
+        """Settings of the task's training, as JSON values."""
         return {}
 
     @property
@@ -303,7 +285,6 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @property
     def dev_score_names(self) -> tuple[str, ...]:
-        """Names of the scores of all dev sets, the main one first."""
         return tuple(
             with_suffix(name, suffix)
             for suffix, _ in self.dev_splits
@@ -312,18 +293,18 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @property
     def members(self) -> dict[str, "Task"]:
-        """The tasks that are learned, by their folders within the run's."""
+        """Tasks that are learned, by their folders within the run's."""
         return {"": self}
 
     @property
     def trained_together(self) -> tuple[str, ...]:
-        """The names of several tasks that are learned at once; else none."""
+        """Names of several tasks that are learned at once; else none."""
         return ()
 
     def values_of(
         self, folder: str, values: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """The trained values of one of `members`, by its own names."""
+        """Selects the trained values of one of `members`, by its own names."""
         return dict(values)
 
     def summarize(self, rows: RowsType) -> str:
@@ -332,7 +313,7 @@ class Task(abc.ABC, Generic[RowsType]):
 
     @property
     def least_length(self) -> int:
-        """The least `--max_seq_length`: room for `[CLS]`, a token, `[SEP]`."""
+        """Least `--max_seq_length`: room for `[CLS]`, a token, `[SEP]`."""
         return 3
 
     @property
@@ -349,11 +330,10 @@ class Task(abc.ABC, Generic[RowsType]):
         return type(self)
 
     def check_texts(self, texts: Sequence[str], where: str) -> None:
-        """Checks a row's texts, whose number is right."""
         return
 
     def make_rows(self, texts: Sequence[tuple[str, ...]]) -> RowsType:
-        """Rows without labels, of equally many texts each, from no file.
+        """Makes rows without labels, of equally many texts each.
 
         Where `takes_tokens`, a text may be a tuple of words.
         """
@@ -366,7 +346,7 @@ class Task(abc.ABC, Generic[RowsType]):
         """Tokenizes rows, each to at most `max_seq_length` tokens."""
 
     def keep(self, rows: RowsType) -> RowsType:
-        """The part of rows that is needed once their features are made."""
+        """Keeps the part of rows that is needed once features are made."""
         return rows
 
     @abc.abstractmethod
@@ -376,7 +356,6 @@ class Task(abc.ABC, Generic[RowsType]):
     def count_train_steps(
         self, features: Features, batch_size: int, epochs: float
     ) -> int:
-        """Counts the training steps of `epochs`."""
         return count_train_steps(len(features), batch_size, epochs)
 
     def plan(
@@ -398,7 +377,7 @@ class Task(abc.ABC, Generic[RowsType]):
         features: Features,
         outputs: Mapping[str, np.ndarray],
     ) -> Any:
-        """Predictions of a split's rows, as the methods below take them.
+        """Turns outputs into predictions, as the methods below take them.
 
         `rows` are as `keep` left them; `outputs` are the head's, [rows of the
         features, ...], all finite.
@@ -414,10 +393,10 @@ class Task(abc.ABC, Generic[RowsType]):
     def score_tables(
         self, scores: Mapping[str, Mapping[str, float]], data: Mapping[str, str]
     ) -> dict[str, ScoresAndData]:
-        """The contents of `eval_results.json`, by folder as of `members`.
+        """Makes the contents of `eval_results.json`, by folder of `members`.
 
-        `scores` are those of `evaluate` by the dev set's suffix, `data` the
-        fingerprints of the dev sets' rows by split.
+        `scores` are `evaluate`'s by the dev set's suffix, `data` the
+        fingerprints of the dev rows by split.
         """
         named = {
             with_suffix(name, suffix): value
@@ -434,14 +413,11 @@ class Task(abc.ABC, Generic[RowsType]):
         predictions: Any,
         suffix: str = "",
     ) -> tuple[str, ...]:
-        """Writes tables about an evaluation, if any, and returns their paths.
-
-        `suffix` is the ending of the split's results; see `evaluate`.
-        """
+        """Writes tables about an evaluation, and returns their paths."""
         return ()
 
     def answer(self, rows: RowsType, predictions: Any) -> list[dict[str, Any]]:
-        """A JSON object for each row."""
+        """Makes a JSON object for each row."""
         raise NotImplementedError
 
     def write_predictions(
@@ -451,22 +427,22 @@ class Task(abc.ABC, Generic[RowsType]):
         predictions: Any,
         suffix: str = "",
     ) -> tuple[str, ...]:
-        """Writes the predictions of a test set; see `write_report`."""
+        """Writes the predictions of a test set."""
         raise NotImplementedError
 
 
 def with_suffix(name: str, suffix: str) -> str:
-    """The name of a split's result, as `accuracy_mismatched`."""
+    """Names a split's result, as `accuracy_mismatched`."""
     return f"{name}_{suffix}" if suffix else name
 
 
 def results_path(output_dir: str, name: str, suffix: str) -> str:
-    """The path of a table of results, as `test_results_mismatched.tsv`."""
+    """Names a table of results, as `test_results_mismatched.tsv`."""
     return os.path.join(output_dir, f"{with_suffix(name, suffix)}.tsv")
 
 
 def cell(text: str) -> str:
-    """A text for `write_table`, with a space for each tab and line break."""
+    """Makes a text for `write_table`: a space for each tab and line break."""
     return " ".join(text.split())
 
 

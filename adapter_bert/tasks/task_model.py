@@ -45,9 +45,8 @@ class TaskModel:
     """BERT with a method's hooks, then a task's head.
 
     Attributes:
-        head: of the task.
-        berts: one, or one for each of `Head.sides`, which share whatever is
-            not trained, and the traces of layers.
+        berts: one, or one for each of `Head.sides`, which share whatever is not
+            trained, and the traces of layers.
         bert: the first of them.
     """
 
@@ -61,13 +60,8 @@ class TaskModel:
     ):
         """Creates every variable: the head's, the method's, BERT's.
 
-        Args:
-            config: of the BERT.
-            method: acts on it.
-            build_head: of the task.
-            create: makes variables.
-            lowest: the first layer to compute, of batches that have the
-                outputs of the layer before.
+        `lowest` is the first layer to compute, of batches that have the outputs
+        of the layer before.
         """
         self.lowest = lowest
         self.head = build_head(config, create)
@@ -93,22 +87,18 @@ class TaskModel:
     ) -> dict[str, tf.Tensor]:
         """Computes the head's predictions for a batch.
 
-        Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
-                other inputs of the head, and in a run of several tasks
-                `task_ids`, int32 [B], all alike unless the head has `sides`.
-                Rows of C choices are [B, C, T], each choice a row for BERT and
-                for the head.
-                `frozen_outputs`, float32 [B, T or 1, D] or the bits of
-                bfloat16 as uint16, replace the tokens if there are any;
-                `word_vectors`, float32 [B, T, E], their word embeddings. Texts
-                of two sides have theirs in `task_ids`, int32 [B], or are
-                [B, C, T] in training, of a row's first text and its others.
-            context: of this forward pass.
+        `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
+        other inputs of the head, and in a run of several tasks `task_ids`,
+        int32 [B], all alike unless the head has `sides`. Rows of C choices are
+        [B, C, T], each choice a row for BERT and for the head.
+        `frozen_outputs`, float32 [B, T or 1, D] or the bits of bfloat16 as
+        uint16, replace the tokens if there are any; `word_vectors`, float32 [B,
+        T, E], their word embeddings. Texts of two sides have theirs in
+        `task_ids`, or are [B, C, T] in training, a row's first text and its
+        others.
 
-        Returns:
-            The head's outputs by name, [B, ...], or [B C, ...] of choices, or
-            [B, C, ...] of the texts of two sides.
+        Returns the head's outputs by name, [B, ...], or [B C, ...] of choices,
+        or [B, C, ...] of the texts of two sides.
         """
         if not self.head.sides:
             return self._compute(self.bert, features, context)
@@ -140,7 +130,7 @@ class TaskModel:
     def _compute_texts(
         self, features: dict[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """The outputs for texts, each of the side, or task, in `task_ids`."""
+        """Computes texts, each of the side, or task, in `task_ids`."""
         features = dict(features)
         sides, mask = features.pop("task_ids"), context.input_mask
         if features["input_ids"].shape.is_fully_defined():
@@ -167,7 +157,6 @@ class TaskModel:
         features: dict[str, tf.Tensor],
         context: Context,
     ) -> dict[str, tf.Tensor]:
-        """The head's outputs for all rows, by one of the models."""
         ids, segments = features["input_ids"], features["segment_ids"]
         if "task_ids" in features:
             # A batch is of one task; a lane without rows takes any.
@@ -211,7 +200,6 @@ class TaskModel:
     def _continue(
         self, bert: encoder.Bert, outputs: tf.Tensor, context: Context
     ) -> tf.Tensor:
-        """The outputs of the upper layers, float32 [B, T, D]."""
         if outputs.dtype == tf.uint16:
             outputs = tf.bitcast(outputs, tf.bfloat16)
         size = outputs.shape[-1]
@@ -226,7 +214,6 @@ class TaskModel:
 def _joined(
     predictions: Sequence[Mapping[str, tf.Tensor]], join: Callable
 ) -> dict[str, tf.Tensor]:
-    """What `join` makes of both sides' outputs, by name."""
     return {
         name: join([one[name] for one in predictions])
         for name in predictions[0]
@@ -234,7 +221,7 @@ def _joined(
 
 
 def _choose(sides: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Of each row, [B, ...], the value of its side, int32 [B]."""
+    """Takes of each row, [B, ...], the value of its side, int32 [B]."""
     chosen = values[0]
     for number, value in enumerate(values[1:], 1):
         shape = [-1, *[1] * (value.shape.rank - 1)]
@@ -248,7 +235,6 @@ def _of_sides(
     trained: Collection[str],
     create: encoder.CreateVariable,
 ) -> list[encoder.CreateVariable]:
-    """`create` for each side: for names in `trained` anew, for others once."""
     if not sides:
         return [create]
     made: dict[str, Any] = {}
@@ -279,14 +265,8 @@ GROUPS = (
 class Parameter:
     """One variable of a model.
 
-    Attributes:
-        name: its name in checkpoints.
-        shape: its shape.
-        initializer: makes its fresh values.
-        group: one of `GROUPS`, for people to read.
-        trained: whether training changes it.
-        begins_as: the name that its first value is known by: its own, or of
-            one of two sides the name that it has for all rows.
+    `group` is one of `GROUPS`, for people to read. `begins_as` is the name of
+    its first value: its own, or that without a side.
     """
 
     name: str
@@ -298,12 +278,10 @@ class Parameter:
 
     @property
     def is_added(self) -> bool:
-        """Whether BERT itself does not have it."""
         return self.group in ("adapters", "parts", "masks", "head")
 
     @property
     def count(self) -> int:
-        """Number of scalars."""
         return math.prod(self.shape)
 
 
@@ -313,7 +291,6 @@ class ParameterTable:
 
     Attributes:
         method: the method's text.
-        parameters: the variables.
         recipe: how the trained ones are updated.
         changed_count: how many of BERT's parameters change, if not all trained
             ones.
@@ -330,12 +307,10 @@ class ParameterTable:
 
     @property
     def trained(self) -> list[Parameter]:
-        """The variables that training changes."""
         return [p for p in self.parameters if p.trained]
 
     @property
     def slots(self) -> dict[str, encoder.Shape]:
-        """Shapes of the optimizer's averages, `<variable>/<slot>`."""
         return {
             f"{p.name}/{slot}": p.shape
             for p in self.trained
@@ -349,7 +324,6 @@ class ParameterTable:
 
     @property
     def saved_count(self) -> int:
-        """Number of scalars in a training's checkpoint."""
         return sum(map(math.prod, self.saved.values()))
 
     @property
@@ -359,11 +333,9 @@ class ParameterTable:
 
     @property
     def trained_count(self) -> int:
-        """Number of scalars that training changes."""
         return sum(p.count for p in self.trained)
 
     def to_text(self) -> str:
-        """The table of groups, then adapter-bert's two lines of totals."""
         groups: dict[str, list[int]] = {}
         for p in self.parameters:
             if p.group == "masks":
@@ -404,11 +376,6 @@ def list_parameters(
     config: encoder.BertConfig, method: TuningMethod, build_head: BuildHead
 ) -> ParameterTable:
     """Lists the variables of a model without making any.
-
-    Args:
-        config: the BERT.
-        method: declares which variables are added and trained.
-        build_head: the task's head; always trained.
 
     Raises:
         ValueError: a defect of the method: it trains no variable of BERT that
@@ -497,11 +464,6 @@ def _check_sides(
     of_bert: Collection[str],
     declared: Mapping[str, Declared],
 ) -> None:
-    """Refuses a method that two sides cannot have for themselves.
-
-    `own` are the names of BERT's variables among the `declared` ones. Raises
-    UserError as of `list_parameters`.
-    """
     changes = any(
         declared[name].trained and len(declared[name].shape) > 1
         for name in of_bert
@@ -517,7 +479,7 @@ def _check_sides(
 
 
 def narrow_variables(table: ParameterTable) -> frozenset[str]:
-    """Names of BERT's frozen kernels and biases, which only products read.
+    """Names frozen kernels and biases, which only products read.
 
     So they may be kept in the type of products. There are none where the method
     changes variables as they are read.
@@ -532,7 +494,7 @@ def narrow_variables(table: ParameterTable) -> frozenset[str]:
 
 
 def int8_variables(table: ParameterTable) -> frozenset[str]:
-    """Names of BERT's matrices that are kept with `--base_dtype=int8`."""
+    """Names BERT's matrices that are kept with `--base_dtype=int8`."""
     of_bert = {p.name: p for p in table.parameters if not p.is_added}
     kernels = int8.names(of_bert)
     if "parameter" in table.hooks.places or any(
@@ -556,8 +518,7 @@ def check_is_trained(
     """Refuses to evaluate adapters and heads that were never trained.
 
     Raises:
-        NotTrained: one of their variables is not in `known`, the names that
-            `source` holds.
+        NotTrained: `trained_names`, those of `source`, lacks a variable.
     """
     for p in table.parameters:
         if p.is_added and p.trained and p.name not in trained_names:

@@ -61,7 +61,7 @@ class ClassificationHead(Head):
     def __init__(self, classes, config, create, shape=POOLED, weights=None):
         """Creates `output_weights` [C, D] and `output_bias` [C].
 
-        `weights` are C floats that multiply the losses of each class's rows.
+        `weights` are C floats that multiply the losses of each class.
         """
         shape = shape.fitted_to(config)
         self.class_weights = weights
@@ -77,7 +77,7 @@ class ClassificationHead(Head):
     def read(
         self, bert: Any, sequence_output: tf.Tensor, context: Context
     ) -> tf.Tensor:
-        """The input of the last layer, float32 [B, D] of [B, T, D]."""
+        """Computes the last layer's input: [B, T, D] -> float32 [B, D]."""
         read = sequence_output[:, 0]
         if self.needs_pooler:
             read = bert.pooled_output(sequence_output, context)
@@ -88,7 +88,7 @@ class ClassificationHead(Head):
     def logits(
         read: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor]
     ) -> tf.Tensor:
-        """The last layer: [B, D], weights [C, D], bias [C] or None."""
+        """Applies the last layer, [C, D] and [C] or None, to [B, D]."""
         logits = tf.matmul(read, weights, transpose_b=True)
         return logits if bias is None else logits + bias
 
@@ -108,16 +108,11 @@ class ClassificationHead(Head):
         outputs: Mapping[str, tf.Tensor],
         temperature: float,
     ) -> tf.Tensor:
-        """The distance from another head's outputs, float32 [B].
+        """Computes the distance from another head's outputs, float32 [B].
 
         Here the cross entropy with its probabilities, both at a temperature,
-        times the square of it, so that gradients keep their size. Source:
-        Hinton et al. 2015, section 2.
-
-        Args:
-            predictions: of this head, float32 [B, ...] by name.
-            outputs: of the other head, likewise.
-            temperature: that logits are divided by.
+        times the square of it, so that gradients keep their size. Arrays are
+        float32 [B, ...]. Source: Hinton et al. 2015, section 2.
         """
         losses = tf.nn.softmax_cross_entropy_with_logits(
             labels=tf.nn.softmax(outputs["logits"] / temperature),
@@ -131,10 +126,9 @@ class TextClassification(TextTask):
     """A classification task.
 
     Attributes:
-        labels: the classes, in the order of the logits; None to take those of
-            the training file, sorted.
-        weighting: weights of the labels in training by name, of all others 1;
-            or `BALANCED`; or None.
+        labels: in the order of the logits; None for the training file's,
+            sorted.
+        weighting: weights of labels in training by name, else 1; or `BALANCED`.
         class_weights: the resulting weights, in the order of the logits.
         has_sets: whether a row has any number of labels.
     """
@@ -153,7 +147,6 @@ class TextClassification(TextTask):
 
     @property
     def is_complete(self):
-        """Whether the labels are known."""
         return self.labels is not None
 
     def complete(self, train):
@@ -166,7 +159,6 @@ class TextClassification(TextTask):
         return self.with_labels(labels, train.path)
 
     def labels_in(self, rows: Rows) -> set[str]:
-        """The labels of rows, none of them empty."""
         labels = set(rows.label)
         if empty := [label for label in labels if not label.strip()]:
             where = rows.where(rows.label.index(empty[0]))
@@ -176,7 +168,6 @@ class TextClassification(TextTask):
     def with_labels(
         self, labels: Collection[str], path: str
     ) -> "TextClassification":
-        """This task with the labels of a file, sorted."""
         for label in labels:
             if not is_one_cell(label):
                 raise UserError(
@@ -210,7 +201,6 @@ class TextClassification(TextTask):
         )
 
     def check_label(self, label, where):
-        """The label as the task spells it."""
         if (spelling := spelled(label, self.labels)) is not None:
             return spelling
         raise UserError(
@@ -224,11 +214,9 @@ class TextClassification(TextTask):
         return {"label_ids": np.array([numbers[x] for x in labels], np.int32)}
 
     def numbers(self) -> dict[str, int]:
-        """The place of each label among the logits."""
         return {label: i for i, label in enumerate(self.labels)}
 
     def summarize(self, rows):
-        """Counts the rows of each label, in the columns' order."""
         if rows.label is None:
             return ""
         counts = collections.Counter(
@@ -251,7 +239,7 @@ class TextClassification(TextTask):
         )
 
     def learn(self, rows):
-        """This task, with its classes' weights.
+        """Computes the classes' weights.
 
         Balanced weights are inverse to a label's frequency, with mean 1 over
         the rows, as in scikit-learn.
@@ -290,7 +278,7 @@ class TextClassification(TextTask):
         return {"class_weights": self.weighting}
 
     def compare(self, labels, predictions):
-        """Numbers of labels, and cross entropies in nats."""
+        """Gives numbers of labels, and cross entropies in nats."""
         logits = self.calibration.scaled(predictions["logits"])
         right = labels["label_ids"]
         losses = metrics.cross_entropy(logits, right)
@@ -299,8 +287,8 @@ class TextClassification(TextTask):
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
         """Writes `eval_labels.tsv`, `eval_confusion.tsv`, `eval_hardest.tsv`.
 
-        Scores of each label, rows of each label that were given each label,
-        and the rows with the greatest losses.
+        These are scores of each label, counts of (label, predicted label), and
+        the rows with the greatest losses.
         """
         labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.
@@ -343,10 +331,7 @@ class TextClassification(TextTask):
     def label_table(
         self, labels: np.ndarray, chosen: np.ndarray
     ) -> list[list[str]]:
-        """A table of each label's precision, recall and F1.
-
-        Takes the right and the predicted labels of each row, bool [rows, C].
-        """
+        """Tabulates each label's scores, from bool [rows, C] of both labels."""
         table = ["label examples predicted precision recall f1".split()]
         counts = labels.sum(axis=0), chosen.sum(axis=0)
         scored = zip(
@@ -362,7 +347,6 @@ class TextClassification(TextTask):
         return np.exp(metrics.log_softmax(logits))
 
     def answer(self, rows, predictions):
-        """`label` or None, its `probability`, and all labels' `scores`."""
         least = self.calibration.abstain_below
         return [
             {
@@ -378,12 +362,7 @@ class TextClassification(TextTask):
 
 
 def weigh_classes(task: Task, text: str) -> TextClassification:
-    """A task whose classes are weighed in training.
-
-    Args:
-        task: of classification.
-        text: `BALANCED`, or a JSON object of weights by label.
-    """
+    """Weighs classes in training: `BALANCED`, or JSON weights by label."""
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(
             "--class_weights is for tasks with one label for each row, which "
