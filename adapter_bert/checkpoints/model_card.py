@@ -9,7 +9,6 @@ from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.data.added_tokens import NewToken
-from adapter_bert.tasks.glue import GLUE
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
@@ -23,6 +22,7 @@ from adapter_bert.tasks.kinds import (
     kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
+from adapter_bert.tasks.registry import GLUE
 
 # This project's own format.
 OWN = "adapter-bert"
@@ -279,7 +279,7 @@ def _head(program, names, kind, description, scores) -> dict[str, Any]:
     """The fields that the hub reads."""
     task = description["task"]["name"]
     pipeline = PIPELINES[kind]
-    data_set = "glue" if task in [known.name for known in GLUE] else None
+    data_set = "glue" if task in GLUE else None
     if task == "squad":
         data_set = "squad"
     metrics = {

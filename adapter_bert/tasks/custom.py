@@ -18,9 +18,8 @@ from adapter_bert.data.tables import (
 from adapter_bert.errors import UserError
 from adapter_bert.flags import NOT_NEGATIVE, Range, Topic, check
 from adapter_bert.tasks.multi_label import PROBABILITY, THRESHOLD, MultiLabel
-from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.registry import load
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 
 MOST_CHOICES = 1000
@@ -135,13 +134,14 @@ def custom_task(
     table = check(Table(*columns, **settings))
     options: dict[str, type] = {}
     if table.regression:
-        options["--regression"] = TextRegression
+        options["--regression"] = load("text_regression:TextRegression")
     if table.label_columns:
         options["--label_columns"] = MultiLabel
     elif table.multi_label:
         options["--multi_label"] = MultiLabel
     if table.choice_columns:
-        options["--choice_columns"] = MultipleChoice
+        choice = load("multiple_choice:MultipleChoice")
+        options["--choice_columns"] = choice
     if len(options) > 1:
         raise UserError(f"{' and '.join(options)} exclude each other")
     [make] = options.values() or [TextClassification]
@@ -162,7 +162,7 @@ def custom_task(
         separator = table.label_separator or SEPARATOR
     elif make is TextClassification:
         more["metrics"] = ("accuracy", "macro_f1")
-    elif make is MultipleChoice:
+    elif table.choice_columns:
         _check_choices(table)
     named = table.text_a_column, table.text_b_column, table.id_column
     text_a, text_b, row_id = map(table.place, named)

@@ -1,5 +1,6 @@
 """Makes the task that a trained adapter describes, without its data."""
 
+import functools
 import typing
 from collections.abc import Container, Mapping
 from typing import Any
@@ -14,19 +15,21 @@ from adapter_bert.tasks.kinds import (
     TAGGING,
     VECTORS,
 )
-from adapter_bert.tasks.masked_lm import MaskedLM
 from adapter_bert.tasks.novelty import with_novelty
-from adapter_bert.tasks.pretraining import Pretraining
-from adapter_bert.tasks.registry import TASKS
-from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
-from adapter_bert.tasks.tagging import Tagging
-from adapter_bert.tasks.tagging_files import Columns
+from adapter_bert.tasks.registry import TASKS, load
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.tasks.vectors import Vectors
 
+# Where the tasks are that have programs of their own.
+PLACES = {
+    "squad": "squad:Squad",
+    TAGGING: "tagging:Tagging",
+    MASKED_LM: "masked_lm:MaskedLM",
+    PRETRAINING: "pretraining:Pretraining",
+    VECTORS: "vectors:Vectors",
+}
 # Types of settings, for messages.
-KINDS = {
+TYPES = {
     int: "a whole number",
     float: "a number",
     str: "a text",
@@ -43,26 +46,12 @@ def restore_task(
     `adapter_config.json` at `source`; settings may be empty.
     """
     name = description["name"]
-    if name == "squad":
-        task: Task = Squad(**recorded_in(Squad, settings, source))
-        if unknown := set(settings) - set(task.settings):
-            raise UserError(
-                f"{source}: task_settings has an unknown {min(unknown)!r}"
-            )
-        if task.n_best_size > MOST_CANDIDATES:
-            raise UserError(
-                f"{source}: task_settings.n_best_size is {task.n_best_size}, "
-                f"expected at most {MOST_CANDIDATES}"
-            )
-    elif name == TAGGING:
-        columns = Columns(**recorded_in(Columns, settings, source))
-        task = Tagging(words_and_tags=columns)
-    elif name == MASKED_LM:
-        task = MaskedLM()
-    elif name == PRETRAINING:
-        task = Pretraining()
-    elif name == VECTORS:
-        task = Vectors()
+    if name in PLACES:
+        task: Task = load(PLACES[name]).from_settings(
+            functools.partial(recorded_in, settings=settings, source=source),
+            settings,
+            source,
+        )
     elif name == "custom":
         task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
@@ -70,8 +59,7 @@ def restore_task(
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
-            f"{MASKED_LM}, {PRETRAINING}, {VECTORS} or custom"
+            f"does not know; expected {', '.join((*TASKS, *PLACES))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
     return with_novelty(task, settings, source)
@@ -89,7 +77,7 @@ def recorded_in(
         kind, *_ = typing.get_args(field.type) or (field.type,)
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
-        expected = f"expected {KINDS[kind]}"
+        expected = f"expected {TYPES[kind]}"
         if type(value) is kind:
             if about.within is None or about.within.holds(value):
                 values[field.name] = value

@@ -75,4 +75,3 @@ AX = TextClassification(
     test_splits=(("", "diagnostic"),),
     trained_as="mnli",
 )
-GLUE = (COLA, SST_2, MRPC, STS_B, QQP, MNLI, QNLI, RTE, WNLI, AX)

@@ -26,7 +26,6 @@ from adapter_bert.bert.encoder import BertConfig, CreateVariable
 from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.task import Head, Task, scoped, with_suffix
 from adapter_bert.tasks.text_task import TextTask
 
@@ -577,7 +576,7 @@ def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
                 "and letters, digits, dots, dashes and underscores, a letter "
                 "or a digit first, as custom:reviews"
             )
-        if not isinstance(task, TextTask) or isinstance(task, MultipleChoice):
+        if not isinstance(task, TextTask) or task.labelled.choices:
             raise UserError(
                 f"the task {name} has choices, and cannot be trained together "
                 "with others"

@@ -214,4 +214,3 @@ COPA = MultipleChoice(
         ("effect", "What happened as a result?"),
     ),
 )
-COMMONSENSE = (SWAG, COPA)

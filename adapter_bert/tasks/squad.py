@@ -365,6 +365,20 @@ class Squad(Task[Sequence[Question]]):
     cut_at = "max_query_length"
     columns = ("question", "context")
 
+    @classmethod
+    def from_settings(cls, recorded, settings, source):
+        task = cls(**recorded(cls))
+        if unknown := set(settings) - set(task.settings):
+            raise UserError(
+                f"{source}: task_settings has an unknown {min(unknown)!r}"
+            )
+        if task.n_best_size > MOST_CANDIDATES:
+            raise UserError(
+                f"{source}: task_settings.n_best_size is {task.n_best_size}, "
+                f"expected at most {MOST_CANDIDATES}"
+            )
+        return task
+
     def describe(self):
         return {} if self.head == SPANS else self.head.describe()
 

@@ -334,6 +334,10 @@ class Tagging(Task[Sentences]):
     takes_tokens = True
     reading = "words"
 
+    @classmethod
+    def from_settings(cls, recorded, settings, source):
+        return cls(words_and_tags=Columns(**recorded(Columns)))
+
     @property
     def dev_splits(self) -> SplitNames:
         return (("", self.eval_split),)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import (
     Any,
+    Callable,
     Generic,
     TypeVar,
 )
@@ -179,6 +180,19 @@ class Task(abc.ABC, Generic[RowsType]):
     columns = ()
     # Equal for tasks that make equal features of equal texts.
     reading = None
+
+    @classmethod
+    def from_settings(
+        cls,
+        recorded: Callable[[type], dict[str, Any]],
+        settings: Mapping[str, Any],
+        source: str,
+    ) -> "Task":
+        """Makes the task that a trained head's `settings` describe.
+
+        `recorded` reads those that a dataclass declares, by its fields.
+        """
+        return cls(**recorded(cls))
 
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -30,10 +30,11 @@ from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
 from adapter_bert.methods.composition import below
-from adapter_bert.tasks import glue, metrics, squad_data, vector_losses
+from adapter_bert.tasks import metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multi_task import FOLDER
+from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task, scoped
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
@@ -748,15 +749,15 @@ def endings_of(layout: Layout) -> Collection[str]:
 
 def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
     """Finds `layout` and `matching` of SQuAD, or of one of GLUE's tasks."""
-    layouts = {task.name: task.labelled for task in glue.GLUE}
-    layouts[SQUAD] = QUESTIONS
-    if name.lower() not in MATCHING:
+    task = name.lower()
+    if task not in MATCHING:
         raise UserError(
             f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
             "whose pairs belong together or have scores, or custom for files "
             "of your own"
         )
-    return layouts[name.lower()], MATCHING[name.lower()]
+    layout = QUESTIONS if task == SQUAD else TASKS[task].labelled
+    return layout, MATCHING[task]
 
 
 def own_layout(
