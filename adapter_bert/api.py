@@ -545,13 +545,13 @@ def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
             source = f"the adapter {adapter}"
             known = custom_arguments(trained["task"], known, source)
     if program is run_tagger:
-        asked = read(tagging_files.Columns)
-        token, tag = tagging_files.Columns(
+        asked = read(tagging_files.WordColumns)
+        token, tag = tagging_files.WordColumns(
             asked.token or known.get("token_column"),
             asked.tag or known.get("tag_column"),
         ).keys
         return [token], [tag]
-    own = vars(read(custom.Table))
+    own = vars(read(custom.OwnTables))
 
     def named(flag: str) -> Any:
         return own[flag] if is_given(flag) else known.get(flag, own[flag])

@@ -185,29 +185,8 @@ def test_a_file_without_its_header_is_refused(
         assert read(get_task(name), folder, split)
         return
     message = refusal(read, get_task(name), folder, split)
-    found = "found" if is_headless(name, split) else "no column is named"
-    assert message.startswith(f"{path}:1: {found}")
-
-
-@pytest.mark.parametrize("name, split", SPLITS)
-def test_a_row_with_a_cell_too_many_is_refused(
-    published, tmp_path, name, split, caplog
-):
-    folder, path = published(name), tmp_path / f"{split}.tsv"
-    lines = path.read_text().splitlines()
-    cells = lines[1].split("\t") if len(lines) > 1 else ["gj04", "1", "", "a"]
-    lines.insert(1, "\t".join([*cells[:-1], "a tab within", cells[-1]]))
-    path.write_text("\n".join(lines) + "\n")
-    if name == "qqp" and split != "test":
-        assert len(read(get_task(name), folder, split)) == len(
-            PUBLISHED[name][split][1:]
-        ) - (split == "train")
-        assert f"{1 + (split == 'train')} rows with fewer or" in caplog.text
-        return
-    assert (
-        f"{path}:2: found {len(cells) + 1} tab-separated columns, but the"
-        in (refusal(read, get_task(name), folder, split))
-    )
+    problem = "found" if is_headless(name, split) else "no column is named"
+    assert message.startswith(f"{path}:1: {problem}")
 
 
 def test_the_broken_rows_of_qqp_are_left_out_and_counted(published, caplog):
@@ -320,8 +299,8 @@ def test_real_files_are_read_whole(shared_dir, tiny_bert, name):
     task, folder = get_task(name), str(shared_dir / "data" / "glue" / name)
     for split, rows in zip(("train", "dev", "test"), ROWS[name]):
         if rows is not None:
-            found = read(task, folder, split)
-            assert len(found) == rows
+            read_rows = read(task, folder, split)
+            assert len(read_rows) == rows
     tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"))
-    first = found.take(np.arange(len(found)) < 5)
+    first = read_rows.take(np.arange(len(read_rows)) < 5)
     assert len(task.featurize(first, tokenizer, 16)) == 5

@@ -140,8 +140,8 @@ def test_the_loss_is_the_published_one(
         batch["input_ids"], batch["segment_ids"], context
     ).sequence_output
     read = {name: batch[name] for name in model.head.reads}
-    found = model.head(model.bert, hidden, context, **read)
-    logs = tf.nn.log_softmax(found["logits"]).numpy()
+    predictions = model.head(model.bert, hidden, context, **read)
+    logs = tf.nn.log_softmax(predictions["logits"]).numpy()
     ids = batch["masked_ids"].numpy()
     is_masked = ids != NO_TOKEN
     right = np.take_along_axis(logs, np.maximum(ids, 0)[..., None], 2)[..., 0]
@@ -152,7 +152,7 @@ def test_the_loss_is_the_published_one(
     scores = pooled @ values[f"{NEXT}weights"].T + values[f"{NEXT}bias"]
     following = tf.nn.log_softmax(scores).numpy()[[0, 1, 2], [0, 1, 1]]
     np.testing.assert_allclose(
-        tf.reduce_mean(model.head.loss(found, batch)),
+        tf.reduce_mean(model.head.loss(predictions, batch)),
         -right[is_masked].mean() - following.mean(),
         rtol=1e-5,
     )

@@ -26,7 +26,7 @@ MOST_CHOICES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class TextColumns:
     """Columns of texts and labels in the user's own tables."""
 
     text_a_column: str = Topic.TABLES.setting(
@@ -81,9 +81,9 @@ class OwnFiles:
         return int(name)
 
 
-# Fields of `Columns` come first.
+# Fields of `TextColumns` come first.
 @dataclasses.dataclass(frozen=True)
-class Table(OwnFiles, Columns):
+class OwnTables(OwnFiles, TextColumns):
     """Declares the user's own tables: columns, files, kind of labels."""
 
     regression: bool = Topic.TABLES.setting(
@@ -128,10 +128,11 @@ def custom_task(
 ) -> TextTask:
     """Makes a task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
-    `columns` are the first fields of `Table`, `settings` the others. Labels are
-    still to be read from the training file, unless `label_columns` names them.
+    `columns` are the first fields of `OwnTables`, `settings` the others. Labels
+    are still to be read from the training file, unless `label_columns` names
+    them.
     """
-    table = check(Table(*columns, **settings))
+    table = check(OwnTables(*columns, **settings))
     options: dict[str, type] = {}
     if table.regression:
         options["--regression"] = load("text_regression:TextRegression")
@@ -222,7 +223,7 @@ def _check_own_columns(
             others.append(name)
 
 
-def _check_choices(table: Table) -> None:
+def _check_choices(table: OwnTables) -> None:
     names = table.choice_columns
     if not 2 <= len(names) <= MOST_CHOICES:
         raise UserError(

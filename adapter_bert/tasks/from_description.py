@@ -8,7 +8,7 @@ from typing import Any
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
-from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
+from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
 from adapter_bert.tasks.kinds import (
     MASKED_LM,
     PRETRAINING,
@@ -141,5 +141,5 @@ def custom_arguments(
         "header": has_header,
         "regression": bool(description.get("regression")),
         "multi_label": multi_label,
-        **(recorded_in(Table, settings, source) if multi_label else {}),
+        **(recorded_in(OwnTables, settings, source) if multi_label else {}),
     }

@@ -26,7 +26,7 @@ from adapter_bert.bert.encoder import BertConfig, CreateVariable
 from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.task import Head, Task, scoped, with_suffix
+from adapter_bert.tasks.task import Head, Task, scoped, unscoped, with_suffix
 from adapter_bert.tasks.text_task import TextTask
 
 # Tasks are drawn in proportion to a power of their number of rows. The exponent
@@ -293,7 +293,7 @@ class MultiTaskHead(Head):
     def loss(self, predictions, features):
         losses = []
         for number, (name, head) in enumerate(self.heads.items()):
-            mine = _own(name, predictions), _own(name, features)
+            mine = unscoped(name, predictions), unscoped(name, features)
             losses_of_head = self.loss_of(head, *mine)
             is_own = tf.equal(features["task_ids"], number)
             losses.append(tf.where(is_own, losses_of_head, 0.0))
@@ -306,15 +306,6 @@ class MultiTaskHead(Head):
         features: Mapping[str, tf.Tensor],
     ) -> tf.Tensor:
         return head.loss(predictions, features)
-
-
-def _own(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    scope = scoped(task, "")
-    return {
-        name[len(scope) :]: value
-        for name, value in values.items()
-        if name.startswith(scope)
-    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,11 +432,6 @@ class MultiTask(Task[RowsByTask]):
         """Names of all tasks, in the order of `task_ids`."""
         return tuple(self.tasks)
 
-    def values_of(self, folder, values):
-        scopes = tuple(scoped(name, "") for name in self.tasks)
-        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
-        return {**shared, **_own(os.path.basename(folder), values)}
-
     def summarize(self, rows: RowsByTask):
         if len(rows.by_task) == 1:
             name, task_rows = rows.only
@@ -490,7 +476,9 @@ class MultiTask(Task[RowsByTask]):
 
     def decode(self, rows: RowsByTask, features, outputs):
         name, task_rows = rows.only
-        return self.tasks[name].decode(task_rows, features, _own(name, outputs))
+        return self.tasks[name].decode(
+            task_rows, features, unscoped(name, outputs)
+        )
 
     def evaluate(self, rows: RowsByTask, features, predictions):
         name, task_rows = rows.only

@@ -30,8 +30,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Range, Topic, recorded
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.squad_data import (
-    Question,
-    Windows,
+    ContextWindows,
+    SquadQuestion,
     check_answers,
     cut_windows,
     find_answer,
@@ -147,7 +147,7 @@ SHOWN_FROM = 2000
 NOWHERE = (0, 0)
 
 
-class Candidates(NamedTuple):
+class NBest(NamedTuple):
     """Possible answers of a question, the likeliest first."""
 
     # `""` for no answer.
@@ -172,11 +172,11 @@ class Prediction(NamedTuple):
 
     text: str
     null_odds: float
-    candidates: Candidates
+    candidates: NBest
 
 
 def _pairs(
-    windows: Windows,
+    windows: ContextWindows,
     rows: slice,
     outputs: Mapping[str, np.ndarray],
     max_answer_length: int,
@@ -305,7 +305,7 @@ def best_logits(logits: tf.Tensor, n: int) -> dict[str, tf.Tensor]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Squad(Task[Sequence[Question]]):
+class Squad(Task[Sequence[SquadQuestion]]):
     """Question answering, and its flags in `commands/run_squad.py`.
 
     Recorded settings have their defaults in adapters that do not say.
@@ -398,7 +398,7 @@ class Squad(Task[Sequence[Question]]):
         """
         return self, {split: self._read(data_dir, split) for split in splits}
 
-    def _read(self, data_dir: str, split: str) -> list[Question]:
+    def _read(self, data_dir: str, split: str) -> list[SquadQuestion]:
         flag = "train_file" if split == "train" else "predict_file"
         if not getattr(self, flag):
             raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
@@ -412,8 +412,8 @@ class Squad(Task[Sequence[Question]]):
         return questions
 
     def _leave_out(
-        self, questions: list[Question], path: str
-    ) -> list[Question]:
+        self, questions: list[SquadQuestion], path: str
+    ) -> list[SquadQuestion]:
         places = {q.id: find_answer(q) for q in questions if q.answers}
         lost = sorted(name for name, place in places.items() if not place)
         if lost:
@@ -467,7 +467,7 @@ class Squad(Task[Sequence[Question]]):
 
     def make_rows(self, texts):
         return [
-            Question(str(number), question, context, None)
+            SquadQuestion(str(number), question, context, None)
             for number, (question, context) in enumerate(texts)
         ]
 
@@ -480,7 +480,7 @@ class Squad(Task[Sequence[Question]]):
             self.max_query_length,
         )
 
-    def count_train_steps(self, features: Windows, batch_size, epochs):
+    def count_train_steps(self, features: ContextWindows, batch_size, epochs):
         """Counts steps by questions or by windows.
 
         google-research/bert draws windows but counts an epoch in questions:
@@ -507,8 +507,8 @@ class Squad(Task[Sequence[Question]]):
 
     def decode(
         self,
-        rows: Sequence[Question],
-        features: Windows,
+        rows: Sequence[SquadQuestion],
+        features: ContextWindows,
         outputs: Mapping[str, np.ndarray],
     ) -> list[Prediction]:
         """Chooses an answer to every question.
@@ -539,13 +539,13 @@ class Squad(Task[Sequence[Question]]):
         self,
         context: str,
         context_start: int,
-        windows: Windows,
+        windows: ContextWindows,
         rows: slice,
         outputs: Mapping[str, np.ndarray],
     ) -> Prediction:
         if rows.start == rows.stop:
             # A context without tokens has no windows.
-            none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
+            none = NBest(("",), np.zeros((1, 2)), (NOWHERE,))
             return Prediction("", CERTAINLY_NONE, none)
         null = outputs["null_logits"][rows].astype(np.float64)
         # Of the window where the sum is least.
@@ -573,7 +573,7 @@ class Squad(Task[Sequence[Question]]):
         spans: np.ndarray,
         logits: np.ndarray,
         null: np.ndarray,
-    ) -> Candidates:
+    ) -> NBest:
         """Lists the likeliest answers, each text once.
 
         `spans` and `logits` are [n, 2]; `null`, [2], are those of "no answer".
@@ -595,11 +595,11 @@ class Squad(Task[Sequence[Question]]):
         if not best or self.version_2_with_negative:
             best.setdefault("", (null, NOWHERE))
         kept, places = zip(*best.values())
-        return Candidates(tuple(best), np.array(kept), places)
+        return NBest(tuple(best), np.array(kept), places)
 
     def evaluate(
         self,
-        rows: Sequence[Question],
+        rows: Sequence[SquadQuestion],
         features: input_pipeline.Features,
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:

@@ -32,7 +32,7 @@ ANSWERED = "answered"
 WORD_END = re.compile(r"\s|\Z")
 
 
-class Answer(NamedTuple):
+class SquadAnswer(NamedTuple):
     """A right answer: a part of the context from the character `start`."""
 
     text: str
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class SquadQuestion:
     """A question about a context."""
 
     # Unique within its file.
@@ -49,13 +49,13 @@ class Question:
     # Questions of a paragraph share one object.
     context: str
     # Empty if the context holds none; None if the file does not say.
-    answers: Optional[tuple[Answer, ...]]
+    answers: Optional[tuple[SquadAnswer, ...]]
 
 
-def read_questions(path: str, with_negative: bool) -> list[Question]:
+def read_questions(path: str, with_negative: bool) -> list[SquadQuestion]:
     """Reads all questions; `with_negative` ones may have no answer."""
     file = files.read_json(path, "the SQuAD file")
-    by_id: dict[str, Question] = {}
+    by_id: dict[str, SquadQuestion] = {}
     places: dict[str, str] = {}
     for number, article in enumerate(_get(file, "data", list, path)):
         place = f"{path}: data[{number}]"
@@ -80,24 +80,24 @@ def read_questions(path: str, with_negative: bool) -> list[Question]:
 
 def _read_question(
     qa: Any, context: str, place: str, with_negative: bool
-) -> Question:
+) -> SquadQuestion:
     question_id = _get(qa, "id", str, f"{place}.qas")
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)
-    answers: Optional[tuple[Answer, ...]] = None
+    answers: Optional[tuple[SquadAnswer, ...]] = None
     if with_negative and _get(
         {"is_impossible": False, **qa}, "is_impossible", bool, place
     ):
         answers = ()
     elif "answers" in qa:
         answers = tuple(
-            Answer(
+            SquadAnswer(
                 _get(answer, "text", str, f"{place}: answer"),
                 _get(answer, "answer_start", int, f"{place}: answer"),
             )
             for answer in _get(qa, "answers", list, place)
         )
-    return Question(question_id, text, context, answers)
+    return SquadQuestion(question_id, text, context, answers)
 
 
 def read_pairs(path: str) -> Rows:
@@ -123,7 +123,7 @@ def read_pairs(path: str) -> Rows:
 
 
 def check_answers(
-    questions: list[Question], path: str, with_negative: bool
+    questions: list[SquadQuestion], path: str, with_negative: bool
 ) -> None:
     """Checks that questions can be scored."""
     for question in questions:
@@ -139,7 +139,7 @@ def check_answers(
             )
 
 
-def find_answer(question: Question) -> Optional[tuple[int, int]]:
+def find_answer(question: SquadQuestion) -> Optional[tuple[int, int]]:
     """Finds the first answer, without white space around it.
 
     White space within the answer stands for any. An answer that is not at its
@@ -191,7 +191,7 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows(Features):
+class ContextWindows(Features):
     """Features whose rows are windows, in the order of their questions.
 
     Attributes:
@@ -213,12 +213,12 @@ class Windows(Features):
 
 
 def cut_windows(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     tokenizer: TextTokenizer,
     max_seq_length: int,
     doc_stride: int,
     max_query_length: int,
-) -> Windows:
+) -> ContextWindows:
     """Makes the windows of all questions; lengths are in tokens.
 
     An empty context has none. Where every question says its answers, there are
@@ -298,7 +298,7 @@ def cut_windows(
     if labelled:
         starts, ends = np.array(targets, np.int32).reshape(-1, 2).T.copy()
         labels = {"start_positions": starts, "end_positions": ends}
-    return Windows(
+    return ContextWindows(
         tokens=np.asarray(tokens),
         segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -313,8 +313,8 @@ def cut_windows(
 
 
 def _paragraphs(
-    questions: Iterable[Question],
-) -> Iterator[tuple[str, Iterator[Question]]]:
+    questions: Iterable[SquadQuestion],
+) -> Iterator[tuple[str, Iterator[SquadQuestion]]]:
     return itertools.groupby(questions, key=lambda q: q.context)
 
 

@@ -43,9 +43,9 @@ from adapter_bert.tasks.tagging_files import (
     IO,
     NO_ENTITY,
     OUTSIDE,
-    Columns,
     Sentences,
     Tag,
+    WordColumns,
     answer_of,
     find_scheme,
     map_types,
@@ -322,7 +322,7 @@ class Tagging(Task[Sentences]):
     """
 
     name: str = NAME
-    words_and_tags: Columns = Columns()
+    words_and_tags: WordColumns = WordColumns()
     type_map: tuple[tuple[str, str], ...] = ()
     map_source: str = ""
     eval_split: str = "dev"
@@ -336,7 +336,7 @@ class Tagging(Task[Sentences]):
 
     @classmethod
     def from_settings(cls, recorded, settings, source):
-        return cls(words_and_tags=Columns(**recorded(Columns)))
+        return cls(words_and_tags=WordColumns(**recorded(WordColumns)))
 
     @property
     def dev_splits(self) -> SplitNames:
@@ -376,7 +376,7 @@ class Tagging(Task[Sentences]):
     def settings(self):
         columns = {
             flag: getattr(self.words_and_tags, field.name)
-            for flag, _, field in declared([Columns])
+            for flag, _, field in declared([WordColumns])
         }
         return {flag: value for flag, value in columns.items() if value}
 
@@ -545,7 +545,7 @@ def _by_sentence(
 
 
 def tagging_task(
-    columns: Columns = Tagging.words_and_tags,
+    columns: WordColumns = Tagging.words_and_tags,
     map_tags: str = "",
     eval_split: str = "dev",
     split_files: SplitFiles = NONE_NAMED,

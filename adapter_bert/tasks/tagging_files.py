@@ -40,13 +40,15 @@ PLAIN = re.compile(
     r"(?!(?i:(ner_?)?(tag|label)s?|ner|entity)$)"
     r"(?![A-Za-z]([\W_]|$))(?!.*[\W_][A-Za-z]?$)[^\W\d_]\S*"
 )
-# What is within an entity, what ends one, and what is one.
+# What is within an entity, what ends one, and what is one alone.
 ENDS = {BMES: "MES", BIOES: "IES", BILOU: "ILU"}
 # The first of these prefixes that occurs tells the scheme. Without `M` and `I`,
 # BMES is BIOES.
-TELLING = {"M": BMES, "E": BIOES, "S": BIOES, "L": BILOU, "U": BILOU}
+TELLING = {x: name for name, of in ENDS.items() for x in of if x != "I"}
+CLOSED = {prefix for _, *closing in ENDS.values() for prefix in closing}
 # Prefixes of other schemes by those of BIO.
-TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I", "": "I"}
+TO_BIO = {"": "I", **{prefix: "I" for prefix in TELLING}}
+TO_BIO.update({single: "B" for *_, single in ENDS.values()})
 
 
 class Tag(NamedTuple):
@@ -183,7 +185,7 @@ def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> list[Tag]:
     for before, tag in _pairs(tags, starts):
         prefix = TO_BIO.get(tag.prefix, tag.prefix)
         # What has ended is not continued.
-        ended = before.prefix in ("E", "L", "S", "U")
+        ended = before.prefix in CLOSED
         if prefix == "I" and (ended or before.type != tag.type):
             prefix = "B"
         bio.append(Tag(prefix, tag.type))
@@ -227,7 +229,7 @@ DOCUMENT = "-DOCSTART-"
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class WordColumns:
     """Where a file keeps words and tags, and the flags that say so."""
 
     token: Optional[str] = Topic.DATA.setting(
@@ -282,7 +284,7 @@ class Sentences:
     lines: np.ndarray
     tags: Optional[list[Tag]] = None
     text: Sequence[str] = ()
-    columns: Columns = Columns()
+    columns: WordColumns = WordColumns()
 
     @classmethod
     def of_words(cls, sentences: Sequence[Sequence[str]]) -> "Sentences":
@@ -327,7 +329,7 @@ _Word = tuple[int, str, Optional[str]]
 
 def read_sentences(
     path: str,
-    columns: Columns = Columns(),
+    columns: WordColumns = WordColumns(),
     needs_tags: bool = True,
     keeps_text: bool = False,
 ) -> Sentences:
@@ -372,7 +374,7 @@ def read_sentences(
 
 
 def _read_conll(
-    path: str, text: Iterable[str], columns: Columns, needs_tags: bool
+    path: str, text: Iterable[str], columns: WordColumns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
     """Reads a word from each line, blank lines between sentences.
 
@@ -458,7 +460,7 @@ def _places(
 
 
 def _read_json_lines(
-    path: str, text: Iterable[str], columns: Columns, needs_tags: bool
+    path: str, text: Iterable[str], columns: WordColumns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
     """Reads an object a sentence, with a list of words and one of tags."""
     token, tag = columns.keys

@@ -29,14 +29,13 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.methods.composition import below
 from adapter_bert.tasks import metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
-from adapter_bert.tasks.task import BatchHead, Task, scoped
+from adapter_bert.tasks.task import BatchHead, Task
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 from adapter_bert.tasks.vector_form import (
     CLS,
@@ -419,14 +418,6 @@ class Vectors(Task[Union[Rows, Search]]):
         return dataclasses.replace(
             self, two_adapters=False, base_form=form, **flags
         )
-
-    def values_of(self, folder, values):
-        if not self.two_adapters:
-            return super().values_of(folder, values)
-        scopes = tuple(scoped(side, "") for side in SIDES)
-        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
-        of_side = below(scoped(os.path.basename(folder), ""), values)
-        return {**shared, **of_side}
 
     @property
     def score_names(self):
