@@ -19,10 +19,8 @@ from adapter_bert.errors import UserError
 class Corpus:
     """Documents of a file.
 
-    Attributes:
-        texts: in the order of the file, with the title, if any, before it.
-        places: each document's place in `texts`, by its id.
-        bodies: the texts without their titles.
+    `texts` have the title, if any, before the text, `bodies` have none;
+    `places` are each document's place in them, by its id.
     """
 
     path: str

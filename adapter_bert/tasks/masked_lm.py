@@ -176,10 +176,10 @@ class MaskedText(Features):
     def finish(self, batch, rows, step):
         """Masks tokens of `input_ids`.
 
-        Adds `masked_positions`, in rising order, and `masked_ids`, the tokens
-        that were there, int32 [B, K]; 0 and `NO_TOKEN` where fewer than K are
-        masked. K is `Masking.most` of the padded length. `masked_weights`,
-        float32 [B], are the `token_weights` of masked tokens.
+        Adds `masked_positions`, rising, and `masked_ids`, the tokens that were
+        there, int32 [B, K]; 0 and `NO_TOKEN` where fewer than K, `Masking.most`
+        of the padded length, are masked; `masked_weights`, float32 [B], their
+        `token_weights`.
         """
         ids = batch["input_ids"]
 

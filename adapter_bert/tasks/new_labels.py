@@ -97,11 +97,8 @@ class NewLabelsHead(ClassificationHead):
 class NewLabels(TextClassification):
     """A classification task that adds labels to a trained adapter's.
 
-    Attributes:
-        old_labels: of the adapter, the first of `labels`.
-        replay_file: rows with old labels, which join the training rows, and of
-            held out rows the dev rows; or "".
-        distill_weight: factor of the distillation's loss; 0 for none.
+    `old_labels` are the first of `labels`. Rows of `replay_file` have old ones,
+    and join the training rows, and of held out rows the dev rows.
     """
 
     old_labels: tuple[str, ...] = ()

@@ -46,18 +46,13 @@ def retrieval_scores(
     are computed twice: first for the relevant texts, then to count the texts
     before them.
 
-    Args:
-        queries: float32 [Q, D].
-        corpus: float32 [N, D].
-        relevant: each query's relevant texts, at least one: places in the
-            corpus, and gains above 0.
-        copies: places of each query's copies, which are left out unless they
-            are relevant.
-
-    Returns, 0 to 1: `ndcg_at_10`, of gains that are not raised (Jarvelin and
-    Kekalainen 2002, equation 2; as in trec_eval); `mrr`, of the first relevant
-    text over the whole corpus; `recall_at_1` and `recall_at_10`, the share of
-    the relevant texts among the first ones.
+    Takes float32 queries [Q, D] and corpus [N, D], places and gains above 0 of
+    each query's relevant texts, at least one, and places of its copies, which
+    are left out unless they are relevant. Gives, 0 to 1, `ndcg_at_10`, of gains
+    that are not raised (Jarvelin and Kekalainen 2002, equation 2; as in
+    trec_eval); `mrr`, of the first relevant text over the whole corpus;
+    `recall_at_1` and `recall_at_10`, the share of the relevant texts among the
+    first ones.
     """
     gains_of_queries = [np.array(list(gains)) for gains in relevant]
     left_out = [

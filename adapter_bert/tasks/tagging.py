@@ -313,12 +313,9 @@ class Tagged(NamedTuple):
 class Tagging(Task[Sentences]):
     """Tags for words.
 
-    Attributes:
-        words_and_tags: where files keep them.
-        type_map: (old type, new type or `O`) of `--map_tags`, from map_source.
-        eval_split: the split that is scored.
-        tags: in the order of the logits; None for those of the training file:
-            `O`, then `B-` and `I-` of each type in order.
+    `type_map` has (old type, new type or `O`) of `--map_tags`, from map_source.
+    `tags` are in the order of the logits, None for those of the training file:
+    `O`, then `B-` and `I-` of each type in order.
     """
 
     name: str = NAME

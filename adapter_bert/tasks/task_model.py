@@ -44,10 +44,8 @@ OF_TEXTS = ("input_ids", "input_mask", "segment_ids", FROZEN_OUTPUTS)
 class TaskModel:
     """BERT with a method's hooks, then a task's head.
 
-    Attributes:
-        berts: one, or one for each of `Head.sides`, which share whatever is not
-            trained, and the traces of layers.
-        bert: the first of them.
+    `berts` are one, or one for each of `Head.sides`, which share whatever is
+    not trained, and the traces of layers; `bert` is the first.
     """
 
     def __init__(
@@ -289,13 +287,9 @@ class Parameter:
 class ParameterTable:
     """Every variable of a model, in order of creation.
 
-    Attributes:
-        method: the method's text.
-        recipe: how the trained ones are updated.
-        changed_count: how many of BERT's parameters change, if not all trained
-            ones.
-        hooks: the method's, without values.
-        sides: of the head, by which trained variables are scoped.
+    `method` is the method's text, `recipe` how trained ones are updated,
+    `hooks` the method's, without values. `changed_count` tells how many of
+    BERT's parameters change, if not all trained ones.
     """
 
     method: str

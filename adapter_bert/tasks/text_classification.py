@@ -125,12 +125,10 @@ class ClassificationHead(Head):
 class TextClassification(TextTask):
     """A classification task.
 
-    Attributes:
-        labels: in the order of the logits; None for the training file's,
-            sorted.
-        weighting: weights of labels in training by name, else 1; or `BALANCED`.
-        class_weights: the resulting weights, in the order of the logits.
-        has_sets: whether a row has any number of labels.
+    `labels` are in the order of the logits, None for the training file's,
+    sorted. `weighting` is the labels' weights in training by name, else 1, or
+    `BALANCED`; `class_weights` are the resulting ones. `has_sets` tells whether
+    a row has any number of labels.
     """
 
     labels: Optional[tuple[str, ...]] = None

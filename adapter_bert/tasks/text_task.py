@@ -149,12 +149,8 @@ class TextTask(Task[Rows]):
         columns: names of a row's texts; default: those of `labelled`, or
             `TEXT_COLUMNS` where that has numbers.
         metrics: names of `metric_table`, the main one first.
-        held_out: the part of the training file that is the dev set, if any.
         trained_as: the task whose heads serve this one, without training set.
-        novelty: the training rows' sketch.
         names_rows: whether predictions name rows for users, unlike GLUE's.
-        is_complete: whether all is read that comes from the task's data.
-        metric_table: functions of (labels, predictions) by name.
     """
 
     labelled: Layout

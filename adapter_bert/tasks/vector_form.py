@@ -101,10 +101,8 @@ class Pooled:
 
     Attributes:
         pooling: `cls` for the first token's, `mean` for the mean over tokens.
-        normalize: whether a vector's length becomes 1.
         max_seq_length: longest input in tokens; None for all positions.
         prompts: texts that may stand before each text, by name.
-        default_prompt_name: the one that does, or None.
         include_prompt: whether the prompt's tokens are pooled; if not, neither
             is the first special token.
         similarity_fn_name: how vectors are compared, for other programs.

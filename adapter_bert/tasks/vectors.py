@@ -120,12 +120,10 @@ class Vectors(Task[Union[Rows, Search]]):
     dropout tells both apart (Gao et al. 2021, SimCSE, section 3).
 
     Attributes:
-        layout: columns of the files.
         matching: the label of pairs that belong together, where a label says
             so; other pairs are only searched among.
         corpus_file: documents to search in, whose ids rows have in place of a
             second text and a negative; scores are then gains. "" for none.
-        corpus_layout: columns of that file; its second text is the title.
         base_form: the adapter's form of vectors, else that of BERT's folder.
         left_out: so many first tokens of each text are not pooled.
     """
