@@ -100,7 +100,6 @@ class JoinedFeatures(Features):
         return digest.hexdigest()
 
     def added(self, length):
-        """`task_ids`, places in `counts`, and the labels of all tasks."""
         labels = {
             scoped(task, name): (values.shape[1:], values.dtype)
             for task, name, values in self._labels()
@@ -120,7 +119,6 @@ class JoinedFeatures(Features):
             batch[scoped(task, name)] = labels
 
     def _labels(self) -> list[tuple[str, str, np.ndarray]]:
-        """(task, name, values) of all labels."""
         return [
             (task, name, labels[name])
             for task, labels in self.task_labels.items()
@@ -192,10 +190,7 @@ def _give_each_task(chosen: np.ndarray, names: Sequence[str]) -> None:
 
 
 class MultiTaskPlan:
-    """An `input_pipeline.Plan` of a training on several tasks.
-
-    Each task has a `TrainPlan`, which advances when the task is drawn.
-    """
+    """Plans batches of several tasks; each one's plan advances when drawn."""
 
     def __init__(
         self,

@@ -140,10 +140,6 @@ class MultipleChoice(TextTask):
     def _sequences(
         self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
     ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Makes tokens and segments of each row's choices, row by row.
-
-        A third value, of a row's first choice, is whether the row was cut.
-        """
         replaced = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
         keeps_end = tokenizer.keeps_end

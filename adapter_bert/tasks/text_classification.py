@@ -283,11 +283,7 @@ class TextClassification(TextTask):
         return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes `eval_labels.tsv`, `eval_confusion.tsv`, `eval_hardest.tsv`.
-
-        These are scores of each label, counts of (label, predicted label), and
-        the rows with the greatest losses.
-        """
+        """Writes tables of labels, of confusions and of the hardest rows."""
         labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
