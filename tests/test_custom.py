@@ -96,20 +96,15 @@ def test_labels_that_are_no_words_are_refused(tmp_path, label, part):
 def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
     tmp_path, caplog
 ):
-    labels = ["good", "good ", " good", "Good", "good\xa0", "ba\u200bd", "bad"]
+    labels = ["good", "Good", "good\xa0"]
     rows = [{"text": "x", "label": label} for label in labels]
     write_json_lines(tmp_path / "train.jsonl", rows)
     task, rows = CUSTOM.read(str(tmp_path), ["train"])
-    assert len(task.labels) == 7
     (record,) = caplog.records
     assert record.getMessage().startswith(f"{tmp_path / 'train.jsonl'}: labels")
-    for other in labels[1:5]:
-        assert f"'good' and {ascii(other)}" in record.getMessage()
-    assert r"'bad' and 'ba\u200bd'" in record.getMessage()
-    for label in labels:
-        assert f"{ascii(label)} 1 (" in task.summarize(rows["train"])
-    message = refusal(task.check_label, "GOOD", "x:1")
-    assert r"'good', 'good ', 'good\xa0'" in message
+    assert r"'good' and 'good\xa0'" in record.getMessage()
+    assert r"'good\xa0' 1 (" in task.summarize(rows["train"])
+    assert r"'good\xa0'" in refusal(task.check_label, "GOOD", "x:1")
 
 
 @pytest.mark.parametrize("spelling", ["True", "true"])

@@ -13,7 +13,6 @@ from conftest import SENTENCES, write_table
 from run_folders import read as read_json
 from task_files import complete, make_rows, read
 
-from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics
@@ -101,18 +100,6 @@ def test_each_part_has_every_label_or_the_log_says_so(tmp_path, seed, caplog):
     assert set("abcz") <= set(sides[0]) & set(sides[1])
     assert sorted(rows["train"].label + rows["dev"].label) == sorted(cells)
     assert "no dev row has the labels y, which" in caplog.text
-
-
-def test_a_row_changes_sides_unless_another_label_is_lost_by_that():
-    sets = [("a", "b"), ("a", "b"), ("c",), ("c",)]
-    chosen = np.array([True, True, True, False])
-    HeldOut(0.5, 1)._give_each_side(chosen, sets, np.random.default_rng(1))
-    assert sorted(chosen[:2]) == [False, True]
-    # Each row of x is the last one of another label in training.
-    sets = [("x", "p"), ("x", "q"), ("p",), ("q",)]
-    chosen = np.array([False, False, True, True])
-    HeldOut(0.5, 1)._give_each_side(chosen, sets, np.random.default_rng(1))
-    assert chosen.tolist() == [False, False, True, True]
 
 
 def test_the_log_says_how_common_labels_are():
@@ -370,11 +357,6 @@ def test_an_adapter_knows_the_columns_of_its_labels(
     classify(**flags)
     again = read_json(tmp_path, "cells/eval_results.json")
     assert again["eval_micro_f1"] == scores["eval_micro_f1"]
-    with pytest.raises(UserError, match="--label_column and --label_columns"):
-        classify(**flags, label_columns="cat,dog,film")
-    flags.pop("label_column")
-    with pytest.raises(UserError, match="for the labels cat, dog, film, but"):
-        classify(**flags, label_columns="cat,dog")
 
 
 HALF = custom_task(**MANY, dev_share=0.5)

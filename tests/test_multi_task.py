@@ -149,28 +149,6 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     assert all(g.any() for g in gradients.values())
 
 
-@pytest.mark.gate
-def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
-    """The gradient of a mixed batch is the sum of its tasks' own ones."""
-    config = dataclasses.replace(
-        tiny_config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    monkeypatch.setattr(
-        "adapter_bert.tasks.text_classification.dropout",
-        lambda x, *arguments: x,
-    )
-    features, step = make_rows(MULTI), Step(config, MULTI)
-    parts = [[1, 2], [16, 17], [31, 39]]
-    loss, gradients = step(features, sum(parts, []))
-    steps = [step(features, part) for part in parts]
-    np.testing.assert_allclose(loss, np.mean([x for x, _ in steps]), rtol=1e-6)
-    expected = {
-        name: np.mean([of[name] for _, of in steps], axis=0)
-        for name in gradients
-    }
-    check_equal(gradients, expected, 1e-6)
-
-
 def test_the_name_of_a_task_decides_no_decay():
     recipe = Recipe()
     for name in ("bias", "layer_norm", "LayerNorm"):

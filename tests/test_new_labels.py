@@ -1,7 +1,6 @@
 """Adapters that learn labels which they never saw."""
 
 import logging
-import shutil
 import types
 
 import numpy as np
@@ -308,25 +307,3 @@ def test_a_composition_is_refused():
         ),
     )
     assert "old is the composition union(" in refusal(imprinting.check, model)
-
-
-@pytest.mark.newer_stack
-def test_what_an_adapter_loses_is_told(
-    classify, flags, folder, tmp_path, caplog
-):
-    adapter = tmp_path / "calibrated"
-    shutil.copytree(folder / "old" / "adapter", adapter)
-    settings = adapter_artifact.settings_of(str(adapter))
-    fitted = {"temperature": 2.0, "abstain_below": 0.0}
-    adapter_artifact.change_settings(
-        str(adapter), {**settings, "calibration": fitted, "novelty": {}}
-    )
-    write_table(tmp_path / "train.tsv", NEW)
-    write_table(tmp_path / "dev.tsv", NEW)
-    flags.update(adapter=adapter, data_dir=tmp_path, num_train_epochs=1)
-    classify(**flags)
-    assert "--calibrate=true fits another one" in caplog.text
-    assert "--score_novelty=true fits another one" in caplog.text
-    assert "no dev row has an old label" in caplog.text
-    out = str(flags["output_dir"] / "adapter")
-    assert "calibration" not in adapter_artifact.settings_of(out)

@@ -9,7 +9,6 @@ from adapter_bert.tasks.squad import (
     CERTAINLY_NONE,
     NBest,
     Squad,
-    _most_context,
 )
 from adapter_bert.tasks.squad_data import (
     ContextWindows,
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.older_stack
 
 # `[CLS] word [SEP]` before every part of a context.
 FIRST = 3
-LOW = -90.0
 
 
 def make_windows(contexts, parts):
@@ -232,26 +230,6 @@ def slow_most_context(spans, token):
             if best_score is None or score > best_score:
                 best, best_score = number, score
     return best
-
-
-@PROPERTY
-@hypothesis.given(
-    st.integers(1, 60), st.integers(1, 20), st.integers(1, 20), st.booleans()
-)
-def test_most_context_is_that_of_a_slow_search(tokens, room, stride, shuffled):
-    spans, first = [], 0
-    while not spans or sum(spans[-1]) < tokens:
-        spans.append((first, min(room, tokens - first)))
-        first += min(room, stride)
-    if shuffled:
-        # The rule does not take windows to be of one length or in order.
-        spans = [
-            (begin, 1 + (7 * length + begin) % length)
-            for begin, length in reversed(spans)
-        ]
-    window = _most_context(*np.array(spans).T)
-    for token, chosen in enumerate(window):
-        assert chosen == (slow_most_context(spans, token) or 0), (spans, token)
 
 
 def slow_text(context, offsets):

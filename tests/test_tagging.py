@@ -1,7 +1,6 @@
 """Tagging: windows, scores, and the task without a model's training."""
 
 import dataclasses
-import json
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,10 +10,10 @@ import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, spoil
 from engine_jobs import TAGGING, make_rows
-from task_files import PROPERTY, TAGGED, conll, refusal
+from task_files import PROPERTY, refusal
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.bert.hooks import Hooks
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import NO_LABEL
 from adapter_bert.tasks import tagging
@@ -142,17 +141,6 @@ def test_types_are_renamed_in_every_file_that_is_scored(tmp_path):
     )
 
 
-def test_a_test_file_is_scored_if_asked_for(tiny_ner, tmp_path):
-    task = tagging_task(eval_split="test")
-    assert task.dev_splits == (("", "test"),)
-    (tmp_path / "train.conll").write_text(conll(TAGGED))
-    (tmp_path / "test.conll").write_text("cat\n")
-    message = refusal(task.read, str(tmp_path), ["train", "test"])
-    assert "test.conll:1: found 1 columns, expected a tag" in message
-    _, rows = task.read(str(tiny_ner), ["train", "test"])
-    assert rows["test"].tags and rows["test"].text
-
-
 @refusals.table(
     {
         "squad": ({"name": "squad"}, "trained on the task squad, not on tagg"),
@@ -263,32 +251,6 @@ def test_sentences_that_all_are_empty_have_scores(tokenizer):
     assert set(scores.values()) == {0.0}
 
 
-def test_the_head_reads_every_token():
-    config = encoder.BertConfig(
-        vocab_size=9, hidden_size=4, num_attention_heads=1
-    )
-    rng = np.random.default_rng(0)
-    values = {}
-
-    def create(name, shape, initializer):
-        values[name] = rng.normal(size=shape).astype(np.float32)
-        return tf.constant(values[name])
-
-    head = TaggingHead(3, config, create)
-    assert not head.needs_pooler
-    assert {n: v.shape for n, v in values.items()} == {
-        "output_weights": (3, 4),
-        "output_bias": (3,),
-    }
-    hidden = rng.normal(size=(2, 5, 4)).astype(np.float32)
-    logits = head(None, tf.constant(hidden), Context(tf.ones([2, 5])))
-    np.testing.assert_allclose(
-        logits["logits"],
-        hidden @ values["output_weights"].T + values["output_bias"],
-        rtol=1e-5,
-    )
-
-
 class Tokens(tf.Module):
     """A model that knows nothing of a token but which one it is."""
 
@@ -345,24 +307,6 @@ def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
         tf.convert_to_tensor(tape.gradient(expected, model.table)),
         atol=1e-6,
     )
-
-
-def test_predictions_are_the_test_files_lines(tmp_path, tokenizer):
-    text = '{"id": 3, "tokens": ["the", "cat"]}\n'
-    put(tmp_path, "test.jsonl", text)
-    task, rows = restored().read(str(tmp_path), ["test"])
-    features = task.featurize(rows["test"], tokenizer, 6)
-    logits = np.zeros((1, 4, len(TAGS)), np.float32)
-    logits[0, 2, 2] = 1
-    kept = task.keep(rows["test"])
-    decoded = task.decode(kept, features, {"logits": logits})
-    (path,) = task.write_predictions(str(tmp_path), kept, decoded)
-    assert path == str(tmp_path / "test_predictions.jsonl")
-    assert json.loads(open(path).read()) == {
-        "id": 3,
-        "tokens": ["the", "cat"],
-        "tags": ["O", "B-ANIMAL"],
-    }
 
 
 WORDS = [word for word in TINY_WORDS if word.isalpha()]
