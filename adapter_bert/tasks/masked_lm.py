@@ -314,8 +314,8 @@ def draw(
     """
     mixed, number = np.zeros((1, 1), np.uint64), np.uint64
     step = 0 if step is None else step + 1
-    for part in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
-        mixed = mixed ^ np.asarray(part).astype(number)
+    for value in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
+        mixed = mixed ^ np.asarray(value).astype(number)
         mixed = mixed + number(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> number(30))) * number(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> number(27))) * number(0x94D049BB133111EB)
@@ -544,9 +544,9 @@ def _make_rows(
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
     plain = set(pieces.plain.tolist())
     for tokens in in_chunks(tokenizer.encode_ids, lines):
-        for part in cut(tokens, max_seq_length - 2):
-            if not plain.isdisjoint(part):
-                yield start + part + end, [0] * (len(part) + 2)
+        for piece in cut(tokens, max_seq_length - 2):
+            if not plain.isdisjoint(piece):
+                yield start + piece + end, [0] * (len(piece) + 2)
 
 
 def cut(tokens: list[int], room: int) -> Iterator[list[int]]:

@@ -74,17 +74,17 @@ class JoinedFeatures(Features):
 
     @classmethod
     def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
-        parts = list(features.values())
-        *firsts, count = np.cumsum([0, *(len(part.tokens) for part in parts)])
-        starts = [part.starts[:-1] + n for part, n in zip(parts, firsts)]
+        of_tasks = list(features.values())
+        *firsts, count = np.cumsum([0, *(len(one.tokens) for one in of_tasks)])
+        starts = [one.starts[:-1] + n for one, n in zip(of_tasks, firsts)]
         return cls(
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.segments for part in parts]),
+            np.concatenate([one.tokens for one in of_tasks]),
+            np.concatenate([one.segments for one in of_tasks]),
             np.concatenate([*starts, [count]]),
             labels={},
-            counts={name: len(part) for name, part in features.items()},
-            task_labels={name: part.labels for name, part in features.items()},
-            cut_rows=sum(part.cut_rows for part in parts),
+            counts={name: len(one) for name, one in features.items()},
+            task_labels={name: one.labels for name, one in features.items()},
+            cut_rows=sum(one.cut_rows for one in of_tasks),
         )
 
     @property

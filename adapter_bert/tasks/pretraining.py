@@ -204,15 +204,15 @@ class Pretraining(Task[Records]):
             LABELS: tf.io.FixedLenFeature([1], tf.int64),
         }
         progress = Progress("read", len(rows), "rows")
-        parts: list[dict[str, np.ndarray]] = []
+        chunks: list[dict[str, np.ndarray]] = []
         records = iter(rows)
-        while part := list(itertools.islice(records, PARSED)):
-            parts.append(self._parse(part, form, rows, tokenizer))
-            progress.update(len(part))
+        while chunk := list(itertools.islice(records, PARSED)):
+            chunks.append(self._parse(chunk, form, rows, tokenizer))
+            progress.update(len(chunk))
         progress.close()
         joined = {
-            name: np.concatenate([part[name] for part in parts])
-            for name in parts[0]
+            name: np.concatenate([chunk[name] for chunk in chunks])
+            for name in chunks[0]
         }
         lengths = joined.pop("lengths")
         if np.all(joined["masked_ids"] == NO_TOKEN):

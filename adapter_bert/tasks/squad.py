@@ -225,10 +225,10 @@ def _most_context(first: np.ndarray, length: np.ndarray) -> np.ndarray:
     for number, (start, count) in enumerate(zip(first, length)):
         places = np.arange(count)
         score = np.minimum(places, places[::-1]) + 0.01 * count
-        part = slice(start, start + count)
-        more = score > best[part]
-        best[part][more] = score[more]
-        window[part][more] = number
+        here = slice(start, start + count)
+        more = score > best[here]
+        best[here][more] = score[more]
+        window[here][more] = number
     return window
 
 
