@@ -13,9 +13,7 @@ from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.checkpoints import adapter_artifact, foreign_base
-from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import merge
-from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.answers import from_outputs, to_outputs
 from adapter_bert.serving.exported import ExportedModel, Row
@@ -330,15 +328,6 @@ OUTPUTS = ("output_weights", "output_bias")
 def sorted_rows(values):
     """A head's rows in any order: a merged head has sorted labels."""
     return np.sort(values.reshape(len(values), -1), axis=0)
-
-
-def test_a_merged_adapter_has_none(calibrated, tiny_bert, caplog):
-    base = FrozenBert.open(str(tiny_bert)).weights
-    some = [calibrated[0][name] for name in ("fitted", "plain")]
-    how = WeightedSum(AVERAGE)
-    merged, _ = merge_adapters(base, some, [0.5, 0.5], how)
-    assert "calibration" not in merged["task_settings"]
-    assert f"has no calibration: {some[0]}" in caplog.text
 
 
 # Runs

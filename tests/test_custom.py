@@ -226,12 +226,6 @@ def test_rows_of_a_choice_that_lost_no_label_are_those_of_before():
     assert held_out[20:].sum() == 1
 
 
-def test_a_labels_only_row_is_trained_on():
-    groups = ["a"] * 10 + ["b"]
-    held_out = HeldOut(0.9, 1).choose(range(11), [(x,) for x in groups])
-    assert held_out.tolist().count(True) == 9 and not held_out[-1]
-
-
 @pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
 def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     many(tmp_path, {"a": rows, "b": rows})

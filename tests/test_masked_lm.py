@@ -17,7 +17,6 @@ from engine_jobs import (
     LENGTH,
     check_equal,
     make_job,
-    predict,
     train,
     trained_values,
 )
@@ -39,7 +38,6 @@ from adapter_bert.serving.flags import named_folders
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import (
-    NO_TOKEN,
     WORD_EMBEDDINGS,
     Lines,
     MaskedLM,
@@ -397,25 +395,6 @@ def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
     ]
     np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
     check_equal(trained_values(other), trained_values(whole), 1e-4)
-
-
-def test_predictions_do_not_depend_on_the_batches(
-    engine, tiny_config, tmp_path, text_rows
-):
-    job, padded = (
-        make_job(tiny_config, tmp_path, task=TASK, length=length)
-        for length in (None, LENGTH)
-    )
-    outputs = predict(engine_of(engine), job, text_rows, 7)
-    whole = make_batch(text_rows, np.arange(len(text_rows)), None)
-    is_used = whole["masked_ids"] != NO_TOKEN
-    np.testing.assert_array_equal(outputs["is_masked"], is_used)
-    assert outputs["log_probabilities"].dtype == np.float32
-    assert (outputs["log_probabilities"][is_used] < 0).all()
-    assert not outputs["log_probabilities"][~is_used].any()
-    other = predict(engine_of(engine), padded, text_rows, 32)
-    for name, value in outputs.items():
-        np.testing.assert_allclose(other[name], value, atol=1e-5)
 
 
 @ESTIMATOR

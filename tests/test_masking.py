@@ -12,7 +12,7 @@ from task_files import PROPERTY
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
-from adapter_bert.data.input_pipeline import Features, TrainPlan
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import masked_lm
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedText, Masking, Pieces
@@ -200,27 +200,6 @@ def test_eight_in_ten_become_mask_one_any_word_one_stays(pieces):
     assert len(random) == len(WORDS)
     assert random.min() > 0.75 * random.mean()
     assert random.max() < 1.25 * random.mean()
-
-
-@pytest.mark.parametrize("length, batch_size", [(None, None), (40, 4)])
-def test_a_dataset_holds_what_was_masked(pieces, length, batch_size):
-    rows = [list(WORDS)[: 3 + n] for n in range(20)]
-    text = make_text(rows, pieces)
-    plan = TrainPlan(text.lengths, 4, 5, 3)
-
-    def batches():
-        return input_pipeline.train_batches(text, plan, range(5), length)
-
-    dataset = input_pipeline.to_dataset(batches, text, length, batch_size)
-    shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
-    width = None if length is None else 6
-    assert shapes["masked_ids"] == [batch_size, width]
-    assert shapes["masked_positions"] == [batch_size, width]
-    assert shapes["masked_weights"] == [batch_size]
-    for element, batch in zip(dataset.as_numpy_iterator(), batches()):
-        assert set(element) == set(batch)
-        for name, value in batch.items():
-            np.testing.assert_array_equal(element[name], value)
 
 
 def test_prediction_reads_the_masks_and_fingerprints_tell_them(pieces):

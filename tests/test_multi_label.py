@@ -18,7 +18,6 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.multi_label import MultiLabelHead
 
 MANY = {"multi_label": True}
@@ -181,24 +180,6 @@ def test_the_threshold_is_the_least_probability(tmp_path):
         labels.append(answer["labels"])
     assert labels == [["cat", "good"], ["good"], []]
     assert answer["scores"] == pytest.approx({"cat": 0.5, "good": 0.731}, 1e-3)
-
-
-def test_a_trained_task_is_restored_with_its_settings(tmp_path):
-    write_sets(tmp_path, ["a;b", "b"])
-    task = complete(
-        custom_task(multi_label=True, label_separator=";", label_threshold=0.3),
-        tmp_path,
-    )
-    description = json.loads(json.dumps({"name": "custom", **task.describe()}))
-    settings = json.loads(json.dumps(task.settings))
-    assert settings == {
-        "columns": ["text"],
-        "label_column": "label",
-        "label_separator": ";",
-        "label_threshold": 0.3,
-    }
-    restored = restore_task(description, settings, "head")
-    assert restored == task and kind_of(description) == "multi-label"
 
 
 @refusals.table(

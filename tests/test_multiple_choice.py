@@ -24,7 +24,6 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.multiple_choice import ChoiceHead
 from adapter_bert.tasks.registry import TASKS
 
@@ -213,16 +212,6 @@ def test_scores_and_files_are_of_the_chosen(tmp_path):
     assert list(first) == ["choice", "probability", "scores"]
     assert first["choice"] == 1
     assert first["probability"] == first["scores"]["b"]
-
-
-@pytest.mark.parametrize("task", [OWN, COPA, SWAG], ids=lambda t: t.name)
-def test_a_trained_task_is_restored(task):
-    description = json.loads(json.dumps({"name": task.name, **task.describe()}))
-    settings = json.loads(json.dumps(task.settings))
-    restored = restore_task(description, settings, "head")
-    assert restored.columns == task.columns and restored.head == task.head
-    assert type(restored) is type(task) and restored.reading == task.reading
-    assert kind_of(description) == "multiple choice"
 
 
 @refusals.table(

@@ -289,18 +289,6 @@ def test_tags_are_written_into_json_lines(tmp_path):
     assert json.loads(lines[1]) == {"tokens": ["c"], "tags": ["O"]}
 
 
-@pytest.mark.parametrize(
-    "name, text",
-    [
-        ("A.CONLL", "EU B-ORG\n"),
-        ("A.JSONL", '{"tokens": ["EU"], "tags": ["B-ORG"]}\n'),
-    ],
-)
-def test_endings_may_be_in_capitals(tmp_path, name, text):
-    rows = read_sentences(str(put(tmp_path, text, name)))
-    assert list(rows.words) == ["EU"]
-
-
 def test_types_are_renamed(tmp_path):
     path = put(tmp_path, "person\tPER\r\ngroup\tORG\n\ncorp\tORG\nx-y\tO", "m")
     table = read_map(str(path))
