@@ -539,13 +539,13 @@ def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
             source = f"the adapter {adapter}"
             columns = custom_arguments(trained["task"], columns, source)
     if program is run_tagger:
-        flags = read(tagging_files.Columns)
-        token, tag = tagging_files.Columns(
+        flags = read(tagging_files.WordColumns)
+        token, tag = tagging_files.WordColumns(
             flags.token or columns.get("token_column"),
             flags.tag or columns.get("tag_column"),
         ).keys
         return [token], [tag]
-    table = vars(read(custom.Table))
+    table = vars(read(custom.OwnTables))
 
     def named(flag: str) -> Any:
         return table[flag] if is_given(flag) else columns.get(flag, table[flag])

@@ -1,24 +1,19 @@
 """Temperatures, errors of calibration, and rows that are left unanswered."""
 
-import dataclasses
-import json
 import math
 
 import numpy as np
 import pytest
+import refusals
 from conftest import SENTENCES, TINY_WORDS, write_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from task_files import refusal
+from run_folders import read
 from test_exported_kinds import COLUMNS, PLAIN
-from test_http_api import LIMITS, Server
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.checkpoints import adapter_artifact, foreign_base
-from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import merge
-from adapter_bert.errors import UserError
-from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.answers import from_outputs, to_outputs
 from adapter_bert.serving.exported import ExportedModel, Row
@@ -45,8 +40,8 @@ def test_a_known_temperature_is_found(temperature):
     odds = np.exp(metrics.log_softmax(logits))
     labels = (odds.cumsum(axis=1) < rng.random((len(odds), 1))).sum(axis=1)
     made = (logits * temperature).astype(np.float32)
-    found = calibration.fit_temperature(made, labels)
-    assert found == pytest.approx(temperature, rel=0.05)
+    fitted = calibration.fit_temperature(made, labels)
+    assert fitted == pytest.approx(temperature, rel=0.05)
     measured = np.arange(len(labels)) % 2 == 0
     _, record = calibration.fit(made, labels, measured, None)
     assert record["after"] < 0.02
@@ -58,19 +53,17 @@ def test_a_known_temperature_is_found(temperature):
 def test_a_temperature_by_hand():
     """Of logits 0 and 1 three of four rows are right: 1 / T is log 3."""
     logits = np.tile(np.float32([0, 1]), (4, 1))
-    found = calibration.fit_temperature(logits, np.array([1, 1, 1, 0]))
-    assert found == pytest.approx(1 / math.log(3), rel=1e-12)
+    fitted = calibration.fit_temperature(logits, np.array([1, 1, 1, 0]))
+    assert fitted == pytest.approx(1 / math.log(3), rel=1e-12)
 
 
-@pytest.mark.parametrize("labels", [[1, 1, 1, 1], [0, 0, 0, 1]])
-def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong(labels):
+def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong():
     logits = np.tile(np.float32([0, 1]), (4, 1))
-    assert calibration.fit_temperature(logits, np.array(labels)) is None
+    for labels in np.ones(4, int), np.array([0, 0, 0, 1]):
+        assert calibration.fit_temperature(logits, labels) is None
     measured = np.array([False, True, False, True])
-    found, record = calibration.fit(
-        np.float32([[0, 1]] * 4), np.ones(4, int), measured, None
-    )
-    assert found == Calibration() and record["temperature"] is None
+    fitted, record = calibration.fit(logits, np.ones(4, int), measured, None)
+    assert fitted == Calibration() and record["temperature"] is None
     assert record["before"] == record["after"]
 
 
@@ -82,9 +75,9 @@ def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
     labels = np.array([1, 1, 1, 0, *other])
     logits = np.tile(np.float32([0, 3]), (len(labels), 1))
     measured = np.arange(len(labels)) >= 4
-    found, record = calibration.fit(logits, labels, measured, None)
+    fitted, record = calibration.fit(logits, labels, measured, None)
     assert (record["temperature"] is not None) == kept
-    assert (found == Calibration()) == (not kept)
+    assert (fitted == Calibration()) == (not kept)
     assert record["loss_after"] <= record["loss_before"]
     assert record["accuracy"] == pytest.approx(np.mean(other))
     for when in ("before", "after"):
@@ -123,17 +116,17 @@ PAIRS = st.lists(
 def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
     probabilities = np.array([p for p, _ in rows])
     is_right = np.array([right for _, right in rows])
-    found = calibration.choose_threshold(probabilities, is_right, precision)
+    threshold = calibration.choose_threshold(probabilities, is_right, precision)
     reached = [
         int(np.sum(probabilities >= least))
         for least in np.unique(probabilities)
         if is_right[probabilities >= least].mean() >= precision
     ]
-    if found is None:
+    if threshold is None:
         assert not reached
         return
-    assert int(np.sum(probabilities >= found)) == max(reached)
-    assert (found == 0) == (max(reached) == len(rows))
+    assert int(np.sum(probabilities >= threshold)) == max(reached)
+    assert (threshold == 0) == (max(reached) == len(rows))
 
 
 def test_halves_share_the_labels():
@@ -147,18 +140,17 @@ def test_halves_share_the_labels():
     assert calibration.measured_rows(range(4), [(None,)] * 4).sum() == 2
 
 
-@pytest.mark.parametrize(
-    "labels, message",
-    [
-        (["a"] * 9, "all 9 dev rows have the label 'a'; expected rows of two"),
-        (["a", "b", "b"], "found 2 and 1 rows, expected at least 2 each"),
-        (list("abcdef"), "found 6 and 0 rows"),
-    ],
+@refusals.table(
+    {
+        "one label": ("aaaaaaaaa", "all 9 dev rows have the label 'a'", "two"),
+        "few": ("abb", "found 2 and 1 rows, expected at least 2 each"),
+        "one each": ("abcdef", "found 6 and 0 rows"),
+    }
 )
-def test_too_few_dev_rows_are_refused(labels, message):
-    strata = [(label,) for label in labels]
-    assert message in refusal(
-        calibration.measured_rows, range(len(labels)), strata
+def test_too_few_dev_rows_are_refused(call, parts):
+    strata = [(label,) for label in call]
+    refusals.check(
+        lambda: calibration.measured_rows(range(len(call)), strata), *parts
     )
 
 
@@ -178,9 +170,11 @@ def test_too_few_dev_rows_are_refused(labels, message):
     ],
 )
 def test_a_damaged_calibration_is_refused(value):
-    found = {"calibration": value}
-    message = refusal(restore_task, CLASSIFICATION, found, "head")
-    assert message.startswith("head: task_settings.calibration is ")
+    settings = {"calibration": value}
+    refusals.check(
+        lambda: restore_task(CLASSIFICATION, settings, "head"),
+        "head: task_settings.calibration is ",
+    )
 
 
 def test_an_adapter_keeps_its_calibration():
@@ -189,8 +183,7 @@ def test_an_adapter_keeps_its_calibration():
     assert task.settings["calibration"] == FITTED["calibration"]
     plain = restore_task(CLASSIFICATION, {}, "head")
     assert "calibration" not in plain.settings
-    for name in ("sets", "score"):
-        kind = {"sets": "multi_label", "score": "regression"}[name]
+    for kind in ("multi_label", "regression"):
         other = {**CLASSIFICATION, kind: True}
         assert not restore_task(other, FITTED, "head").chooses_one
 
@@ -212,39 +205,26 @@ def calibrated(tiny_bert, tmp_path_factory):
     """
     place = tmp_path_factory.mktemp("calibrated")
     folders = {name: str(place / name) for name in ROWS}
-    for name, described, columns in (
+    for name, described, fitted in (
         ("plain", CLASSIFICATION, {}),
-        ("fitted", CLASSIFICATION, {}),
-        ("choice", PLAIN, COLUMNS),
+        ("fitted", CLASSIFICATION, FITTED),
+        ("choice", PLAIN, {**COLUMNS, **FITTED}),
     ):
-        more = {"task_settings": {**columns, **FITTED}}
-        more = {} if name == "plain" else more
-        folder = place / name
-        make_artifact(
-            folder, tiny_bert, "houlsby(size=3)", None, described, 1, **more
-        )
+        about = "houlsby(size=3)", None, described, 1
+        more = {"task_settings": fitted} if fitted else {}
+        make_artifact(place / name, tiny_bert, *about, **more)
     predictor = Predictor.load(str(tiny_bert), folders)
     least = {}
     for name in ("fitted", "choice"):
-        found = sorted(x["probability"] for x in predictor(name, ROWS[name]))
-        widest = int(np.argmax(np.diff(found)))
-        least[name] = (found[widest] + found[widest + 1]) / 2
+        shares = sorted(x["probability"] for x in predictor(name, ROWS[name]))
+        widest = int(np.argmax(np.diff(shares)))
+        least[name] = (shares[widest] + shares[widest + 1]) / 2
         settings = adapter_artifact.settings_of(folders[name])
         settings["calibration"]["abstain_below"] = least[name]
         adapter_artifact.change_settings(folders[name], settings)
         predictor.add(folders[name], name)
     answers = {name: predictor(name, rows) for name, rows in ROWS.items()}
     return folders, answers, least
-
-
-@pytest.fixture(scope="module")
-def folders(calibrated):
-    return calibrated[0]
-
-
-@pytest.fixture(scope="module")
-def answers(calibrated):
-    return calibrated[1]
 
 
 def test_unsure_rows_have_no_label_but_probabilities(calibrated):
@@ -265,76 +245,52 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_bert, folders, tmp_path_factory):
+def exported(tiny_bert, calibrated, tmp_path_factory):
     bert = FrozenBert.open(str(tiny_bert))
     tasks = {
-        name: load_task(bert, path, None) for name, path in folders.items()
+        name: load_task(bert, path, None)
+        for name, path in calibrated[0].items()
     }
     place = tmp_path_factory.mktemp("exported")
     saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(place))
     return str(place), tasks
 
 
-def assert_alike(found, expected):
+def assert_alike(answer, expected):
     """Equal labels; numbers to the fifth digit."""
-    assert set(expected) <= set(found)
+    assert set(expected) <= set(answer)
     for name in ("label", "choice"):
-        assert found.get(name) == expected.get(name)
+        assert answer.get(name) == expected.get(name)
     for name, value in expected["scores"].items():
-        assert found["scores"][name] == pytest.approx(value, abs=2e-5)
+        assert answer["scores"][name] == pytest.approx(value, abs=2e-5)
 
 
 @pytest.mark.newer_stack
-def test_exports_and_servers_answer_as_predict(exported, calibrated):
+def test_exports_answer_as_predict(exported, calibrated):
     place, _ = exported
     answers = calibrated[1]
     model = ExportedModel(place)
-    asked = [
-        Row(
-            row[0].encode(), b"", name.encode(), tuple(map(str.encode, row[1:]))
-        )
-        for name, rows in ROWS.items()
-        for row in rows
-    ]
-    expected = [one for name in ROWS for one in answers[name]]
-    found = model.answers(asked)
-    for row, outputs, answer in zip(asked, found, expected):
-        task = model.tasks[row.task.decode()]
-        assert_alike(from_outputs(task, outputs), answer)
+    for name, texts in ROWS.items():
+        rows = (list(map(str.encode, row)) for row in texts)
+        rows = [Row(x, b"", name.encode(), tuple(more)) for x, *more in rows]
+        for outputs, answer in zip(model.answers(rows), answers[name]):
+            assert_alike(from_outputs(model.tasks[name], outputs), answer)
     least = calibrated[2]["fitted"]
     assert model.tasks["fitted"]["abstain_below"] == least
     assert "abstain_below" not in model.tasks["plain"]
-    limits = dataclasses.replace(LIMITS, timeout=60.0, max_rows=99)
-    limits = dataclasses.replace(limits, max_body_bytes=9999)
-    server = Server(limits, model)
-    for name in ("fitted", "choice"):
-        some = ROWS[name][:5]
-        instances = [
-            {"task": name, "text": row[0], "choices": list(row[1:])}
-            for row in some
-        ]
-        if name == "fitted":
-            instances = [{"task": name, "text": row[0]} for row in some]
-        code, told = server.ask(
-            {"instances": instances}, path="/v1/models/tiny:answer"
-        )
-        assert code == 200, told
-        for one, answer in zip(told["answers"], answers[name]):
-            assert_alike(one, json.loads(json.dumps(answer)))
-    server.close()
 
 
-def test_a_served_library_tells_what_an_export_tells(exported, answers):
-    _, tasks = exported
+def test_a_served_library_tells_what_an_export_tells(exported, calibrated):
+    (_, tasks), answers = exported, calibrated[1]
     for name in ("fitted", "choice"):
-        told = describe(name, tasks[name])
+        description = describe(name, tasks[name])
         for answer in answers[name]:
-            outputs = to_outputs(told, answer, 2, 0, 0)
+            outputs = to_outputs(description, answer, 2, 0, 0)
             assert isinstance(outputs["label"], str)
-            assert from_outputs(told, outputs) == answer
+            assert from_outputs(description, outputs) == answer
 
 
-def test_a_model_of_ids_divides_too(exported, answers, tiny_bert):
+def test_a_model_of_ids_divides_too(exported, tiny_bert):
     _, tasks = exported
     bert = FrozenBert.open(str(tiny_bert))
     task = tasks["fitted"]
@@ -343,20 +299,20 @@ def test_a_model_of_ids_divides_too(exported, answers, tiny_bert):
     )
     ids = np.int32([features.tokens])
     more = np.ones_like(ids), np.int32([features.segments])
-    [own, plain] = (
+    [fitted, plain] = (
         IdsModel(bert, tasks[name]).compute(ids, *more)["scores"].numpy()[0]
         for name in ("fitted", "plain")
     )
     odds = np.log(plain.astype(float)) / 0.02
     odds = np.exp(odds - odds.max())
-    assert own == pytest.approx(odds / odds.sum(), abs=1e-4)
+    assert fitted == pytest.approx(odds / odds.sum(), abs=1e-4)
 
 
-def test_other_programs_get_divided_heads(folders, caplog):
+def test_other_programs_get_divided_heads(calibrated, caplog):
     heads = []
     for name in ("plain", "fitted"):
-        artifact = adapter_artifact.read(folders[name])
-        config = artifact_config(artifact)
+        artifact = adapter_artifact.read(calibrated[0][name])
+        config = merge.run_record.bert_config(artifact.config, "")
         heads.append(foreign_base.head_of(artifact, config).layers[-1])
         values, _ = merge.head_of(artifact, config)
         for ours, value in zip(heads[-1], map(values.get, OUTPUTS)):
@@ -372,19 +328,6 @@ OUTPUTS = ("output_weights", "output_bias")
 def sorted_rows(values):
     """A head's rows in any order: a merged head has sorted labels."""
     return np.sort(values.reshape(len(values), -1), axis=0)
-
-
-def artifact_config(artifact):
-    return merge.run_record.bert_config(artifact.config, "")
-
-
-def test_a_merged_adapter_has_none(folders, tiny_bert, caplog):
-    base = FrozenBert.open(str(tiny_bert)).weights
-    some = [folders["fitted"], folders["plain"]]
-    how = WeightedSum(AVERAGE)
-    found, _ = merge_adapters(base, some, [0.5, 0.5], how)
-    assert "calibration" not in found["task_settings"]
-    assert f"has no calibration: {some[0]}" in caplog.text
 
 
 # Runs
@@ -437,10 +380,6 @@ def test_a_further_training_says_that_both_go(
     assert not {"calibration", "novelty"} & set(kept)
 
 
-def read_json(path):
-    return json.loads(path.read_text())
-
-
 @pytest.mark.newer_stack
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify, calibrating, tiny_bert, tmp_path
@@ -450,17 +389,16 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify(**plain)
     classify(**calibrating, abstain_at=0.75, do_predict=True)
     out, other = calibrating["output_dir"], tmp_path / "plain"
-    record = read_json(out / "calibration.json")
+    record = read(out / "calibration.json")
     assert record["rows_fitted"] + record["rows_measured"] == 24
     assert record["rows_measured"] == sum(
         point["rows"] for point in record["points_before"]
     )
     assert not (other / "calibration.json").exists()
-    found = [one / "adapter" / "adapter.safetensors" for one in (out, other)]
-    assert found[0].read_bytes() == found[1].read_bytes()
+    weights = [one / "adapter" / "adapter.safetensors" for one in (out, other)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
     kept, before = (
-        read_json(one / "adapter" / "adapter_config.json")
-        for one in (out, other)
+        read(one / "adapter" / "adapter_config.json") for one in (out, other)
     )
     fitted = kept["task_settings"].pop("calibration")
     assert fitted["temperature"] == record["temperature"]
@@ -468,25 +406,14 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     for one in (kept, before):
         del one["content_sha256"]
     assert kept == before
-    for one in (run := [read_json(x / "run.json") for x in (out, other)]):
+    for one in (run := [read(x / "run.json") for x in (out, other)]):
         del one["cut_rows"]
     assert run[0] == run[1]
-    # A later run, predict and the run's own predictions say the same.
-    results = read_json(out / "eval_results.json")
+    # Predict and the run's own predictions say the same.
+    results = read(out / "eval_results.json")
     assert (
-        results["eval_loss"]
-        != read_json(other / "eval_results.json")["eval_loss"]
+        results["eval_loss"] != read(other / "eval_results.json")["eval_loss"]
     )
-    later = tmp_path / "later"
-    for more in (
-        {"output_dir": out},
-        {"output_dir": later, "adapter": out / "adapter"},
-    ):
-        again = {**calibrating, **more, "do_train": False, "calibrate": False}
-        classify(**again)
-        assert read_json(more["output_dir"] / "eval_results.json")[
-            "eval_loss"
-        ] == pytest.approx(results["eval_loss"], rel=1e-6)
     predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
     texts, lines = (
         path.read_text().splitlines()[1:]
@@ -520,33 +447,35 @@ def test_a_threshold_that_is_not_reached_is_told(
         calibration, "choose_threshold", lambda *arguments: None
     )
     classify(**calibrating, abstain_at=0.99)
-    told = "precision of 0.99: the adapter answers all rows; lower --abstain_at"
-    assert told in caplog.text
+    message = (
+        "precision of 0.99: the adapter answers all rows; lower --abstain_at"
+    )
+    assert message in caplog.text
     out = calibrating["output_dir"]
-    assert read_json(out / "calibration.json")["abstain_below"] is None
+    assert read(out / "calibration.json")["abstain_below"] is None
     config = adapter_artifact.read_config(str(out / "adapter"))
     kept = config["task_settings"].get("calibration", {})
     assert kept.get("abstain_below", 0) == 0
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        ({"calibrate": False, "abstain_at": 0.9}, "pass --calibrate=true too"),
-        ({"do_eval": False}, "pass --do_train=true and --do_eval=true"),
-        ({"do_train": False}, "pass --do_train=true and --do_eval=true"),
-        ({"multi_label": True}, "which custom with these flags does not"),
-        ({"regression": True}, "which custom with these flags does not"),
-        ({"max_eval_examples": 3}, "expected at least 2 each; pass more dev"),
-        ({"abstain_at": 1.0}, "--abstain_at is 1.0, expected a probability"),
-        ({"abstain_at": 0.0}, "--abstain_at is 0.0, expected a probability"),
-    ],
+@refusals.table(
+    {
+        "alone": ({"calibrate": False, "abstain_at": 0.9}, "pass --calibrate"),
+        "no dev": ({"do_eval": False}, "--do_train=true and --do_eval=true"),
+        "untrained": ({"do_train": False}, "--do_train=true and --do_eval"),
+        "sets": (
+            {"multi_label": True},
+            "which custom with these flags does not",
+        ),
+        "numbers": ({"regression": True}, "which custom with these flags"),
+        "few": ({"max_eval_examples": 3}, "expected at least 2 each"),
+        "all": ({"abstain_at": 1.0}, "--abstain_at is 1.0", "a probability"),
+        "none": ({"abstain_at": 0.0}, "--abstain_at is 0.0", "a probability"),
+    }
 )
 def test_what_cannot_be_calibrated_is_refused_before_the_training(
-    classify, calibrating, change, message
+    classify, calibrating, call, parts
 ):
-    with pytest.raises(UserError) as raised:
-        classify(**{**calibrating, **change})
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    refusals.check(lambda: classify(**{**calibrating, **call}), *parts)
     assert not calibrating["output_dir"].exists()

@@ -30,14 +30,14 @@ def sigmoid(logits):
 def of_one_label(temperature):
     """Cross entropy times the squared temperature."""
     wanted = softmax(THEIRS / temperature)
-    found = np.log(softmax(OURS / temperature))
-    return -(wanted * found).sum(axis=1) * temperature**2
+    logs = np.log(softmax(OURS / temperature))
+    return -(wanted * logs).sum(axis=1) * temperature**2
 
 
 def of_sets(temperature):
     """The mean of binary cross entropies, likewise."""
-    wanted, found = sigmoid(THEIRS / temperature), sigmoid(OURS / temperature)
-    terms = wanted * np.log(found) + (1 - wanted) * np.log(1 - found)
+    wanted, shares = sigmoid(THEIRS / temperature), sigmoid(OURS / temperature)
+    terms = wanted * np.log(shares) + (1 - wanted) * np.log(1 - shares)
     return -terms.mean(axis=1) * temperature**2
 
 
@@ -48,19 +48,19 @@ def of_sets(temperature):
 )
 def test_logits_are_softened(tiny_config, made, expected, temperature):
     head = made(3, tiny_config, create)
-    found = head.distillation_loss(
+    losses = head.distillation_loss(
         {"logits": tf.constant(OURS)},
         {"logits": tf.constant(THEIRS)},
         temperature,
     )
-    np.testing.assert_allclose(found, expected(temperature), rtol=1e-5)
+    np.testing.assert_allclose(losses, expected(temperature), rtol=1e-5)
 
 
 def test_numbers_have_no_temperature(tiny_config):
     head = RegressionHead(tiny_config, create)
-    found = head.distillation_loss(
+    losses = head.distillation_loss(
         {"scores": tf.constant(OURS[0])},
         {"scores": tf.constant(THEIRS[0])},
         3.0,
     )
-    np.testing.assert_allclose(found, (OURS[0] - THEIRS[0]) ** 2)
+    np.testing.assert_allclose(losses, (OURS[0] - THEIRS[0]) ** 2)

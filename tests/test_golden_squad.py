@@ -146,8 +146,8 @@ def check_answers(folder, tokenizer, version, output_dir):
             assert expected[question][place]["text"] == text
             expected[question][place]["text"] = exact
     for question, rows in expected.items():
-        found = candidates[question]
-        texts, recorded = ([row["text"] for row in x] for x in (found, rows))
+        written = candidates[question]
+        texts, recorded = ([row["text"] for row in x] for x in (written, rows))
         if any(map(KANA.search, recorded)):
             # The last may be "no answer", after all others.
             plain = [t for t in recorded[:-1] if not KANA.search(t)]
@@ -156,9 +156,9 @@ def check_answers(folder, tokenizer, version, output_dir):
             continue
         assert texts == recorded
         for name in ("start_logit", "end_logit"):
-            assert [r[name] for r in found] == [r[name] for r in rows]
+            assert [r[name] for r in written] == [r[name] for r in rows]
         np.testing.assert_allclose(
-            [row["probability"] for row in found],
+            [row["probability"] for row in written],
             [row["probability"] for row in rows],
             rtol=0,
             atol=1e-6,

@@ -13,7 +13,11 @@ from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import Pieces
-from adapter_bert.tasks.squad_data import Answer, Question, cut_windows
+from adapter_bert.tasks.squad_data import (
+    SquadAnswer,
+    SquadQuestion,
+    cut_windows,
+)
 
 ACCENTS = "\u0300\u0301\u0308"
 SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
@@ -116,7 +120,9 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     tokenizer = recorded_roberta(name).tokenizer
     context = "Anna sat (in Zürich), the cat ran. Then a dog ran off Zu\u0308."
     where = context.index(answer)
-    question = Question("q", "Who?", context, (Answer(answer, where),))
+    question = SquadQuestion(
+        "q", "Who?", context, (SquadAnswer(answer, where),)
+    )
     windows = cut_windows([question], tokenizer, 30, 8, 8)
     assert not windows.segments.any() and len(windows) > 1
     (query,) = tokenizer.encode_ids(["Who?"])

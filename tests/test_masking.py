@@ -1,18 +1,18 @@
 """Masks: what is masked, by what, and on what alone that depends."""
 
-import hashlib
 import json
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 from conftest import TINY_WORDS
-from task_files import PROPERTY, refusal
+from task_files import PROPERTY
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
-from adapter_bert.data.input_pipeline import Features, TrainPlan
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import masked_lm
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedText, Masking, Pieces
@@ -99,24 +99,19 @@ def test_tokens_are_chosen_as_one_would_by_hand(
     text = make_text(rows, pieces, **how)
     numbers = np.arange(len(rows))
     batch = input_pipeline.make_batch(text, numbers, length, step)
+    size = max(map(len, rows)) + 2
     drawn, shifts = (
-        masked_lm.draw(
-            how["seed"], purpose, step, numbers, max(map(len, rows)) + 2
-        )
+        masked_lm.draw(how["seed"], purpose, step, numbers, size)
         for purpose in (masked_lm.CHOICE, masked_lm.SPAN)
     )
     for number, row in enumerate(rows):
-        own = [2, *row, 3]
-        expected = slowly_chosen(
-            own,
-            drawn[number],
-            shifts[number],
-            how["probability"],
-            how["whole_words"],
-        )
+        whole = [2, *row, 3]
+        numbers = drawn[number], shifts[number]
+        shares = how["probability"], how["whole_words"]
+        expected = slowly_chosen(whole, *numbers, *shares)
         ids = batch["masked_ids"][number]
         places = batch["masked_positions"][number]
-        assert ids[: len(expected)].tolist() == [own[p] for p in expected]
+        assert ids[: len(expected)].tolist() == [whole[p] for p in expected]
         assert places[: len(expected)].tolist() == expected
         assert (ids[len(expected) :] == NO_TOKEN).all()
         assert not places[len(expected) :].any()
@@ -125,10 +120,10 @@ def test_tokens_are_chosen_as_one_would_by_hand(
         kept = np.ones(batch["input_ids"].shape[1], bool)
         kept[expected] = False
         padded = np.zeros(len(kept), int)
-        padded[: len(own)] = own
-        found = batch["input_ids"][number]
-        assert found[kept].tolist() == padded[kept].tolist()
-        assert not set(found[expected].tolist()) - {MASK_ID, *WORDS}
+        padded[: len(whole)] = whole
+        shown = batch["input_ids"][number]
+        assert shown[kept].tolist() == padded[kept].tolist()
+        assert not set(shown[expected].tolist()) - {MASK_ID, *WORDS}
     count = (batch["masked_ids"] != NO_TOKEN).sum()
     weights = batch["masked_weights"]
     assert weights.dtype == np.float32 and weights.shape == (len(rows),)
@@ -207,64 +202,6 @@ def test_eight_in_ten_become_mask_one_any_word_one_stays(pieces):
     assert random.max() < 1.25 * random.mean()
 
 
-def test_masks_change_with_the_step_the_seed_and_the_row(pieces):
-    row = list(WORDS) * 4
-    text = make_text([row, row], pieces)
-    other = make_text([row, row], pieces, seed=2)
-
-    def masks(text, step):
-        batch = input_pipeline.make_batch(text, np.arange(2), None, step)
-        return [tuple(places) for places in batch["masked_positions"]]
-
-    found = [*masks(text, None), *masks(text, 0), *masks(text, 1)]
-    found += [*masks(other, None), *masks(other, 0)]
-    assert len(set(found)) == len(found) == 10
-
-
-@pytest.mark.parametrize("own", [None, range(1, 2), range(0, 3)])
-def test_devices_and_workers_read_parts_of_one_masked_batch(pieces, own):
-    """Also those of a training that starts again."""
-    rng = np.random.default_rng(1)
-    rows = [rng.integers(5, 30, n).tolist() for n in rng.integers(1, 30, 50)]
-    text = make_text(rows, pieces, whole_words=True)
-    plan = TrainPlan(text.lengths, 12, 9, 3)
-    whole = list(input_pipeline.train_batches(text, plan, range(9), None))
-    parts = list(
-        input_pipeline.train_batches(text, plan, range(4, 9), None, 4, own)
-    )
-    count = len(own or range(4))
-    assert len(parts) == 5 * count
-    for number, part in enumerate(parts):
-        batch = whole[4 + number // count]
-        shard = (own or range(4))[number % count]
-        assert set(part) == set(batch)
-        for name, value in part.items():
-            np.testing.assert_array_equal(
-                value, batch[name][shard * 3 : shard * 3 + 3]
-            )
-
-
-@pytest.mark.parametrize("length, batch_size", [(None, None), (40, 4)])
-def test_a_dataset_holds_what_was_masked(pieces, length, batch_size):
-    rows = [list(WORDS)[: 3 + n] for n in range(20)]
-    text = make_text(rows, pieces)
-    plan = TrainPlan(text.lengths, 4, 5, 3)
-
-    def batches():
-        return input_pipeline.train_batches(text, plan, range(5), length)
-
-    dataset = input_pipeline.to_dataset(batches, text, length, batch_size)
-    shapes = {n: s.shape.as_list() for n, s in dataset.element_spec.items()}
-    width = None if length is None else 6
-    assert shapes["masked_ids"] == [batch_size, width]
-    assert shapes["masked_positions"] == [batch_size, width]
-    assert shapes["masked_weights"] == [batch_size]
-    for found, batch in zip(dataset.as_numpy_iterator(), batches()):
-        assert set(found) == set(batch)
-        for name, value in batch.items():
-            np.testing.assert_array_equal(found[name], value)
-
-
 def test_prediction_reads_the_masks_and_fingerprints_tell_them(pieces):
     rows = [list(WORDS)]
     text = make_text(rows, pieces)
@@ -276,8 +213,8 @@ def test_prediction_reads_the_masks_and_fingerprints_tell_them(pieces):
         make_text(rows, pieces, whole_words=True),
         make_text([rows[0][::-1]], pieces),
     ]
-    found = {other.fingerprint() for other in others}
-    assert len(found) == 4 and text.fingerprint() not in found
+    prints = {other.fingerprint() for other in others}
+    assert len(prints) == 4 and text.fingerprint() not in prints
     # Runs of several seeds are on the same data.
     assert text.fingerprint() == make_text(rows, pieces, seed=9).fingerprint()
 
@@ -286,32 +223,15 @@ def test_free_entries_of_a_vocabulary_are_no_text(tmp_path):
     words = ["[PAD]", "[unused0]", "[unused17]", *TINY_WORDS[1:], "unused1"]
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(words))
-    found = Pieces.of(FullTokenizer(str(vocabulary)))
-    assert found.mask_id == words.index("[MASK]")
-    assert [words[n] for n in found.plain] == [*TINY_WORDS[5:], "unused1"]
-    assert found.is_plain.sum() == len(found.plain)
-    assert [words[n] for n in np.flatnonzero(found.continues)] == [
-        "##s",
-        "##ed",
-        "##ing",
-    ]
+    pieces = Pieces.of(FullTokenizer(str(vocabulary)))
+    assert pieces.mask_id == words.index("[MASK]")
+    assert [words[n] for n in pieces.plain] == [*TINY_WORDS[5:], "unused1"]
+    assert pieces.is_plain.sum() == len(pieces.plain)
+    continuing = [words[n] for n in np.flatnonzero(pieces.continues)]
+    assert continuing == ["##s", "##ed", "##ing"]
     vocabulary.write_text("\n".join(x for x in words if x != "[MASK]"))
     tokenizer = FullTokenizer(str(vocabulary))
-    assert "lacks [MASK]" in refusal(Pieces.of, tokenizer)
-
-
-def test_words_that_fit_are_masked_as_they_always_were(pieces):
-    ids = np.random.default_rng(0).integers(5, 30, (50, 100)).astype(np.int32)
-    is_token, how = np.ones(ids.shape, bool), Masking(whole_words=True)
-    chosen = masked_lm.choose(
-        ids,
-        is_token,
-        how,
-        pieces,
-        lambda purpose: masked_lm.draw(1, purpose, 7, np.arange(50), 100),
-    )
-    digest = hashlib.sha256(np.packbits(chosen).tobytes()).hexdigest()
-    assert chosen.sum() == 750 and digest.startswith("116fb598a8b13e72")
+    refusals.check(lambda: Pieces.of(tokenizer), "lacks [MASK]")
 
 
 # Texts in which no space tells where words are, and one that has one long one.
@@ -338,11 +258,11 @@ def test_every_token_is_masked_about_equally_often(
     hits = np.zeros(len(ids))
     for step in range(400):
         batch = input_pipeline.make_batch(masked, np.arange(1), None, step)
-        own = batch["masked_ids"][0] != NO_TOKEN
-        assert own.sum() == max(1, round(0.15 * len(ids)))
-        hits[batch["masked_positions"][0][own]] += 1
+        is_masked = batch["masked_ids"][0] != NO_TOKEN
+        assert is_masked.sum() == max(1, round(0.15 * len(ids)))
+        hits[batch["masked_positions"][0][is_masked]] += 1
     # Whole words of several tokens fit less often than others.
-    share = own.sum() / len(ids)
+    share = is_masked.sum() / len(ids)
     assert hits.min() > 130 * share and hits.max() < 800 * share
 
 
@@ -380,8 +300,8 @@ def test_where_words_begin(tmp_path, golden_dir, text, words):
     ids = np.array(tokens.ids)
     begins = pieces.begin_words(ids, pieces.is_plain[ids])
     starts = [s for (s, _), first in zip(tokens.offsets, begins) if first]
-    found = [text[a:b] for a, b in zip(starts, [*starts[1:], None])]
-    assert "|".join(word.strip() for word in found if word.strip()) == words
+    parts = [text[a:b] for a, b in zip(starts, [*starts[1:], None])]
+    assert "|".join(word.strip() for word in parts if word.strip()) == words
 
 
 def test_how_is_described_by_the_flags_names():

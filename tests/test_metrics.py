@@ -19,21 +19,6 @@ PREDICTIONS = np.array([0, 1, 1, 1, 0])
 
 
 @pytest.mark.parametrize(
-    "name, value",
-    [
-        ("accuracy", 3 / 5),
-        ("f1", 2 / 3),
-        ("macro_f1", (2 / 3 + 1 / 2) / 2),
-        ("matthews_correlation", (2 * 1 - 1 * 1) / np.sqrt(3 * 3 * 2 * 2)),
-    ],
-)
-def test_scores_are_those_counted_by_hand(name, value):
-    score = metrics.METRICS[name](LABELS, PREDICTIONS)
-    assert isinstance(score, float)
-    assert score == pytest.approx(value, abs=1e-12)
-
-
-@pytest.mark.parametrize(
     "labels, predictions, value",
     [
         # A class that was predicted alone counts: F1 by class 6 / 11, 0.
@@ -49,10 +34,10 @@ def test_scores_are_those_counted_by_hand(name, value):
 def test_macro_f1_is_that_of_scikit_learn(labels, predictions, value):
     from sklearn.metrics import f1_score
 
-    found = metrics.macro_f1(np.array(labels), np.array(predictions))
-    assert found == pytest.approx(value)
+    score = metrics.macro_f1(np.array(labels), np.array(predictions))
+    assert score == pytest.approx(value)
     expected = f1_score(labels, predictions, average="macro", zero_division=0)
-    assert found == expected
+    assert score == expected
 
 
 @pytest.mark.parametrize(
@@ -88,12 +73,8 @@ def test_undefined_scores_are_zero():
 def test_a_correlation_is_exact_wherever_the_scores_lie(scores):
     """Great ones, and some that differ in the last places of float32."""
     labels = np.array([1, 2, 3], np.float32)
-    found = metrics.pearson(labels, np.array(scores, np.float32))
-    assert found == pytest.approx(-np.sqrt(3) / 2)
-
-
-def test_f1_is_that_of_class_1():
-    assert metrics.f1(1 - LABELS, 1 - PREDICTIONS) == pytest.approx(1 / 2)
+    score = metrics.pearson(labels, np.array(scores, np.float32))
+    assert score == pytest.approx(-np.sqrt(3) / 2)
 
 
 @pytest.mark.filterwarnings("ignore:A single label was found")
@@ -101,14 +82,14 @@ def test_f1_is_that_of_class_1():
 @hypothesis.given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1))
 def test_scores_agree_with_the_confusion_matrix(pairs):
     labels, predictions = np.array(pairs, int).T
-    found = int(np.sum(labels & predictions))
+    both = int(np.sum(labels & predictions))
     wrong = int(np.sum((1 - labels) & predictions))
     missed = int(np.sum(labels & (1 - predictions)))
-    right = len(pairs) - found - wrong - missed
+    right = len(pairs) - both - wrong - missed
     assert metrics.accuracy(labels, predictions) == pytest.approx(
-        (found + right) / len(pairs)
+        (both + right) / len(pairs)
     )
-    f1 = 2 * found / max(1, 2 * found + wrong + missed)
+    f1 = 2 * both / max(1, 2 * both + wrong + missed)
     assert metrics.f1(labels, predictions) == pytest.approx(f1)
     if len(set(labels)) == len(set(predictions)) == 2:
         correlation = np.corrcoef(labels, predictions)[0, 1]
@@ -120,7 +101,7 @@ def test_scores_agree_with_the_confusion_matrix(pairs):
 
 
 LOGITS = hypothesis.extra.numpy.arrays(
-    np.float32, (5, 3), elements=st.floats(-50, 50, width=32)
+    np.float32, (5, 3), elements=st.floats(-1000, 1000, width=32)
 )
 
 
@@ -135,76 +116,32 @@ def test_cross_entropy_agrees_with_tensorflow(logits):
     np.testing.assert_allclose(computed, expected, rtol=1e-9, atol=1e-12)
 
 
-@PROPERTY
-@hypothesis.given(LOGITS)
-def test_log_softmax_holds_logarithms_of_probabilities(logits):
-    log_probabilities = metrics.log_softmax(logits)
-    assert log_probabilities.dtype == np.float64
-    np.testing.assert_allclose(np.exp(log_probabilities).sum(axis=-1), 1.0)
-    # Differences of logits are odds.
-    np.testing.assert_allclose(
-        np.diff(log_probabilities), np.diff(logits.astype(float)), atol=1e-9
-    )
-
-
-def test_cross_entropy_of_equal_and_of_extreme_logits():
-    computed = metrics.cross_entropy(np.full((2, 4), 7, np.float32), [0, 3])
-    np.testing.assert_allclose(computed, np.log([4.0, 4.0]), rtol=1e-12)
-    logits = np.array([[1000, 0], [1000, 0]], np.float32)
-    np.testing.assert_allclose(
-        metrics.cross_entropy(logits, np.array([1, 0])), [1000.0, 0.0]
-    )
-
-
 # Sets of labels
 
-SETS = np.array([[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0]], bool)
-GIVEN = np.array([[1, 0, 0], [0, 1, 1], [0, 0, 0], [1, 0, 0]], bool)
-
-
-@pytest.mark.parametrize(
-    "name, value",
-    [
-        # Two found, two wrongly found, two missed.
-        ("micro_f1", 4 / 8),
-        # 2 of 2 + 2; 2 of 2 + 1; the third label is nowhere right or wanted.
-        ("macro_f1", (2 / 4 + 2 / 3 + 0) / 3),
-        ("subset_accuracy", 2 / 4),
-    ],
-)
-def test_scores_of_sets_are_those_counted_by_hand(name, value):
-    score = metrics.LABEL_SET_METRICS[name](SETS, GIVEN)
-    assert isinstance(score, float)
-    assert score == pytest.approx(value, abs=1e-12)
+NONE = np.zeros((7, 3), bool)
 
 
 @PROPERTY
-@hypothesis.given(
-    hypothesis.extra.numpy.arrays(bool, (7, 3)),
-    hypothesis.extra.numpy.arrays(bool, (7, 3)),
-)
-def test_scores_of_sets_are_scikit_learns(labels, given):
+@hypothesis.example(NONE, NONE)
+@hypothesis.given(*2 * [hypothesis.extra.numpy.arrays(bool, NONE.shape)])
+def test_scores_of_sets_are_scikit_learns(labels, predictions):
     from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
     *expected, _ = precision_recall_fscore_support(
-        labels, given, zero_division=0
+        labels, predictions, zero_division=0
     )
-    np.testing.assert_allclose(metrics.label_scores(labels, given), expected)
+    np.testing.assert_allclose(
+        metrics.label_scores(labels, predictions), expected
+    )
     for average in ("micro", "macro"):
-        found = metrics.LABEL_SET_METRICS[f"{average}_f1"](labels, given)
+        score = metrics.LABEL_SET_METRICS[f"{average}_f1"](labels, predictions)
         mean = precision_recall_fscore_support(
-            labels, given, average=average, zero_division=0
+            labels, predictions, average=average, zero_division=0
         )
-        assert found == pytest.approx(mean[2])
-    assert metrics.subset_accuracy(labels, given) == (
-        accuracy_score(labels, given)
+        assert score == pytest.approx(mean[2])
+    assert metrics.subset_accuracy(labels, predictions) == (
+        accuracy_score(labels, predictions)
     )
-
-
-def test_scores_of_sets_without_labels_are_zero():
-    nothing = np.zeros((3, 2), bool)
-    assert metrics.micro_f1(nothing, nothing) == 0
-    assert metrics.label_macro_f1(nothing, nothing) == 0
 
 
 def test_a_sigmoid_of_any_logits():

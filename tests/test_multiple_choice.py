@@ -1,18 +1,18 @@
 """Which of some texts goes with a text: files, batches, runs, answers."""
 
+import functools
 import json
-import subprocess
-import sys
 import types
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 import roberta_folders
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, own_lines
-from task_files import PROPERTY, read, refusal
+from conftest import SENTENCES, TINY_WORDS
+from task_files import PROPERTY, read
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
 from tiny_model import TinyModel
@@ -21,14 +21,16 @@ from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.multiple_choice import ChoiceHead
 from adapter_bert.tasks.registry import TASKS
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 LACKING = object()
+ABOUT = {"name": "custom", "pairs": False}
+NUMBERED = {"header": False, "text_a_column": "0", "label_column": "3"}
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
 
 
@@ -51,68 +53,57 @@ def copa_row(number=0, **changes):
     }
 
 
-SWAG_HEADER = (
-    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
-    "ending0,ending1,ending2,ending3,label"
-)
-
-
-def write_swag(folder):
-    lines = [
-        SWAG_HEADER,
-        "0,v,1,the cat . the dog,the cat .,the dog,gold,sat,ran,is,was,2",
-        '1,v,1,x,"a cat, a dog",the,gen,"ran, in",in,on,out,0',
-    ]
-    (folder / "val.csv").write_text("\n".join(lines) + "\n")
-
-
 # Reading
 
 
+def words(ids):
+    return " ".join(TINY_WORDS[number] for number in ids)
+
+
+def texts_of(features):
+    """The words of each choice's sequence."""
+    bounds = zip(features.starts, features.starts[1:])
+    return [words(features.tokens[first:last]) for first, last in bounds]
+
+
 def test_swag_is_read_as_published(tmp_path, tokenizer):
-    write_swag(tmp_path)
+    lines = [
+        ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+        "ending0,ending1,ending2,ending3,label",
+        "0,v,1,the cat . the dog,the cat .,the dog,gold,sat,ran,is,was,2",
+        '1,v,1,x,"a cat, a dog",the,gen,"ran, in",in,on,out,0',
+    ]
+    (tmp_path / "val.csv").write_text("\n".join(lines) + "\n")
     rows = read(SWAG, tmp_path, "val")
     features = SWAG.featurize(rows, tokenizer, 32)
     assert len(features) == len(rows) == 2 and features.choices == 4
     assert features.labels["label_ids"].tolist() == [2, 0]
-    found = [
-        features.tokens[first:last].tolist()
-        for first, last in zip(features.starts, features.starts[1:])
+    first, second = "the cat . [SEP] the dog", "a cat , a dog [SEP] the"
+    assert texts_of(features) == [
+        f"[CLS] {text} {ending} [SEP]"
+        for text, endings in (
+            (first, "sat|ran|is|was"),
+            (second, "ran , in|in|on|out"),
+        )
+        for ending in endings.split("|")
     ]
-    expected = [
-        f"the cat . [SEP] the dog {ending}"
-        for ending in ("sat", "ran", "is", "was")
-    ] + [
-        f"a cat , a dog [SEP] the {ending}"
-        for ending in ("ran , in", "in", "on", "out")
-    ]
-    words = tokenizer.vocabulary
-    assert found == [
-        [words[word] for word in ("[CLS] " + text + " [SEP]").split()]
-        for text in expected
-    ]
-    assert features.segments[: len(found[0])].tolist() == [0] * 5 + [1] * 4
+    assert features.segments[:9].tolist() == [0] * 5 + [1] * 4
 
 
 def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
     rows = [copa_row(), copa_row(2)]
     write_json(tmp_path / "val.jsonl", rows)
-    found = read(COPA, tmp_path, "val")
-    features = COPA.featurize(found, tokenizer, 32)
-    for row, question in enumerate(
-        ("What was the cause of this?", "What happened as a result?")
-    ):
-        for place, name in enumerate(("choice1", "choice2")):
-            text = f"{question} {rows[row][name]}"
-            premise, choice = tokenizer.encode_ids([rows[row]["premise"], text])
-            first, last = features.starts[2 * row + place :][:2]
-            assert features.tokens[first:last].tolist() == [
-                tokenizer.classify_id,
-                *premise,
-                tokenizer.separate_id,
-                *choice,
-                tokenizer.separate_id,
-            ]
+    features = COPA.featurize(read(COPA, tmp_path, "val"), tokenizer, 32)
+    questions = "What was the cause of this?", "What happened as a result?"
+    pairs = [
+        (row["premise"], f"{question} {row[name]}")
+        for row, question in zip(rows, questions)
+        for name in ("choice1", "choice2")
+    ]
+    assert texts_of(features) == [
+        f"[CLS] {words(premise)} [SEP] {words(choice)} [SEP]"
+        for premise, choice in map(tokenizer.encode_ids, pairs)
+    ]
     assert features.labels["label_ids"].tolist() == [1, 1]
 
 
@@ -137,69 +128,56 @@ def test_columns_by_number(tmp_path):
     assert task.label_features(rows.label)["label_ids"].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "row, part",
-    [
-        (("q", "x", " ", "z", "0"), "the choice 'b' is empty"),
-        (("q", "x", "y"), "found 3 tab-separated columns"),
-        (("q", "x", "y", "z", "3"), "the label is '3', expected the right"),
-        (("q", "x", "y", "z", ""), "the label is ''"),
-        (("q", "x", "y", "z", "A"), "its column, 'a' or 'b' or 'c'"),
-    ],
+def own_row(*cells):
+    return OWN, dict(zip(("q", "a", "b", "c", "label"), cells))
+
+
+def copa(**changes):
+    row = copa_row(**changes)
+    return COPA, {k: v for k, v in row.items() if v is not LACKING}
+
+
+@refusals.table(
+    {
+        "empty": (own_row("q", "x", " ", "z", "0"), "the choice 'b' is empty"),
+        "cells": (own_row("q", "x", "y"), "no key 'c'"),
+        "high": (own_row(*"qxyz3"), "the label is '3', expected the right"),
+        "none": (own_row(*"qxyz", ""), "the label is ''"),
+        "case": (own_row(*"qxyzA"), "its column, 'a' or 'b' or 'c'"),
+        "empty of COPA": (copa(choice2=""), "the choice 'choice2' is empty"),
+        "question": (copa(question="why"), "'why', expected cause or effect"),
+        "label": (copa(label=2), "the label is '2'"),
+        "lacking": (copa(choice1=LACKING), "no key 'choice1'"),
+    }
 )
-def test_a_malformed_row_is_refused_with_its_place(tmp_path, row, part):
-    write_own(tmp_path, [("q", "x", "y", "z", "0"), row])
-    message = refusal(read, OWN, tmp_path, "train")
-    assert message.startswith(f"{tmp_path / 'train.tsv'}:3: ")
-    assert part in message and "\n" not in message
+def test_a_malformed_row_is_refused_with_its_place(tmp_path, call, parts):
+    task, row = call
+    good = copa_row() if task is COPA else own_row(*"qxyz0")[1]
+    path = tmp_path / "train.jsonl"
+    write_json(path, [good, row])
+    refusals.check(lambda: read(task, tmp_path, "train"), f"{path}:2: ", *parts)
 
 
-@pytest.mark.parametrize(
-    "changes, part",
-    [
-        ({"choice2": ""}, "the choice 'choice2' is empty"),
-        ({"question": "why"}, "'question' is 'why', expected cause or effect"),
-        ({"label": 2}, "the label is '2'"),
-        ({"choice1": LACKING}, "no key 'choice1'"),
-    ],
-)
-def test_a_malformed_object_is_refused_with_its_place(tmp_path, changes, part):
-    row = {k: v for k, v in copa_row(**changes).items() if v is not LACKING}
-    write_json(tmp_path / "train.jsonl", [copa_row(), row])
-    message = refusal(read, COPA, tmp_path, "train")
-    assert message.startswith(f"{tmp_path / 'train.jsonl'}:2: ")
-    assert part in message
-
-
-@pytest.mark.parametrize(
-    "arguments, part",
-    [
-        ({"choice_columns": ("a",)}, "names 1 columns, expected 2"),
-        (
-            {"choice_columns": ("a", "b", "a")},
-            "names 'a', a column that it or another flag names too",
-        ),
-        ({"choice_columns": ("text", "b")}, "names 'text', a column that"),
-        ({"choice_columns": ("a", "label")}, "names 'label', a column that"),
-        (
-            {
-                "choice_columns": ("1", "01"),
-                "header": False,
-                "text_a_column": "0",
-                "label_column": "3",
-            },
+@refusals.table(
+    {
+        "one": ({"choice_columns": ("a",)}, "names 1 columns, expected 2"),
+        "twice": ({"choice_columns": ("a", "b", "a")}, "names 'a', a column"),
+        "text": ({"choice_columns": ("text", "b")}, "names 'text', a column"),
+        "label": ({"choice_columns": ("a", "label")}, "names 'label', a col"),
+        "number": (
+            {**NUMBERED, "choice_columns": ("1", "01")},
             "names '1', a column that",
         ),
-        ({"choice_columns": ("a", "1")}, "rename the column"),
-        (
+        "digit": ({"choice_columns": ("a", "1")}, "rename the column"),
+        "scores": (
             {"choice_columns": ("a", "b"), "regression": True},
             "--regression and --choice_columns exclude each other",
         ),
-        ({"choice_columns": ("a", "b"), "header": False}, "is no number"),
-    ],
+        "name": ({**NUMBERED, "choice_columns": ("a", "b")}, "is no number"),
+    }
 )
-def test_arguments_that_make_no_sense_are_refused(arguments, part):
-    assert part in refusal(lambda: custom_task(**arguments))
+def test_arguments_that_make_no_sense_are_refused(call, parts):
+    refusals.check(lambda: custom_task(**call), *parts)
 
 
 def test_a_part_of_the_training_file_is_held_out(tmp_path):
@@ -218,52 +196,43 @@ LOGITS = np.array([[1], [2], [0], [3], [0], [1]], np.float32)
 
 
 def test_scores_and_files_are_of_the_chosen(tmp_path):
-    write_own(tmp_path, [("q", "x", "y", "z", "1"), ("q", "x", "y", "z", "c")])
+    write_own(tmp_path, [(*"qxyz", "1"), (*"qxyz", "c")])
     rows = OWN.keep(read(OWN, tmp_path, "train"))
-    features = type("F", (), {"labels": OWN.label_features(["1", "c"])})
-    found = OWN.decode(rows, features, {"logits": LOGITS})
-    scores = OWN.evaluate(rows, features, found)
+    features = types.SimpleNamespace(labels=OWN.label_features(["1", "c"]))
+    outputs = OWN.decode(rows, features, {"logits": LOGITS})
+    scores = OWN.evaluate(rows, features, outputs)
     assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
-    results, path = OWN.write_predictions(str(tmp_path), rows, found)
+    results, path = OWN.write_predictions(str(tmp_path), rows, outputs)
     assert np.loadtxt(results).shape == (2, 3)
     described = json.loads((tmp_path / "test_results.json").read_text())
     assert described == {"columns": ["a", "b", "c"]}
-    lines = [line.split("\t") for line in open(path).read().splitlines()]
-    assert lines[0] == ["id", "label", "probability"]
-    assert [line[:2] for line in lines[1:]] == [["0", "1"], ["1", "0"]]
-    (first, _) = OWN.answer(rows, found)
+    lines = [line.split("\t")[:2] for line in open(path).read().splitlines()]
+    assert lines == [["id", "label"], ["0", "1"], ["1", "0"]]
+    (first, _) = OWN.answer(rows, outputs)
     assert list(first) == ["choice", "probability", "scores"]
     assert first["choice"] == 1
-    assert (
-        first["probability"]
-        == first["scores"]["b"]
-        == max(first["scores"].values())
+    assert first["probability"] == first["scores"]["b"]
+
+
+@refusals.table(
+    {
+        **{
+            repr(number): (
+                (None, {**ABOUT, "choices": number}),
+                "task.choices is",
+            )
+            for number in (-1, True, 10**9, "2")
+        },
+        "labels": ((OWN, {**ABOUT, "labels": ["a", "b"]}), "has no choices"),
+        "choices": ((custom_task(), {**ABOUT, "choices": 2}), "without labels"),
+    }
+)
+def test_other_heads_are_not_mistaken(call, parts):
+    task, description = call
+    restore = (
+        task.restore if task else lambda x, source: restore_task(x, {}, source)
     )
-
-
-@pytest.mark.parametrize("task", [OWN, COPA, SWAG], ids=lambda t: t.name)
-def test_a_trained_task_is_restored(task):
-    description = json.loads(json.dumps({"name": task.name, **task.describe()}))
-    settings = json.loads(json.dumps(task.settings))
-    found = restore_task(description, settings, "head")
-    assert found.columns == task.columns and found.head == task.head
-    assert type(found) is type(task) and found.reading == task.reading
-    assert kind_of(description) == "multiple choice"
-
-
-@pytest.mark.parametrize("choices", [-1, True, 10**9, "2"])
-def test_malformed_numbers_of_choices_are_refused(choices):
-    description = {"name": "custom", "pairs": False, "choices": choices}
-    assert "task.choices is" in refusal(restore_task, description, {}, "head")
-
-
-def test_other_heads_are_not_mistaken():
-    description = {"name": "custom", "labels": ["a", "b"], "pairs": False}
-    assert "which has no choices" in refusal(OWN.restore, description, "head")
-    description = {"name": "copa", **COPA.describe()}
-    assert "without labels" in (
-        refusal(custom_task().restore, description, "head")
-    )
+    refusals.check(lambda: restore(description, "head"), *parts)
 
 
 # Long texts
@@ -285,9 +254,11 @@ def sequences_of(task, row, length):
     """Each choice's tokens between the special ones, and how many are cut."""
     features = task.featurize(task.make_rows([row]), NUMBERS, length)
     bounds = zip(features.starts, features.starts[1:])
-    found = [features.tokens[a:b].tolist() for a, b in bounds]
-    assert all(len(x) <= length and x[0] == -1 and x[-1] == -2 for x in found)
-    return [(x[1 : x.index(-2)], x[x.index(-2) + 1 : -1]) for x in found], (
+    sequences = [features.tokens[a:b].tolist() for a, b in bounds]
+    assert all(
+        len(x) <= length and x[0] == -1 and x[-1] == -2 for x in sequences
+    )
+    return [(x[1 : x.index(-2)], x[x.index(-2) + 1 : -1]) for x in sequences], (
         features.cut_rows
     )
 
@@ -313,13 +284,13 @@ def test_texts_are_cut_alike_and_choices_last(len_a, len_b, lengths, limit):
         list(range(n * 100, n * 100 + x)) for n, x in enumerate(lengths, 3)
     ]
     row = tuple(" ".join(map(str, text)) for text in (*texts, *choices))
-    found, cut_rows = sequences_of(task, row, limit)
+    pairs, cut_rows = sequences_of(task, row, limit)
     a, b = (list(text) for text in (*texts, [])[:2])
     room, longest = limit - 3, max(lengths)
     assert cut_rows == (len(a) + len(b) + longest > room)
-    [(first_a, first_b), *_] = found
+    [(first_a, first_b), *_] = pairs
     kept_b = [x for x in first_b if x < 300]
-    for choice, (own_a, own_b) in zip(choices, found):
+    for choice, (own_a, own_b) in zip(choices, pairs):
         assert own_a == first_a == a[: len(first_a)]
         assert own_b == kept_b + choice[:room] and kept_b == b[: len(kept_b)]
     if not cut_rows:
@@ -358,7 +329,7 @@ DESCRIPTION = {"name": "copa", **COPA.describe()}
 
 @pytest.fixture
 def folders(tiny_bert, tmp_path):
-    found = {}
+    made_by_name = {}
     for seed, (name, method) in enumerate(
         (("one", "houlsby(size=3)"), ("two", "lora(rank=2)"))
     ):
@@ -366,8 +337,8 @@ def folders(tiny_bert, tmp_path):
         made = make_artifact(
             folder, tiny_bert, method, COPA, DESCRIPTION, seed=seed
         )
-        found[name] = str(folder), made
-    return found
+        made_by_name[name] = str(folder), made
+    return made_by_name
 
 
 @pytest.mark.gate
@@ -390,8 +361,8 @@ def test_a_predictor_chooses_alone_and_in_mixed_batches(
         logits = np.concatenate([row["logits"] for row in logits]).reshape(3, 2)
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         for answers in (alone[name], [answer[name] for answer in both]):
-            found = [list(answer["scores"].values()) for answer in answers]
-            np.testing.assert_allclose(found, shares, atol=1e-5)
+            scores = [list(answer["scores"].values()) for answer in answers]
+            np.testing.assert_allclose(scores, shares, atol=1e-5)
             assert [answer["choice"] for answer in answers] == (
                 shares.argmax(axis=1).tolist()
             )
@@ -404,8 +375,9 @@ def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
         (("a", "why", "a", "b"), "expected cause or effect"),
         (("a", "cause", "a"), "found 3 texts"),
     ):
-        message = refusal(predictor, "one", [CHOICE_ROWS[0], row])
-        assert message.startswith("row 2: ") and part in message
+        rows = [CHOICE_ROWS[0], row]
+        call = functools.partial(predictor, "one", rows)
+        refusals.check(call, "row 2: ", part)
 
 
 def write_copa(folder):
@@ -444,136 +416,69 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     assert predicted == ["1", "0"] * 4
     predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
     rows = map(json.loads, (tmp_path / "test.jsonl").read_text().splitlines())
-    found = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
-    assert [str(answer["choice"]) for answer in found] == predicted
+    answers = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
+    assert [str(answer["choice"]) for answer in answers] == predicted
     shares = np.loadtxt(out / "test_results.tsv")
-    for answer, row in zip(found, shares):
+    for answer, row in zip(answers, shares):
         assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
-
-
-@pytest.mark.newer_stack
-def test_an_empty_choice_from_an_open_pipe_ends_the_program_in_one_line(
-    folders, tiny_bert
-):
-    row = {"premise": "a", "question": "cause", "choice1": "", "choice2": "b"}
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "adapter_bert",
-            "predict",
-            f"--init_checkpoint={tiny_bert}",
-            f"--adapter={folders['one'][0]}",
-        ],
-        cwd=ROOT,
-        text=True,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        process.stdin.write(json.dumps(row) + "\n")
-        process.stdin.flush()
-        # More may come, so that the program is reading when it ends.
-        assert process.wait(60) == 1
-        assert not process.stdout.read()
-        last = own_lines(process.stderr.read())[-1]
-    assert last == "error: stdin:1: the choice 'choice1' is empty"
-
-
-@st.composite
-def choices_of(draw):
-    count = draw(st.integers(1, 5))
-    choices = draw(st.integers(2, 4))
-    lengths = draw(
-        st.lists(
-            st.integers(1, 6),
-            min_size=count * choices,
-            max_size=count * choices,
-        )
-    )
-    sequences = [
-        (list(range(10 * i, 10 * i + n)), [i % 2] * n)
-        for i, n in enumerate(lengths)
-    ]
-    labels = {"label_ids": np.arange(count, dtype=np.int32)}
-    pairs = Features.from_rows(sequences, labels)
-    return Choices(**vars(pairs), choices=choices), sequences
 
 
 @pytest.mark.older_stack
 @PROPERTY
-@hypothesis.given(choices_of(), st.data())
-def test_a_rows_choices_stay_together_in_its_batch(made, data):
-    features, sequences = made
-    assert len(features) * features.choices == len(sequences)
-    longest = [
-        max(
-            len(tokens)
-            for tokens, _ in sequences[row * features.choices :][
-                : features.choices
-            ]
-        )
-        for row in range(len(features))
+@hypothesis.given(st.integers(1, 5), st.integers(2, 4), st.data())
+def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
+    """As the choices would be alone, where each is a row."""
+
+    def draw(values, size):
+        return data.draw(st.lists(values, min_size=size, max_size=size))
+
+    lengths = draw(st.integers(1, 6), count * choices)
+    rows = [
+        (range(10 * i, 10 * i + n), [i % 2] * n) for i, n in enumerate(lengths)
     ]
-    assert features.lengths.tolist() == longest
-    rows = np.array(
-        data.draw(
-            st.lists(st.integers(0, len(features) - 1), min_size=1, max_size=6)
-        )
+    features = choices_of(rows, choices)
+    assert features.lengths.tolist() == (
+        np.reshape(lengths, [count, choices]).max(axis=1).tolist()
     )
-    batch = make_batch(features, rows, None)
-    shape = (len(rows), features.choices, max(longest[row] for row in rows))
-    for name in ("input_ids", "input_mask", "segment_ids"):
-        assert batch[name].shape == shape
-    assert batch["label_ids"].tolist() == rows.tolist()
-    for place, row in enumerate(rows):
-        for choice in range(features.choices):
-            tokens, segments = sequences[row * features.choices + choice]
-            mask = batch["input_mask"][place, choice].astype(bool)
-            assert mask.tolist() == [True] * len(tokens) + [False] * (
-                shape[2] - len(tokens)
-            )
-            for name, values in (
-                ("input_ids", tokens),
-                ("segment_ids", segments),
-            ):
-                assert batch[name][place, choice][mask].tolist() == values
-                assert not batch[name][place, choice][~mask].any()
-    # In predictions every choice is a row.
+    chosen = np.array(draw(st.integers(0, count - 1), 3))
+    batch = make_batch(features, chosen, None)
+    assert batch["label_ids"].tolist() == chosen.tolist()
     alone = features.unlabelled()
-    assert alone.lengths.tolist() == [len(tokens) for tokens, _ in sequences]
+    assert alone.lengths.tolist() == lengths
+    places = (choices * chosen[:, np.newaxis] + np.arange(choices)).ravel()
+    expected = make_batch(alone, places, None)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        rows_alone = batch[name].reshape(3 * choices, -1)
+        np.testing.assert_array_equal(rows_alone, expected[name])
+
+
+def choices_of(sequences, choices):
+    labels = np.arange(len(sequences) // choices, dtype=np.int32)
+    rows = Features.from_rows(sequences, {"label_ids": labels})
+    return Choices(**vars(rows), choices=choices)
 
 
 @pytest.mark.older_stack
 def test_a_dataset_has_the_shape_of_its_batches():
-    features = Choices(
-        **vars(
-            Features.from_rows(
-                [([1, 2], [0, 0])] * 6, {"label_ids": np.zeros(2, np.int32)}
-            )
-        ),
-        choices=3,
-    )
+    features = choices_of([([1, 2], [0, 0])] * 6, 3)
     batch = make_batch(features, np.array([0, 1]), 5)
     dataset = input_pipeline.to_dataset(lambda: iter([batch]), features, 5, 2)
-    (found,) = dataset
-    assert found["input_ids"].shape == (2, 3, 5)
+    (element,) = dataset
+    assert element["input_ids"].shape == (2, 3, 5)
 
 
 @pytest.mark.older_stack
 def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
     head = ChoiceHead(
-        tiny_config, lambda name, shape, _: tf.zeros(shape), TASKS["copa"].head
+        tiny_config, lambda name, shape, _: tf.zeros(shape), COPA.head
     )
     logits = np.array([[1.0, 3.0, 0.0], [2.0, 2.0, 2.0]], np.float32)
     labels = np.array([1, 0], np.int32)
-    found = head.loss(
+    losses = head.loss(
         {"logits": tf.constant(logits.reshape(6, 1))}, {"label_ids": labels}
     )
-    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(
-        found, -np.log(shares[[0, 1], labels]), rtol=1e-6
-    )
+    expected = metrics.cross_entropy(logits, labels)
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
 
 
 @pytest.mark.older_stack

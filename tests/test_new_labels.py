@@ -1,7 +1,6 @@
 """Adapters that learn labels which they never saw."""
 
 import logging
-import shutil
 import types
 
 import numpy as np
@@ -44,8 +43,8 @@ def test_first_rows_by_hand():
     # The mean (4, 2), as long as the old rows are on average, which is 3.
     np.testing.assert_allclose(rows, [[12 / 20**0.5, 6 / 20**0.5]], rtol=1e-6)
     # The label's rows have their best old logits, 2 and 6, on average.
-    own = features[:2] @ rows[0] + bias[0]
-    np.testing.assert_allclose(own.mean(), 4, rtol=1e-6)
+    of_label = features[:2] @ rows[0] + bias[0]
+    np.testing.assert_allclose(of_label.mean(), 4, rtol=1e-6)
     assert rows.dtype == bias.dtype == np.float32
 
 
@@ -64,8 +63,12 @@ def test_forgetting_by_hand():
         },
         "new_labels": {"rows": 1, "imprinted": 0, "after": 1},
     }
-    found = new_labels.forgetting(labels[:3], begun[:3], after[:3], 2)
-    assert found["new_labels"] == {"rows": 0, "imprinted": None, "after": None}
+    forgotten = new_labels.forgetting(labels[:3], begun[:3], after[:3], 2)
+    assert forgotten["new_labels"] == {
+        "rows": 0,
+        "imprinted": None,
+        "after": None,
+    }
 
 
 @pytest.mark.newer_stack
@@ -78,12 +81,12 @@ def test_the_distilling_loss_by_hand(tiny_config):
     head = NewLabelsHead(
         2, 0.5, 4, tiny_config, lambda _, shape, __: tf.zeros(shape)
     )
-    logits, known = [2.0, 0.0, 1.0, 3.0], [0.0, 2.0]
+    logits, old_logits = [2.0, 0.0, 1.0, 3.0], [0.0, 2.0]
     predictions = {"logits": tf.constant([logits] * 2)}
     features = {"label_ids": tf.constant([2, 0])}
-    target = np.exp(metrics.log_softmax(np.array(known) / 2))
+    target = np.exp(metrics.log_softmax(np.array(old_logits) / 2))
     kept = 0.5 * cross_entropy([1, 0], target)
-    old = {OLD_LOGITS: tf.constant([known] * 2)}
+    old = {OLD_LOGITS: tf.constant([old_logits] * 2)}
     np.testing.assert_allclose(
         head.loss(predictions, {**features, **old}),
         [
@@ -106,14 +109,14 @@ def test_the_distilling_loss_by_hand(tiny_config):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tiny_bert, tiny_data):
     """`old`, a trained adapter of two labels, and `data` with more labels."""
-    found = tmp_path_factory.mktemp("new_labels")
+    place = tmp_path_factory.mktemp("new_labels")
     with entry_point(run_classifier) as run:
-        run(**make_flags(tiny_bert, tiny_data, found / "old"), do_eval=True)
-    (found / "data").mkdir()
-    write_table(found / "data" / "train.tsv", NEW * 3)
-    write_table(found / "data" / "dev.tsv", SENTENCES + NEW)
-    write_table(found / "replay.tsv", SENTENCES)
-    return found
+        run(**make_flags(tiny_bert, tiny_data, place / "old"), do_eval=True)
+    (place / "data").mkdir()
+    write_table(place / "data" / "train.tsv", NEW * 3)
+    write_table(place / "data" / "dev.tsv", SENTENCES + NEW)
+    write_table(place / "replay.tsv", SENTENCES)
+    return place
 
 
 @pytest.fixture
@@ -160,13 +163,17 @@ def test_old_rows_keep_their_bits_and_all_else_is_learned(
             assert values != before.read(variable).tobytes()
         config = read(out, "adapter", "adapter_config.json")
         assert config["task"]["labels"] == [*OLD, *NEW_LABELS]
-        found = read(out, "forgetting.json")
-        assert found["old_labels"]["rows"] == found["new_labels"]["rows"] == 8
+        forgotten = read(out, "forgetting.json")
+        assert (
+            forgotten["old_labels"]["rows"]
+            == forgotten["new_labels"]["rows"]
+            == 8
+        )
         scores = read(folder / "old", "eval_results.json")
-        assert found["old_labels"]["before"] == scores["eval_accuracy"]
+        assert forgotten["old_labels"]["before"] == scores["eval_accuracy"]
         scores = read(out, "eval_results.json")
         assert scores["eval_accuracy"] == np.mean(
-            [found[of]["after"] for of in ("old_labels", "new_labels")]
+            [forgotten[of]["after"] for of in ("old_labels", "new_labels")]
         )
         assert "accuracy on 8 dev rows of old labels: " in caplog.text
         adapters[name] = artifact_bytes(out)
@@ -237,15 +244,15 @@ def test_what_cannot_be_extended_is_one_line(classify, flags, change, words):
 def test_files_without_a_new_label_are_refused(
     classify, flags, folder, tmp_path
 ):
-    own = tmp_path / "own"
-    own.mkdir()
-    write_table(own / "train.tsv", SENTENCES)
-    write_table(own / "dev.tsv", SENTENCES)
-    flags["data_dir"] = own
+    data = tmp_path / "own"
+    data.mkdir()
+    write_table(data / "train.tsv", SENTENCES)
+    write_table(data / "dev.tsv", SENTENCES)
+    flags["data_dir"] = data
     with pytest.raises(UserError, match="expects rows of a new label"):
         classify(**flags)
-    write_table(own / "train.tsv", NEW)
-    replay = own / "replay.tsv"
+    write_table(data / "train.tsv", NEW)
+    replay = data / "replay.tsv"
     for rows, words in (
         ([("a", "other")], "replay.tsv:2: unknown label 'other'"),
         ([], "replay.tsv holds no rows"),
@@ -254,7 +261,7 @@ def test_files_without_a_new_label_are_refused(
         write_table(replay, rows)
         with pytest.raises(UserError, match=words):
             classify(**flags, replay_file=replay)
-    flags["replay_file"] = own / "train.tsv"
+    flags["replay_file"] = data / "train.tsv"
     with pytest.raises(UserError, match="which is the training file too"):
         classify(**flags)
 
@@ -276,11 +283,11 @@ def test_held_out_rows_are_of_both_files(tmp_path):
     task, rows = task.read(str(tmp_path), ["train", "dev"])
     assert task.labels == (*OLD, "!", "about mats")
     for split, count in (("train", 6), ("dev", 2)):
-        found = rows[split]
-        assert len(found) == count + len(before[split])
-        assert {*found.label[:count]} == {*NEW_LABELS}
-        assert found.label[count:] == before[split].label
-        assert found.text_a[count:] == before[split].text_a
+        of_split = rows[split]
+        assert len(of_split) == count + len(before[split])
+        assert {*of_split.label[:count]} == {*NEW_LABELS}
+        assert of_split.label[count:] == before[split].label
+        assert of_split.text_a[count:] == before[split].text_a
 
 
 @pytest.mark.newer_stack
@@ -292,25 +299,3 @@ def test_a_composition_is_refused():
         ),
     )
     assert "old is the composition union(" in refusal(imprinting.check, model)
-
-
-@pytest.mark.newer_stack
-def test_what_an_adapter_loses_is_told(
-    classify, flags, folder, tmp_path, caplog
-):
-    adapter = tmp_path / "calibrated"
-    shutil.copytree(folder / "old" / "adapter", adapter)
-    settings = adapter_artifact.settings_of(str(adapter))
-    fitted = {"temperature": 2.0, "abstain_below": 0.0}
-    adapter_artifact.change_settings(
-        str(adapter), {**settings, "calibration": fitted, "novelty": {}}
-    )
-    write_table(tmp_path / "train.tsv", NEW)
-    write_table(tmp_path / "dev.tsv", NEW)
-    flags.update(adapter=adapter, data_dir=tmp_path, num_train_epochs=1)
-    classify(**flags)
-    assert "--calibrate=true fits another one" in caplog.text
-    assert "--score_novelty=true fits another one" in caplog.text
-    assert "no dev row has an old label" in caplog.text
-    out = str(flags["output_dir"] / "adapter")
-    assert "calibration" not in adapter_artifact.settings_of(out)

@@ -1,16 +1,12 @@
 """Novelty: shares of training rows that are nearer than a text."""
 
 import base64
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 from conftest import entry_point, make_flags, write_table
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from task_files import refusal
-from test_http_api import LIMITS, Server
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.checkpoints import (
@@ -23,17 +19,16 @@ from adapter_bert.commands import library, run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.serving import runtimes, saved_model
-from adapter_bert.serving.answers import from_outputs
+from adapter_bert.serving.answers import from_outputs, to_outputs
 from adapter_bert.serving.embeddings import embed
 from adapter_bert.serving.exported import ExportedModel, Row
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.ids_model import IdsModel
 from adapter_bert.serving.joint_answers import Group, compute_frozen
 from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.live_library import OUTPUTS, LiveLibrary
+from adapter_bert.serving.live_library import OUTPUTS
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.serving.trained_task import describe, load_task
 from adapter_bert.tasks import novelty
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import Sketch
@@ -50,25 +45,25 @@ def draw(seed, count, size=12, spread=3):
 
 def test_distances_are_mahalanobis_distances():
     """Where what the directions leave out has one variance."""
-    found = draw(0, 400)
-    values, axes = np.linalg.eigh(np.cov(found.T, bias=True))
-    sketch = novelty.fit(found)
+    rows = draw(0, 400)
+    values, axes = np.linalg.eigh(np.cov(rows.T, bias=True))
+    sketch = novelty.fit(rows)
     assert len(sketch.directions) == 6
     values[:6] = values[:6].mean()
-    apart = (found - found.mean(axis=0)) @ axes
+    apart = (rows - rows.mean(axis=0)) @ axes
     expected = (apart**2 / values).sum(axis=1) * values[0]
-    own = novelty.distances(found, sketch.mean, sketch.directions)
-    assert own == pytest.approx(expected, rel=1e-3)
+    distances = novelty.distances(rows, sketch.mean, sketch.directions)
+    assert distances == pytest.approx(expected, rel=1e-3)
 
 
 def test_shares_of_rows_that_were_not_described_are_even():
     """Though the rows that were described are nearer to their sketch."""
-    known = draw(1, 400, 40, 20)
-    sketch = novelty.fit(known)
-    found = sketch.shares(draw(2, 4000, 40, 20))
-    assert np.mean(found) == pytest.approx(0.5, abs=0.05)
-    assert np.mean(np.array(found) < 0.9) == pytest.approx(0.9, abs=0.05)
-    assert np.mean(sketch.shares(known)) < 0.42
+    described = draw(1, 400, 40, 20)
+    sketch = novelty.fit(described)
+    shares = sketch.shares(draw(2, 4000, 40, 20))
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
+    assert np.mean(np.array(shares) < 0.9) == pytest.approx(0.9, abs=0.05)
+    assert np.mean(sketch.shares(described)) < 0.42
 
 
 def test_far_rows_are_novel():
@@ -93,9 +88,9 @@ def test_few_texts_are_near_and_others_far(count):
 def test_shares_are_interpolated_between_quantiles():
     steps = np.linspace(0, 1, novelty.QUANTILES).astype(np.float32)
     sketch = Sketch(np.zeros(2, "f4"), np.zeros((0, 2), "f4"), steps)
-    asked = np.sqrt(np.float32([[0, 0], [0.255, 0], [0, 0.5], [1, 1]]))
+    places = np.sqrt(np.float32([[0, 0], [0.255, 0], [0, 0.5], [1, 1]]))
     expected = np.interp([0, 0.255, 0.5, 2], steps, np.linspace(0, 1, 101))
-    assert sketch.shares(asked) == pytest.approx(expected.tolist(), abs=1e-5)
+    assert sketch.shares(places) == pytest.approx(expected.tolist(), abs=1e-5)
     # Equal rows have equal distances.
     still = novelty.fit(np.ones((20, 3), np.float32))
     assert still.shares(np.float32([[1, 1, 1], [2, 1, 1]])) == [0.0, 1.0]
@@ -103,10 +98,10 @@ def test_shares_are_interpolated_between_quantiles():
 
 @pytest.mark.parametrize("rows", [1, 7, 10_000, 25_001])
 def test_rows_are_evenly_spaced(rows):
-    found = novelty.evenly_spaced(rows)
-    assert len(found) == min(rows, novelty.MOST_ROWS)
-    assert found[0] == 0 and found[-1] < rows
-    steps = np.diff(found)
+    numbers = novelty.evenly_spaced(rows)
+    assert len(numbers) == min(rows, novelty.MOST_ROWS)
+    assert numbers[0] == 0 and numbers[-1] < rows
+    steps = np.diff(numbers)
     assert steps.size == 0 or 1 <= steps.min() <= steps.max() <= 3
 
 
@@ -146,26 +141,9 @@ def test_an_adapter_keeps_its_sketch():
     ],
 )
 def test_a_damaged_sketch_is_refused(change):
-    found = {"novelty": {**WHOLE, **change}}
-    message = refusal(restore_task, CLASSIFICATION, found, "head")
+    kept = {"novelty": {**WHOLE, **change}}
+    message = refusal(restore_task, CLASSIFICATION, kept, "head")
     assert message.startswith("head: task_settings.novelty is damaged")
-
-
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*WHOLE, "x"]), inner, max_size=3)
-    ),
-    max_leaves=4,
-)
-
-
-@pytest.mark.newer_stack
-@settings(deadline=None, max_examples=50)
-@given(JSON)
-def test_anything_else_is_no_sketch(found):
-    assert "damaged" in refusal(Sketch.restore, found, "head")
 
 
 # A run, and what answers by its adapter
@@ -277,19 +255,19 @@ def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
         classify(**flags, score_novelty=True)
     adapter = str(tmp_path / "out/adapter")
     predictor = Predictor.load(str(tiny_bert), {"it": adapter})
-    found = [answer["novelty"] for answer in predictor("it", texts)]
-    assert max(found) <= 29 / 30 and len(set(found)) > 10
-    for text, expected in list(zip(texts, found))[:5]:
+    shares = [answer["novelty"] for answer in predictor("it", texts)]
+    assert max(shares) <= 29 / 30 and len(set(shares)) > 10
+    for text, expected in list(zip(texts, shares))[:5]:
         [one] = predictor("it", [text])
         assert one["novelty"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_own_texts_are_near_and_others_far(answers):
-    found = [answer["novelty"] for answer in answers["novel"]]
-    own, others = np.array(found[:30]), np.array(found[30:])
-    assert 0.25 < own.mean() < 0.75
+    shares = [answer["novelty"] for answer in answers["novel"]]
+    like, others = np.array(shares[:30]), np.array(shares[30:])
+    assert 0.25 < like.mean() < 0.75
     assert np.mean(others > 0.95) > 0.9
-    assert np.mean(own > 0.95) < 0.2
+    assert np.mean(like > 0.95) < 0.2
     for plain, novel in zip(answers["plain"], answers["novel"]):
         assert "novelty" not in plain
         assert novel["scores"] == plain["scores"]
@@ -297,11 +275,11 @@ def test_own_texts_are_near_and_others_far(answers):
 
 def test_rows_of_all_tasks_have_the_same_novelty(bert, folders, answers):
     predictor = predictor_of(bert, folders, batch_size=7)
-    asked = [(name, TEXTS[n]) for n in (0, 40) for name in NAMES[:2]]
-    asked.insert(1, ("score", PAIRS[0]))
+    questions = [(name, TEXTS[n]) for n in (0, 40) for name in NAMES[:2]]
+    questions.insert(1, ("score", PAIRS[0]))
     expected = [answers[name][n] for n in (0, 40) for name in NAMES[:2]]
     expected.insert(1, answers["score"][0])
-    for one, answer in zip(predictor.ask(asked), expected):
+    for one, answer in zip(predictor.ask(questions), expected):
         assert_alike(one, answer)
     both = predictor(["plain", "novel"], TEXTS[:3])
     for one, answer in zip(both, answers["novel"]):
@@ -310,12 +288,12 @@ def test_rows_of_all_tasks_have_the_same_novelty(bert, folders, answers):
     assert predictor("novel", []) == []
 
 
-def assert_alike(found, expected):
-    assert set(expected) <= set(found)
+def assert_alike(answer, expected):
+    assert set(expected) <= set(answer)
     for name in ("novelty", "probability", "value"):
-        assert (name in found) == (name in expected)
+        assert (name in answer) == (name in expected)
         value = pytest.approx(expected.get(name, 0), abs=2e-4)
-        assert found.get(name, 0) == value
+        assert answer.get(name, 0) == value
 
 
 @pytest.fixture(scope="module")
@@ -329,12 +307,12 @@ def test_features_are_of_the_middle_layer_without_the_adapter(loaded):
         Group([tasks["plain"]], [("the cat",)]),
         Group([tasks["plain"], tasks["novel"]], [(x,) for x in TEXTS[:5]]),
     ]
-    none, found = compute_frozen(bert, groups, 2)
+    none, features = compute_frozen(bert, groups, 2)
     assert len(none) == 0
     expected = embed(
         bert, TEXTS[:5], pooling="mean", layers=[0], normalize=True
     )
-    assert found == pytest.approx(expected, abs=1e-5)
+    assert features == pytest.approx(expected, abs=1e-5)
 
 
 def row_of(name, texts):
@@ -347,7 +325,7 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     bert, tasks = loaded
     saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(tmp_path))
     model = ExportedModel(str(tmp_path))
-    asked = [
+    questions = [
         (name, texts, answer)
         for name in NAMES
         for texts, answer in zip(
@@ -355,38 +333,25 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
         )
     ]
     # Rows of tasks with and without a sketch in turn.
-    order = np.random.default_rng(0).permutation(len(asked))
-    asked = [asked[n] for n in order]
-    found = model.answers([row_of(name, texts) for name, texts, _ in asked])
-    for (name, _, answer), outputs in zip(asked, found):
+    order = np.random.default_rng(0).permutation(len(questions))
+    questions = [questions[n] for n in order]
+    results = model.answers(
+        [row_of(name, texts) for name, texts, _ in questions]
+    )
+    for (name, _, answer), outputs in zip(questions, results):
         assert_alike(from_outputs(model.tasks[name], outputs), answer)
-    assert set(found[0]) == set(OUTPUTS)
+        description = describe(name, tasks[name])
+        assert (
+            from_outputs(description, to_outputs(description, answer, 2, 0, 0))
+            == answer
+        )
+    assert set(results[0]) == set(OUTPUTS)
     plain = [row_of("plain", text) for text in TEXTS[:2]]
     assert [one["novelty"] for one in model.answers(plain)] == [0.0, 0.0]
     described = model.tasks["novel"]
     assert (
         described["novelty"] is True and "novelty" not in model.tasks["plain"]
     )
-
-
-@pytest.mark.older_stack
-def test_a_server_of_a_library_answers_as_predict(bert, trained, answers):
-    live = LiveLibrary(AdapterLibrary(str(trained)), Predictor(bert))
-    limits = dataclasses.replace(LIMITS, timeout=60.0)
-    server = Server(limits, shelf=live)
-    for name in ("plain", "novel"):
-        some = [{"task": name, "text": text} for text in TEXTS[28:32]]
-        code, told = server.ask(
-            {"instances": some}, path="/v1/models/tiny:answer"
-        )
-        assert code == 200, told
-        for one, answer in zip(told["answers"], answers[name][28:32]):
-            assert_alike(one, answer)
-        code, told = server.ask({"instances": some})
-        for one, answer in zip(told["predictions"], answers[name][28:32]):
-            expected = pytest.approx(answer.get("novelty", 0), abs=2e-4)
-            assert one["novelty"] == expected
-    server.close()
 
 
 def test_files_of_other_runtimes_say_nothing_of_it(
@@ -402,7 +367,6 @@ def test_files_of_other_runtimes_say_nothing_of_it(
     place = tmp_path / "file"
     runtimes.export(bert, "novel", tasks["novel"], str(place), "tflite")
     assert "novelty" not in (place / "task.json").read_text()
-    assert IdsModel(bert, tasks["novel"]).kind == "classification"
 
 
 def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
@@ -412,8 +376,8 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     assert "scores the novelty of texts, for which other" in caplog.text
     some = [folders["novel"], folders["plain"]]
     base, how = loaded[0].weights, WeightedSum(AVERAGE)
-    found, _ = merge_adapters(base, some, [0.5, 0.5], how)
-    assert "novelty" not in found["task_settings"]
+    merged, _ = merge_adapters(base, some, [0.5, 0.5], how)
+    assert "novelty" not in merged["task_settings"]
     assert f"has no novelty: {some[0]}" in caplog.text
 
 

@@ -36,7 +36,7 @@ def test_each_task_is_computed_as_what_is_kept_of_it(tiny_config, text):
     trained = {
         p.name: tiny.variables[p.name].numpy() for p in tiny.table.trained
     }
-    found = []
+    outputs = []
     for number, task in enumerate("xyz"):
         context = dataclasses.replace(tiny.context(), task=tf.constant(number))
         actual = tiny.model(tiny.features, context)["logits"]
@@ -49,8 +49,8 @@ def test_each_task_is_computed_as_what_is_kept_of_it(tiny_config, text):
         for name, variable in alone.variables.items():
             variable.assign(values[name])
         np.testing.assert_allclose(alone.logits(), actual, atol=1e-5)
-        found.append(actual.numpy())
-    assert abs(found[0] - found[1]).max() > 1e-3
+        outputs.append(actual.numpy())
+    assert abs(outputs[0] - outputs[1]).max() > 1e-3
 
 
 def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
@@ -60,7 +60,7 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
     model = job.build_model(functools.partial(create_variable, seed=1))
     rows = OneTaskFeatures.of(Features.from_rows([([2, 5, 3], [0] * 3)], {}), 1)
     batch = make_batch(rows, np.array([0]), None)
-    found = []
+    outputs = []
     for lanes in (1, 3):
         predict = tf.function(
             functools.partial(
@@ -69,23 +69,23 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
             input_signature=[batch_signature(rows, None, None)],
             autograph=False,
         )
-        found.append(predict(batch))
-    assert found[0]["tasks.scores/scores"].shape == [1]
-    for name, value in found[0].items():
-        np.testing.assert_allclose(found[1][name], value, atol=1e-6)
+        outputs.append(predict(batch))
+    assert outputs[0]["tasks.scores/scores"].shape == [1]
+    for name, value in outputs[0].items():
+        np.testing.assert_allclose(outputs[1][name], value, atol=1e-6)
 
 
 def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
     tiny = TinyModel(tiny_config, parse("per_task(pals(6, 2), tasks='x,y')"))
     tiny.shake(0.2)
-    own = {n: v for n, v in tiny.variables.items() if n.startswith(SCOPE)}
+    of_tasks = {n: v for n, v in tiny.variables.items() if n.startswith(SCOPE)}
     context = dataclasses.replace(tiny.context(), task=tf.constant(1))
     with tf.GradientTape() as tape:
         predictions = tiny.model(tiny.features, context)
         losses = tiny.model.head.loss(predictions, tiny.features)
         loss = tf.reduce_mean(losses)
-    gradients = tape.gradient(loss, list(own.values()))
-    for name, gradient in zip(own, gradients):
+    gradients = tape.gradient(loss, list(of_tasks.values()))
+    for name, gradient in zip(of_tasks, gradients):
         gradient = tf.convert_to_tensor(gradient).numpy()
         assert not gradient[0].any(), name
         # That of a key's bias is zero: softmax ignores it.

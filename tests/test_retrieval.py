@@ -18,18 +18,18 @@ def by_definition(queries, corpus, relevant):
     """
     names = "ndcg_at_10", "mrr", "recall_at_1", "recall_at_10"
     totals = {name: [] for name in names}
-    for query, own in zip(queries, relevant):
+    for query, gains_of in zip(queries, relevant):
         scores = [float(np.dot(query, text)) for text in corpus]
         ranking = sorted(range(len(corpus)), key=lambda n: (-scores[n], n))
-        hits = [text in own for text in ranking]
+        hits = [text in gains_of for text in ranking]
         totals["mrr"].append(1 / (1 + hits.index(True)))
         for most in (1, 10):
-            totals[f"recall_at_{most}"].append(sum(hits[:most]) / len(own))
-        gains = [own.get(text, 0) for text in ranking[:10]]
-        best = sorted(own.values(), reverse=True)[:10]
+            totals[f"recall_at_{most}"].append(sum(hits[:most]) / len(gains_of))
+        gains = [gains_of.get(text, 0) for text in ranking[:10]]
+        best = sorted(gains_of.values(), reverse=True)[:10]
         gain, greatest = (
-            sum(x / math.log2(n + 2) for n, x in enumerate(found))
-            for found in (gains, best)
+            sum(x / math.log2(n + 2) for n, x in enumerate(ranked))
+            for ranked in (gains, best)
         )
         totals["ndcg_at_10"].append(gain / greatest)
     return {name: sum(x) / len(x) for name, x in totals.items()}
@@ -53,8 +53,8 @@ def test_scores_are_those_of_their_definitions(seed, size, count):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "BLOCK", 7)
-        found = retrieval.retrieval_scores(queries, corpus, relevant)
-    assert found == pytest.approx(by_definition(queries, corpus, relevant))
+        scores = retrieval.retrieval_scores(queries, corpus, relevant)
+    assert scores == pytest.approx(by_definition(queries, corpus, relevant))
 
 
 @pytest.mark.older_stack
@@ -77,9 +77,9 @@ def test_a_query_does_not_find_itself(copy_is_relevant, monkeypatch):
     queries = np.eye(3)[[0]]
     corpus = np.array([[0, 1, 0], [0.9, 0.1, 0], [1, 0, 0], [0, 0, 1]])
     relevant = [{1: 1.0, **({2: 1.0} if copy_is_relevant else {})}]
-    found = retrieval.retrieval_scores(queries, corpus, relevant, [[2]])
-    assert found["mrr"] == found["ndcg_at_10"] == 1
-    assert found["recall_at_1"] == (0.5 if copy_is_relevant else 1)
+    scores = retrieval.retrieval_scores(queries, corpus, relevant, [[2]])
+    assert scores["mrr"] == scores["ndcg_at_10"] == 1
+    assert scores["recall_at_1"] == (0.5 if copy_is_relevant else 1)
     if not copy_is_relevant:
         assert retrieval.retrieval_scores(queries, corpus, relevant)["mrr"] < 1
 
@@ -89,9 +89,9 @@ def test_a_text_of_less_gain_that_is_first_costs_ndcg_alone():
     """Gains 1 and 3 in the wrong order, by hand; else all is found."""
     queries, corpus = np.eye(2)[:1], np.eye(2)
     expected = (1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3))
-    found = retrieval.retrieval_scores(queries, corpus, [{0: 1.0, 1: 3.0}])
-    assert found.pop("ndcg_at_10") == pytest.approx(expected)
-    assert found == {"mrr": 1.0, "recall_at_1": 0.5, "recall_at_10": 1.0}
+    scores = retrieval.retrieval_scores(queries, corpus, [{0: 1.0, 1: 3.0}])
+    assert scores.pop("ndcg_at_10") == pytest.approx(expected)
+    assert scores == {"mrr": 1.0, "recall_at_1": 0.5, "recall_at_10": 1.0}
 
 
 @pytest.mark.older_stack

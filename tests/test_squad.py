@@ -8,25 +8,25 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from absl import logging as absl_logging
 from engine_jobs import SQUAD
-from task_files import refusal
 
 from adapter_bert.bert.hooks import Context
-from adapter_bert.data.input_pipeline import make_batch
-from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import squad, task_model
 from adapter_bert.tasks.squad import (
     NEVER,
-    Candidates,
+    NBest,
     Prediction,
     SpanHead,
     Squad,
     best_logits,
 )
-from adapter_bert.tasks.squad_data import Answer, Question
+from adapter_bert.tasks.squad_data import SquadAnswer, SquadQuestion
+
+pytestmark = pytest.mark.older_stack
 
 TASK = Squad(
     "squad",
@@ -50,11 +50,11 @@ def warnings(caplog, monkeypatch):
 
 def ask(name, context, *answers):
     """A question whose answers are at their places in the context."""
-    return Question(
+    return SquadQuestion(
         name,
         "is a cat in ?",
         context,
-        tuple(Answer(text, context.index(text)) for text in answers),
+        tuple(SquadAnswer(text, context.index(text)) for text in answers),
     )
 
 
@@ -96,26 +96,14 @@ def test_splits_are_read_from_the_files_that_are_named(tmp_path):
     assert read(elsewhere, "", "train") == TWO[1:]
 
 
-@pytest.mark.parametrize(
-    "split,flag", [("train", "--train_file"), ("test", "--predict_file")]
-)
-def test_a_file_that_was_not_named_is_asked_for(split, flag):
-    task = dataclasses.replace(TASK, train_file="", predict_file="")
-    with pytest.raises(UserError, match=f"^{flag} is missing"):
-        read(task, "data", split)
+def without_answers(question):
+    return dataclasses.replace(question, answers=None)
 
 
-def test_questions_to_answer_need_no_answers_and_others_do(tmp_path):
-    unlabelled = [dataclasses.replace(q, answers=None) for q in TWO]
-    for name in ("train.json", "dev.json"):
-        write_file(tmp_path / name, unlabelled)
+def test_questions_to_answer_need_no_answers(tmp_path):
+    unlabelled = list(map(without_answers, TWO))
+    write_file(tmp_path / "dev.json", unlabelled)
     assert read(TASK, str(tmp_path), "test") == unlabelled
-    for split, name in (("train", "train.json"), ("dev", "dev.json")):
-        for task in (TASK, TASK_2):
-            with pytest.raises(
-                UserError, match=f"{name}: question 'q1' has no"
-            ):
-                read(task, str(tmp_path), split)
 
 
 def test_impossible_questions_are_of_version_2(tmp_path, warnings):
@@ -123,12 +111,15 @@ def test_impossible_questions_are_of_version_2(tmp_path, warnings):
     write_file(tmp_path / "train.json", questions)
     assert read(TASK_2, str(tmp_path), "train") == questions
     assert not warnings.text
-    with pytest.raises(UserError, match="question 'q3' has no answer"):
-        read(TASK, str(tmp_path), "train")
+
+
+UNNAMED = dataclasses.replace(TASK, train_file="", predict_file="")
 
 
 def lost(number):
-    return Question(f"lost{number}", "?", "the cat", (Answer("dog", 4),))
+    return SquadQuestion(
+        f"lost{number}", "?", "the cat", (SquadAnswer("dog", 4),)
+    )
 
 
 def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
@@ -164,7 +155,7 @@ def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
 def test_answers_that_are_off_their_place_are_counted(
     tmp_path, warnings, context, answer, start, is_counted
 ):
-    off = Question("off", "?", context, (Answer(answer, start),))
+    off = SquadQuestion("off", "?", context, (SquadAnswer(answer, start),))
     write_file(tmp_path / "train.json", [*TWO, off])
     assert read(TASK, str(tmp_path), "train") == [*TWO, off]
     counted = "1 of 3 answers are not exactly at their place"
@@ -172,10 +163,32 @@ def test_answers_that_are_off_their_place_are_counted(
     assert "left out" not in warnings.text
 
 
-def test_a_file_of_which_nothing_is_left_is_refused(tmp_path):
-    write_file(tmp_path / "train.json", [lost(1), lost(2)])
-    with pytest.raises(UserError, match="holds nothing to learn from"):
-        read(TASK, str(tmp_path), "train")
+@refusals.table(
+    {
+        "train": ((UNNAMED, "train", ()), "--train_file is missing"),
+        "predict": ((UNNAMED, "test", ()), "--predict_file is missing"),
+        "unlabelled train": (
+            (TASK_2, "train", map(without_answers, TWO)),
+            "train.json: question 'q1' has no",
+        ),
+        "unlabelled dev": (
+            (TASK, "dev", map(without_answers, TWO)),
+            "dev.json: question 'q1' has no",
+        ),
+        "impossible": (
+            (TASK, "train", [*TWO, ask("q3", "the cat sat")]),
+            "question 'q3' has no answer",
+        ),
+        "lost": (
+            (TASK, "train", [lost(1), lost(2)]),
+            "holds nothing to learn from",
+        ),
+    }
+)
+def test_files_that_do_not_serve_are_refused(tmp_path, call, parts):
+    task, split, questions = call
+    write_file(tmp_path / f"{split}.json", list(questions))
+    refusals.check(lambda: read(task, str(tmp_path), split), *parts)
 
 
 # Trained heads
@@ -185,9 +198,10 @@ def test_a_head_of_question_answering_is_restored():
     description = {"name": "squad", **json.loads(json.dumps(TASK.describe()))}
     for task in (TASK, TASK_2):
         assert task.restore(description, "head.npz") == task
-    other = {"name": "mrpc", "labels": ["0", "1"], "pairs": True}
-    message = refusal(TASK.restore, other, "head.npz")
-    assert "head.npz was trained on the task mrpc," in message
+    refusals.check(
+        lambda: TASK.restore({"name": "mrpc"}, "head.npz"),
+        "head.npz was trained on the task mrpc,",
+    )
 
 
 # Steps
@@ -217,84 +231,45 @@ def test_steps_are_counted_in_questions_or_in_windows(
         (dataclasses.replace(TASK, count_steps_in="windows"), windows),
     ):
         assert task.count_train_steps(features, batch_size, epochs) == expected
-        with pytest.raises(UserError, match="too many steps"):
-            task.count_train_steps(features, 1, 1e12)
 
 
 def test_contexts_without_tokens_are_nothing_to_learn_from(tokenizer):
     examples = [ask("q1", "", ""), ask("q2", " ")]
     features = TASK_2.featurize(examples, tokenizer, 9)
-    with pytest.raises(UserError, match="train.json holds nothing"):
-        TASK_2.count_train_steps(features, 4, 1.0)
+    refusals.check(
+        lambda: TASK_2.count_train_steps(features, 4, 1.0),
+        "train.json holds nothing",
+    )
+
+
+@pytest.mark.parametrize("unit", ["questions", "windows"])
+def test_steps_beyond_all_numbers_are_refused(tokenizer, unit):
+    features = TASK.featurize(TWO, tokenizer, 9)
+    task = dataclasses.replace(TASK, count_steps_in=unit)
+    refusals.check(
+        lambda: task.count_train_steps(features, 1, 1e12), "too many steps"
+    )
 
 
 # Answers, scores and files
-
-ANSWERED = [
-    ask("q1", "the cat sat on the mat .", "mat", "the mat"),
-    ask("q2", "a slow dog ran out !", "slow dog"),
-    ask("q3", "the zebra's cat was not (bad)", "bad"),
-    ask("q4", "sat", "sat"),
-]
-UNANSWERED = ask("q5", "the film was not good , not good")
-
-
-def perfect_outputs(windows, n):
-    """The head's outputs that are sure of every label."""
-    count = len(windows)
-    length = int(windows.lengths.max())
-    logits = np.zeros((2, count, length), np.float32)
-    for number, side in enumerate(("start", "end")):
-        places = windows.labels[f"{side}_positions"]
-        # A window without the answer is less sure than one with it.
-        logits[number, np.arange(count), places] = np.where(places, 20, 10)
-    mask = make_batch(windows, np.arange(count), length)["input_mask"]
-    logits = np.where(mask > 0, logits, np.float32(NEVER))
-    return {
-        name: value.numpy()
-        for name, value in best_logits(tf.constant(logits), n).items()
-    }
-
-
-@pytest.mark.parametrize(
-    "task,questions,names",
-    [
-        (TASK, ANSWERED, ["exact_match", "f1"]),
-        (TASK_2, [*ANSWERED, UNANSWERED], ["exact", "f1", "HasAns_f1"]),
-        (TASK_2, [UNANSWERED], ["exact", "f1", "NoAns_exact"]),
-    ],
-)
-def test_perfect_outputs_score_100(tokenizer, task, questions, names):
-    windows = task.featurize(questions, tokenizer, 11)
-    assert len(questions) == 1 or len(windows) > len(questions)
-    outputs = perfect_outputs(windows, task.n_best_size)
-    predictions = task.decode(questions, windows, outputs)
-    texts = ["mat", "slow dog", "bad", "sat", ""]
-    assert [p.text for p in predictions] == (
-        texts[: len(questions)] if len(questions) > 1 else [""]
-    )
-    scores = task.evaluate(questions, windows, predictions)
-    assert [scores[name] for name in names] == [100.0] * len(names)
-    assert task.score_names == tuple(names[:2]) == tuple(scores)[:2]
-
 
 PREDICTIONS = [
     Prediction(
         'a "cat"\n',
         -1.5,
-        Candidates(
+        NBest(
             ('a "cat"\n', ""),
             np.array([[2.0, 1.0], [0.5, 1.0]]),
             ((0, 7), (0, 0)),
         ),
     ),
     Prediction(
-        "", 1000000.0, Candidates(("",), np.array([[0.25, -1e30]]), ((0, 0),))
+        "", 1000000.0, NBest(("",), np.array([[0.25, -1e30]]), ((0, 0),))
     ),
     Prediction(
         "\u6771\ud800",
         0.1,
-        Candidates(("\u6771\ud800",), np.zeros((1, 2)), ((0, 2),)),
+        NBest(("\u6771\ud800",), np.zeros((1, 2)), ((0, 2),)),
     ),
 ]
 IDS = ['b"\n', "\udfff\u00e9", "a"]
@@ -302,7 +277,7 @@ IDS = ['b"\n', "\udfff\u00e9", "a"]
 
 @pytest.mark.parametrize("task", [TASK, TASK_2])
 def test_predictions_are_written_as_bert_does(tmp_path, task):
-    questions = [Question(name, "?", "", None) for name in IDS]
+    questions = [SquadQuestion(name, "?", "", None) for name in IDS]
     paths = task.write_predictions(str(tmp_path), questions, PREDICTIONS)
     names = ["predictions.json", "nbest_predictions.json"]
     names += ["null_odds.json"] * task.version_2_with_negative
@@ -312,43 +287,28 @@ def test_predictions_are_written_as_bert_does(tmp_path, task):
         json.loads((tmp_path / name).read_text(), object_pairs_hook=list)
         for name in names
     )
-    assert texts == list(zip(IDS, ['a "cat"\n', "", "\u6771\ud800"]))
+    assert texts == [(name, p.text) for name, p in zip(IDS, PREDICTIONS)]
     assert [name for name, _ in candidates] == IDS
-    listed = [list(map(dict, rows)) for _, rows in candidates]
-    assert [[row["text"] for row in rows] for rows in listed] == [
-        ['a "cat"\n', ""],
-        [""],
-        ["\u6771\ud800"],
-    ]
-    assert list(listed[0][0]) == [
-        "text", "probability", "start_logit", "end_logit",
-    ]  # fmt: skip
-    assert listed[0][1]["start_logit"] == 0.5
-    assert listed[0][1]["end_logit"] == 1.0
-    assert listed[1][0]["end_logit"] == -1e30
-    e = np.exp(1.5)
-    assert [row["probability"] for row in listed[0]] == pytest.approx(
-        [e / (1 + e), 1 / (1 + e)]
-    )
-    expected = list(zip(IDS, [-1.5, 1000000.0, 0.1]))
+    for (_, rows), prediction in zip(candidates, PREDICTIONS):
+        of, keys = prediction.candidates, "probability start_logit end_logit"
+        columns = zip(of.texts, of.probabilities(), *of.logits.T)
+        keys = ["text", *keys.split()]
+        assert rows == [list(zip(keys, values)) for values in columns]
+    expected = [(name, p.null_odds) for name, p in zip(IDS, PREDICTIONS)]
     assert odds == [expected] * task.version_2_with_negative
+
+
+HEAD = {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}
 
 
 def make_head(hidden_size, config, n_best_size=4):
     rng = np.random.default_rng(0)
-    names = []
-
-    def create(name, shape, initializer):
-        names.append((name, shape))
-        return tf.constant(rng.normal(size=shape), tf.float32)
-
     config = dataclasses.replace(config, hidden_size=hidden_size)
-    head = SpanHead(n_best_size, config, create)
-    assert names == [
-        ("cls/squad/output_weights", (2, hidden_size)),
-        ("cls/squad/output_bias", (2,)),
-    ]
-    return head
+    return SpanHead(
+        n_best_size,
+        config,
+        lambda name, shape, _: tf.constant(rng.normal(size=shape), tf.float32),
+    )
 
 
 def make_context(lengths, tokens, training):
@@ -358,17 +318,6 @@ def make_context(lengths, tokens, training):
 
 
 SEQUENCE = np.random.default_rng(1).normal(size=(2, 7, 6)).astype(np.float32)
-
-
-def test_logits_are_products_with_the_weights(tiny_config):
-    head = make_head(6, tiny_config)
-    logits = head(None, SEQUENCE, make_context([7, 7], 7, training=True))
-    expected = SEQUENCE @ head.weights.numpy().T + head.bias.numpy()
-    assert set(logits) == {"start_logits", "end_logits"}
-    for number, name in enumerate(("start_logits", "end_logits")):
-        np.testing.assert_allclose(
-            logits[name], expected[..., number], atol=1e-5
-        )
 
 
 def test_outside_training_the_best_logits_are_put_out(tiny_config):
@@ -406,79 +355,45 @@ def test_padding_neither_wins_nor_changes_the_loss(tiny_config, padded):
     lengths = [7, 4]
     labels = {"start_positions": [6, 0], "end_positions": [2, 3]}
     # What stands at the padding would win.
-    weights = head.weights.numpy()
-    filling = 20 * weights.sum(axis=0)
-    assert (weights @ filling > np.abs(SEQUENCE @ weights.T).max() + 2).all()
+    filling = 20 * head.weights.numpy().sum(axis=0)
     sequence = np.tile(filling, (2, padded, 1))
     for row, length in enumerate(lengths):
         sequence[row, :length] = SEQUENCE[row, :length]
 
     def outputs(tokens):
-        part = sequence[:, :tokens]
-        trained = head(None, part, make_context(lengths, tokens, True))
+        context = make_context(lengths, tokens, True)
+        trained = head(None, sequence[:, :tokens], context)
         return {**head.select(trained), "loss": head.loss(trained, labels)}
 
     short, long = outputs(7), outputs(padded)
-    for name in short:
-        np.testing.assert_allclose(
-            long[name], short[name], rtol=1e-5, err_msg=name
-        )
+    for name, value in short.items():
+        np.testing.assert_allclose(long[name], value, rtol=1e-5, err_msg=name)
     for side in ("start", "end"):
         assert sorted(long[f"{side}_indexes"][1].numpy()) == [0, 1, 2, 3]
 
 
 def test_a_window_shorter_than_the_list_is_filled_up():
     logits = tf.constant([[[1.0, 3.0, 2.0]], [[6.0, 5.0, 7.0]]])
-    best = best_logits(logits, 5)
-    never = [np.float32(NEVER)] * 2
-    assert best["start_logits"].numpy().tolist() == [[3.0, 2.0, 1.0, *never]]
-    assert best["end_logits"].numpy().tolist() == [[7.0, 6.0, 5.0, *never]]
-    starts, ends = (
-        best[f"{side}_indexes"].numpy()[0].tolist() for side in ("start", "end")
-    )
-    assert starts[:3] == [1, 2, 0]
-    assert ends[:3] == [2, 0, 1]
-    # The rest is beyond the window.
-    assert min(starts[3:] + ends[3:]) >= 3
-    assert best["null_logits"].numpy().tolist() == [[1.0, 6.0]]
+    best = {name: x.numpy() for name, x in best_logits(logits, 5).items()}
+    for side, places in (("start", [1, 2, 0]), ("end", [2, 0, 1])):
+        assert best[f"{side}_indexes"][0, :3].tolist() == places
+        # The rest is beyond the window.
+        assert best[f"{side}_indexes"][0, 3:].min() >= 3
+        assert (best[f"{side}_logits"][0, 3:] == np.float32(NEVER)).all()
+    assert best["null_logits"].tolist() == [[1.0, 6.0]]
     # Of equal logits the first ones are kept.
     best = best_logits(tf.constant([[[1.0, 2.0, 2.0, 1.0]], [[0.0] * 4]]), 3)
     assert best["start_indexes"].numpy().tolist() == [[1, 2, 0]]
-    assert best["end_indexes"].numpy().tolist() == [[0, 1, 2]]
 
 
-# V = 30 words, P = 32, D = 16, I = 32, L = 2: without the pooler's 272.
-EMBEDDINGS = (30 + 32 + 2) * 16
-LAYER = 4 * (16 * 16 + 16) + (16 * 32 + 32) + (32 * 16 + 16)
-LAYER_NORM = 2 * 16
-HEAD = 2 * 16 + 2
-BERT = EMBEDDINGS + 2 * LAYER + 5 * LAYER_NORM
-ADAPTER = 2 * 4 * 16 + 16 + 4
-
-
-@pytest.mark.parametrize(
-    "method,trained",
-    [
-        ("houlsby(size=4)", 4 * ADAPTER + 5 * LAYER_NORM + HEAD),
-        ("full", BERT + HEAD),
-        ("top_layers(k=1)", LAYER + 2 * LAYER_NORM + HEAD),
-        ("layernorm", 5 * LAYER_NORM + HEAD),
-        ("head", HEAD),
-    ],
-)
-def test_there_is_no_pooler_whatever_is_trained(tiny_config, method, trained):
+@pytest.mark.parametrize("method", ["houlsby(size=4)", "full", "head"])
+def test_there_is_no_pooler_whatever_is_trained(tiny_config, method):
     table = task_model.list_parameters(
         tiny_config, parse(method), SQUAD.build_head
     )
     assert not [p.name for p in table.parameters if "pooler" in p.name]
-    added = 4 * ADAPTER * method.startswith("houlsby")
-    assert table.total_count == BERT + HEAD + added
-    assert table.trained_count == trained
     head = {p.name: p.shape for p in table.trained if p.group == "head"}
-    assert head == {
-        "cls/squad/output_weights": (2, 16),
-        "cls/squad/output_bias": (2,),
-    }
+    assert head == HEAD
 
 
 def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
@@ -492,28 +407,6 @@ def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
 PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize(
-    "text,expected",
-    [
-        ("The Cat", "cat"),
-        ("an apple a day", "apple day"),
-        ("theatre another", "theatre another"),
-        ("  two \t words\n", "two words"),
-        ("U.S. (1895-1943)!", "us 18951943"),
-        ("The, a; an...", ""),
-        ("", ""),
-        # Punctuation goes first, articles after it.
-        ("a-cat a.", "acat"),
-        # Other languages' punctuation stays.
-        ("\u00abthe cat\u00bb \u2014", "\u00ab cat\u00bb \u2014"),
-    ],
-)
-def test_answers_are_normalized(text, expected):
-    assert squad.normalize_answer(text) == expected
-
-
-@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "answer,prediction,exact,f1",
     [
@@ -543,44 +436,6 @@ def test_answers_score_as_counted_by_hand(answer, prediction, exact, f1):
     assert list(scores.values()) == pytest.approx([100 * exact, 100 * f1])
 
 
-@pytest.mark.older_stack
-def test_the_best_of_several_answers_counts():
-    answers = [["slow dog ran", "slow dog", "cat"], ["cat", "dog"], ["x"]]
-    scores = squad.squad_1_scores(answers, ["a slow dog", "slow dog", ""])
-    # Exact: 1, 0, 0. F1: 1, 2 * 1/2 * 1 / (3/2), 0.
-    assert scores["exact_match"] == pytest.approx(100 / 3)
-    assert scores["f1"] == pytest.approx(100 * (1 + 2 / 3) / 3)
-
-
-@pytest.mark.older_stack
-def test_scores_of_version_2_are_those_counted_by_hand():
-    answers = [["slow dog", "dog"], ["cat"], ["the mat"], [], []]
-    predictions = ["slow dog ran", "cat", "", "film", ""]
-    null_odds = np.array([-3.0, 2.0, 1.0, -1.0, -4.0])
-    scores = squad.squad_2_scores(answers, predictions, null_odds)
-    # Exact: 0, 1, 0, 0, 1. F1: 0.8, 1, 0, 0, 1.
-    assert scores == {
-        "exact": pytest.approx(40),
-        "f1": pytest.approx(56),
-        "total": 5,
-        "HasAns_exact": pytest.approx(100 / 3),
-        "HasAns_f1": pytest.approx(60),
-        "HasAns_total": 3,
-        "NoAns_exact": pytest.approx(50),
-        "NoAns_f1": pytest.approx(50),
-        "NoAns_total": 2,
-        # From 2, all refused, by rising odds: +0, +0, -1, +0, +1. Never
-        # better than 2, whose threshold is 0 by definition.
-        "best_exact": pytest.approx(40),
-        "best_exact_thresh": 0.0,
-        # From 2: +0, +0.8, -1, +0, +1; 2.8 after the second and at the end,
-        # the first counts.
-        "best_f1": pytest.approx(56),
-        "best_f1_thresh": -3.0,
-    }
-
-
-@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "answers,kind,other",
     [([["cat"], ["dog"]], "HasAns", "NoAns"), ([[], []], "NoAns", "HasAns")],
@@ -594,7 +449,6 @@ def test_questions_of_one_kind_have_no_scores_of_the_other(
     assert not [name for name in scores if name.startswith(other)]
 
 
-@pytest.mark.older_stack
 def test_an_answer_of_articles_only_is_matched_by_no_answer():
     answers = [["The"], ["the", "cat"], ["a", "!"]]
     odds = np.zeros(3)
@@ -612,7 +466,6 @@ def test_an_answer_of_articles_only_is_matched_by_no_answer():
 SQUAD_TEXTS = st.sampled_from(["", "the", "cat", "a cat", "slow cat", "dog"])
 
 
-@pytest.mark.older_stack
 @hypothesis.settings(PROPERTY, max_examples=200)
 @hypothesis.given(
     st.lists(
@@ -632,7 +485,7 @@ def test_best_scores_are_those_of_a_slow_search(rows):
     scores = squad.squad_2_scores(answers, predictions, np.array(odds, float))
     for name in ("exact", "f1"):
         # All thresholds; the first refuses every question.
-        found = []
+        totals = []
         for threshold in (-9, *sorted(odds)):
             total = 0.0
             for texts, prediction, odd in rows:
@@ -645,7 +498,7 @@ def test_best_scores_are_those_of_a_slow_search(rows):
                     # Only an empty text leaves a question unanswered.
                     wrong = not texts and prediction != ""
                     total += 0.0 if wrong else one[name]
-            found.append(round(total / len(rows), 6))
-        assert scores[f"best_{name}"] == pytest.approx(max(found), abs=1e-6)
-        best = found.index(max(found))
+            totals.append(round(total / len(rows), 6))
+        assert scores[f"best_{name}"] == pytest.approx(max(totals), abs=1e-6)
+        best = totals.index(max(totals))
         assert scores[f"best_{name}_thresh"] == [0.0, *sorted(odds)][best]

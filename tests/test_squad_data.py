@@ -1,7 +1,6 @@
 """SQuAD files: what is read and refused; windows, and answers in them."""
 
 import copy
-import dataclasses
 import itertools
 import json
 import unicodedata
@@ -10,15 +9,15 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 from conftest import TINY_WORDS
-from task_files import refusal
 
 from adapter_bert.data import tokenization
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.squad_data import (
     SPACES,
-    Answer,
-    Question,
+    SquadAnswer,
+    SquadQuestion,
     check_answers,
     cut_windows,
     find_answer,
@@ -30,7 +29,6 @@ pytestmark = pytest.mark.older_stack
 PROPERTY = hypothesis.settings(
     derandomize=True, deadline=None, max_examples=150
 )
-BOTH_VERSIONS = pytest.mark.parametrize("with_negative", [False, True])
 
 ANSWER = {"text": "cat", "answer_start": 4}
 QA = {"id": "q1", "question": "who ?", "answers": [ANSWER]}
@@ -68,7 +66,7 @@ def read(folder, content, with_negative=False):
 # Reading
 
 
-@BOTH_VERSIONS
+@pytest.mark.parametrize("with_negative", [False, True])
 def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
     first = {"id": "b", "question": "who\n?", "answers": [ANSWER, ANSWER]}
     second = {"id": "a", "question": "", "answers": []}
@@ -81,150 +79,78 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
             {"paragraphs": [paragraph(), paragraph(third, context="a dog")]},
         ],
     }
-    answer = Answer("cat", 4)
+    answer = SquadAnswer("cat", 4)
     questions = read(tmp_path, content, with_negative)
     assert questions[0].context is questions[1].context
     assert questions == [
-        Question("b", "who\n?", "the cat", (answer, answer)),
-        Question("a", "", "the cat", ()),
-        Question("", "where ?", "a dog", None),
+        SquadQuestion("b", "who\n?", "the cat", (answer, answer)),
+        SquadQuestion("a", "", "the cat", ()),
+        SquadQuestion("", "where ?", "a dog", None),
     ]
 
 
 @pytest.mark.parametrize(
-    "with_negative,said,answers",
+    "qa, with_negative, answers",
     [
-        (True, {"is_impossible": True}, ()),
-        (True, {"is_impossible": False}, (Answer("cat", 4),)),
-        (False, {"is_impossible": True}, (Answer("cat", 4),)),
+        ({**QA, "is_impossible": True}, True, ()),
+        ({**QA, "is_impossible": False}, True, (SquadAnswer("cat", 4),)),
+        ({**QA, "is_impossible": True}, False, (SquadAnswer("cat", 4),)),
+        # It need not list answers.
+        ({**without("answers", QA), "is_impossible": True}, True, ()),
     ],
 )
 def test_questions_may_be_impossible_in_version_2(
-    tmp_path, with_negative, said, answers
+    tmp_path, qa, with_negative, answers
 ):
-    (question,) = read(tmp_path, with_qa(**said), with_negative)
+    (question,) = read(tmp_path, document(paragraph(qa)), with_negative)
     assert question.answers == answers
 
 
-def test_impossible_questions_need_not_list_answers(tmp_path):
-    qa = {**without("answers", QA), "is_impossible": True}
-    (question,) = read(tmp_path, document(paragraph(qa)), with_negative=True)
-    assert question.answers == ()
-
-
 HERE = "data[0].paragraphs[0]"
-MALFORMED = [
-    ("", "is not JSON"),
-    ("{'data': []}", "is not JSON"),
-    ([with_qa()], 'expected an object with "data"'),
-    ({"version": "v2.0"}, 'expected an object with "data"'),
-    ({"data": {}}, "\"data\" is '{}', expected a list"),
-    ({"data": "data"}, "\"data\" is 'data', expected a list"),
-    ({"data": [[]]}, 'data[0]: expected an object with "paragraphs"'),
-    ({"data": [{}]}, 'data[0]: expected an object with "paragraphs"'),
-    ({"data": [{"paragraphs": {}}]}, "data[0]: \"paragraphs\" is '{}'"),
-    (document("qas"), f'{HERE}: expected an object with "context"'),
-    (
-        document(without("context", paragraph(QA))),
-        f'{HERE}: expected an object with "context"',
+MALFORMED = {
+    "no JSON": ("{'data': []}", "is not JSON"),
+    "no object": ([with_qa()], 'an object with "data"'),
+    "no list": ({"data": {}}, "\"data\" is '{}', expected a list"),
+    "no article": ({"data": [[]]}, "data[0]:", 'an object with "paragraphs"'),
+    "no paragraph": (document("qas"), f"{HERE}:", 'an object with "context"'),
+    "context": (document(paragraph(QA, context=5)), HERE, "\"context\" is '5'"),
+    "no question": (document(paragraph("q1")), f"{HERE}.qas:", '"id"'),
+    "id": (with_qa(id=7), f"{HERE}.qas: \"id\" is '7', expected text"),
+    "long": (
+        with_qa(question=["\x1b[1m\n" * 10**5]),
+        f"{HERE}: question 'q1': \"question\" is",
     ),
-    (document(paragraph(QA, context=5)), f"{HERE}: \"context\" is '5'"),
-    (
-        document(without("qas", paragraph())),
-        f'{HERE}: expected an object with "qas"',
-    ),
-    (document(paragraph(qas={})), f"{HERE}: \"qas\" is '{{}}'"),
-    (document(paragraph("q1")), f'{HERE}.qas: expected an object with "id"'),
-    (
-        document(paragraph(without("id", QA))),
-        f'{HERE}.qas: expected an object with "id"',
-    ),
-    (with_qa(id=7), f"{HERE}.qas: \"id\" is '7', expected text"),
-    (
-        document(paragraph(without("question", QA))),
-        f"{HERE}: question 'q1': expected an object with \"question\"",
-    ),
-    (with_qa(question=["who"]), f"{HERE}: question 'q1': \"question\" is"),
-    (with_qa(answers=ANSWER), f"{HERE}: question 'q1': \"answers\" is"),
-    (with_qa(answers="cat"), "\"answers\" is 'cat', expected a list"),
-    (
-        with_qa(answers=["cat"]),
-        f"{HERE}: question 'q1': answer: expected an object with \"text\"",
-    ),
-    (
+    "answers": (with_qa(answers=ANSWER), HERE, "'q1'", '"answers" is'),
+    "impossible": (with_qa(is_impossible=1), HERE, "'q1'", '"is_impossible"'),
+    "no text": (
         with_qa(answers=[ANSWER, without("text", ANSWER)]),
         "question 'q1': answer: expected an object with \"text\"",
     ),
-    (
-        with_qa(answers=[without("answer_start", ANSWER)]),
-        "question 'q1': answer: expected an object with \"answer_start\"",
+    "text": (with_answer(text=1895), "\"text\" is '1895', expected text"),
+    "float": (with_answer(answer_start=4.0), "'4.0', expected a whole number"),
+    "bool": (with_answer(answer_start=True), "'True', expected a whole"),
+    "nothing": (document(paragraph(), paragraph()), "holds no questions"),
+    "second": (
+        {
+            "data": document(paragraph(QA))["data"]
+            + document(paragraph(), paragraph({**QA, "question": 5}))["data"]
+        },
+        "data[1].paragraphs[1]: question 'q1': ",
     ),
-    (with_answer(text=1895), "answer: \"text\" is '1895', expected text"),
-    (with_answer(answer_start=4.0), "is '4.0', expected a whole number"),
-    (with_answer(answer_start=True), "is 'True', expected a whole number"),
-    ({"data": []}, "holds no questions"),
-    (document(paragraph(), paragraph()), "holds no questions"),
-]
+    "twice": (document(paragraph(QA, QA)), f"{HERE}: the", "'q1'", HERE + ";"),
+    "twice of two": (
+        {"data": 2 * document(paragraph(QA))["data"]},
+        f"data[1].paragraphs[0]: the question id 'q1' occurs twice, before in "
+        f"{HERE};",
+    ),
+}
 
 
-@BOTH_VERSIONS
-@pytest.mark.parametrize("content,expected", MALFORMED)
-def test_malformed_files_are_refused_with_the_place(
-    tmp_path, with_negative, content, expected
-):
-    message = refusal(read, tmp_path, content, with_negative)
-    assert str(tmp_path / "squad.json") in message
-    assert expected in message
-    assert message.isprintable()
-
-
-@pytest.mark.parametrize("value", ["false", 1, []])
-def test_a_question_is_impossible_or_not(tmp_path, value):
-    content = with_qa(is_impossible=value)
-    message = refusal(read, tmp_path, content, True)
-    assert f"{HERE}: question 'q1'" in message
-    assert '"is_impossible"' in message
-
-
-def test_places_are_counted_in_articles_and_paragraphs(tmp_path):
-    bad = {**QA, "id": "q2", "question": 5}
-    content = document(paragraph(QA))
-    content["data"] += document(paragraph(), paragraph(), paragraph(bad))[
-        "data"
-    ]
-    message = refusal(read, tmp_path, content)
-    assert "squad.json: data[1].paragraphs[2]: question 'q2': " in message
-
-
-@pytest.mark.parametrize(
-    "content,first,second",
-    [
-        (document(paragraph(QA, QA)), HERE, HERE),
-        (
-            document(paragraph(QA), paragraph(QA, context="cats")),
-            HERE,
-            "data[0].paragraphs[1]",
-        ),
-        (
-            {"data": 2 * document(paragraph(QA))["data"]},
-            HERE,
-            "data[1].paragraphs[0]",
-        ),
-    ],
-)
-def test_an_id_that_occurs_twice_is_refused_with_both_places(
-    tmp_path, content, first, second
-):
-    message = refusal(read, tmp_path, content)
-    path = tmp_path / "squad.json"
-    assert message.startswith(f"{path}: {second}: the question id 'q1' ")
-    assert f"before in {first};" in message
-
-
-def test_long_and_unprintable_values_are_shown_as_one_short_line(tmp_path):
-    message = refusal(read, tmp_path, with_qa(question=["\x1b[1m\n" * 10**5]))
-    assert message.isprintable()
-    assert len(message) < 300 + len(str(tmp_path))
+@refusals.table(MALFORMED)
+def test_malformed_files_are_refused_with_the_place(tmp_path, call, parts):
+    refusals.check(
+        lambda: read(tmp_path, call, True), tmp_path / "squad.json", *parts
+    )
 
 
 def nodes(value):
@@ -280,130 +206,78 @@ def test_any_change_of_a_file_is_read_or_refused(
 # What scoring needs
 
 
-@pytest.mark.parametrize(
-    "answers,with_negative,expected",
-    [
-        (None, False, "at least one; pass --version_2_with_negative=true"),
-        ((), False, "at least one; pass --version_2_with_negative=true"),
-        (None, True, 'expected "answers" or "is_impossible"'),
-    ],
+@refusals.table(
+    {
+        "unsaid": ((None, False), "pass --version_2_with_negative=true"),
+        "none": (((), False), "pass --version_2_with_negative=true"),
+        "unknown": ((None, True), '"answers" or "is_impossible"'),
+    }
 )
-def test_a_question_without_what_scoring_needs_is_refused(
-    answers, with_negative, expected
-):
+def test_a_question_without_what_scoring_needs_is_refused(call, parts):
+    answers, with_negative = call
     questions = [
-        Question("q1", "", "the cat", (Answer("cat", 4),)),
-        Question("q2", "", "the cat", answers),
+        SquadQuestion("q1", "", "the cat", (SquadAnswer("cat", 4),)),
+        SquadQuestion("q2", "", "the cat", answers),
     ]
-    message = refusal(check_answers, questions, "dev.json", with_negative)
-    assert message.startswith("dev.json: question 'q2' has no answer, ")
-    assert expected in message
+    refusals.check(
+        lambda: check_answers(questions, "dev.json", with_negative),
+        "dev.json: question 'q2' has no answer",
+        *parts,
+    )
 
 
 # Answers in their contexts
 
 
-def found(context, text, start):
-    """The characters of an answer, or None."""
-    span = find_answer(Question("q", "", context, (Answer(text, start),)))
-    return span and context[slice(*span)]
-
-
 @pytest.mark.parametrize(
-    "context,text,start,expected",
+    "context, text, start, first, expected",
     [
-        ("the cat sat", "cat", 4, "cat"),
-        ("the cat sat", "the", 0, "the"),
-        ("the cat sat", "cat sat", 4, "cat sat"),
-        ("the cat sat", "the cat sat", 0, "the cat sat"),
-        # Spaces around it.
-        ("the cat sat", " cat ", 3, "cat"),
-        ("the\t\ncat sat", "\n cat", 3, "cat"),
-        ("the\u00a0cat\u3000sat", "\u00a0cat\u3000", 3, "cat"),
         # Other spaces within it.
-        ("the cat  sat on", "cat sat", 4, "cat  sat"),
-        ("the cat\n sat on", "cat sat", 4, "cat\n sat"),
-        ("the cat\nsat on", "cat\tsat", 4, "cat\nsat"),
-        ("the cat sat on it", "cat \n sat", 4, "cat sat"),
-        ("the cat\u00a0sat on", "cat sat", 4, "cat\u00a0sat"),
-        ("the cat sat\u2003on", "cat\u00a0sat", 4, "cat sat"),
-        # A part of a word.
-        ("the cats sat", "cat", 4, "cat"),
-        ("the (cat) sat", "cat", 5, "cat"),
-        ("the cats sat", "ts sa", 6, "ts sa"),
-        ("a\u202fcat sat", "cat", 2, "cat"),
-        ("a\u00a0cat sat", "cat", 2, "cat"),
-        ("a cat\u2003sat\x0b on", "cat", 2, "cat"),
-        # A little off its place.
-        ("the (cat) sat", "cat", 4, "cat"),
-        ("the (cat) sat", "cat", 6, "cat"),
-    ],
-)
-def test_the_answers_characters_are_found(context, text, start, expected):
-    assert found(context, text, start) == expected
-
-
-@pytest.mark.parametrize(
-    "context,text,start,expected",
-    [
-        ("cat,cat,cat", "cat", 8, 8),
-        ("cat,cat,cat", "cat", 4, 4),
-        ("aaaa", "aa", 1, 1),
+        ("the cat  sat on", "cat sat", 4, 4, "cat  sat"),
+        ("the cat\nsat on", "cat\tsat", 4, 4, "cat\nsat"),
+        ("the cat sat on it", "cat \n sat", 4, 4, "cat sat"),
+        ("the cat sat\u2003on", "cat\u00a0sat", 4, 4, "cat sat"),
+        ("a cat\u2003sat\x0b on", "cat", 2, 2, "cat"),
         # By one or more off: the nearest, the first of two.
-        ("cat,cat,cat", "cat", 5, 4),
-        ("cat,cat,cat", "cat", 7, 8),
-        ("cat,cat,cat", "cat", 6, 4),
-        ("ba\u00a0aba  aba", "aba aba", 4, 3),
-    ],
-)
-def test_the_occurrence_at_the_place_is_found(context, text, start, expected):
-    question = Question("q", "", context, (Answer(text, start),))
-    assert find_answer(question)[0] == expected
-
-
-@pytest.mark.parametrize(
-    "text,start",
-    [
-        ("dog", 4),
-        ("Cat", 4),
-        # It is elsewhere than `start` says.
-        ("cat", 0),
-        ("cat", 8),
-        ("the cat", 4),
+        ("the (cat) sat", "cat", 4, 5, "cat"),
+        ("the (cat) sat", "cat", 6, 5, "cat"),
+        ("cat,cat,cat", "cat", 5, 4, "cat"),
+        ("cat,cat,cat", "cat", 7, 8, "cat"),
+        ("cat,cat,cat", "cat", 6, 4, "cat"),
+        ("ba\u00a0aba  aba", "aba aba", 4, 3, "aba  aba"),
+        # It is elsewhere than `start` says, or nowhere.
+        ("the cat sat", "dog", 4, None, None),
+        ("the cat sat", "Cat", 4, None, None),
+        ("the cat sat", "cat", 0, None, None),
+        ("the cat sat", "cat", 8, None, None),
+        ("the cat sat", "the cat", 4, None, None),
         # Negative numbers do not count from the end.
-        ("sat", -3),
-        ("the", -1),
-        ("the", -(10**30)),
+        ("the cat sat", "sat", -3, None, None),
+        ("the cat sat", "the", -(10**30), None, None),
+        ("cat", "cat", -1, None, None),
         # It would end beyond the context.
-        *(("sat", start) for start in (9, 10, 11, 12, 2**63, 10**30)),
-        # There is no text at all.
-        ("", 4),
-        (" \n", 3),
+        *(("the cat sat", "sat", x, None, None) for x in (9, 12, 10**30)),
+        ("", "cat", 0, None, None),
     ],
 )
-def test_an_answer_that_is_not_at_its_place_is_not_found(text, start):
-    assert found("the cat sat", text, start) is None
-
-
-@pytest.mark.parametrize("context,start", [("cat", -1), ("cat", -3), ("", 0)])
-def test_a_context_of_a_word_or_none_may_lack_the_answer(context, start):
-    assert found(context, "cat", start) is None
-
-
-def test_the_first_answer_counts():
-    answers = (Answer("sat", 8), Answer("cat", 4))
-    question = Question("q", "", "the cat sat", answers)
-    assert find_answer(question) == (8, 11)
+def test_an_answer_is_found_near_its_place(
+    context, text, start, first, expected
+):
+    # The first answer counts.
+    answers = SquadAnswer(text, start), SquadAnswer(context[:3], 0)
+    span = find_answer(SquadQuestion("q", "", context, answers))
+    assert (span and span[0]) == first
+    assert (span and context[slice(*span)]) == expected
 
 
 TEXTS = st.text(st.sampled_from("ab. \t\n\u00a0\u202f\U0001f600"), max_size=30)
 
 
 @PROPERTY
-@hypothesis.given(TEXTS, st.integers(0, 30), st.integers(1, 30))
+@hypothesis.given(TEXTS, st.integers(0, 30), st.integers(0, 30))
 def test_every_part_of_a_context_is_found_at_its_place(context, start, length):
     text = context[start : start + length]
-    question = Question("q", "", context, (Answer(text, start),))
+    question = SquadQuestion("q", "", context, (SquadAnswer(text, start),))
     inside = text.strip()
     first = start + len(text) - len(text.lstrip())
     expected = (first, first + len(inside)) if inside else None
@@ -419,8 +293,8 @@ def ask(context, answer=None, text="is a cat in ?", start=None):
     answers = None
     if answer is not None:
         start = context.index(answer) if start is None else start
-        answers = (Answer(answer, start),) if answer else ()
-    return Question("q", text, context, answers)
+        answers = (SquadAnswer(answer, start),) if answer else ()
+    return SquadQuestion("q", text, context, answers)
 
 
 def rows_of(windows):
@@ -464,38 +338,15 @@ def test_windows_hold_the_question_and_overlapping_parts(tokenizer):
         "[CLS] is a [SEP] sat on the mat [SEP]",
         "[CLS] is a [SEP] the mat . [SEP]",
     ]
-    assert windows.segments.tolist() == (
-        2 * [0, 0, 0, 0, 1, 1, 1, 1, 1] + [0, 0, 0, 0, 1, 1, 1, 1]
-    )
-    assert windows.starts.tolist() == [0, 9, 18, 26]
-    assert windows.question.tolist() == [0, 0, 0]
-    assert windows.first.tolist() == [4, 4, 4]
-    assert windows.context_first.tolist() == [0, 2, 4]
-    assert windows.context_starts.tolist() == [0]
     assert labels_of(windows) == [(0, 0), (7, 7), (5, 5)]
-    assert windows.offsets.tolist() == [
-        [0, 3], [4, 7], [8, 11], [12, 14], [15, 18], [19, 22], [23, 24],
-    ]  # fmt: skip
 
 
 def test_arrays_have_the_declared_types(tokenizer):
     windows = cut_windows([ask("the cat", "cat")], tokenizer, 9, 2, 2)
-    types = {
-        field.name: getattr(windows, field.name).dtype.name
-        for field in dataclasses.fields(windows)
-        if field.name not in ("labels", "cut_rows")
-    }
-    assert types == {
-        "tokens": "int32",
-        "segments": "uint8",
-        "starts": "int64",
-        "question": "int32",
-        "first": "int32",
-        "context_first": "int32",
-        "context_starts": "int64",
-        "offsets": "int32",
-    }
-    assert {v.dtype.name for v in windows.labels.values()} == {"int32"}
+    types = {"segments": "uint8", "starts": "int64", "context_starts": "int64"}
+    arrays = {**vars(windows), **windows.labels}
+    for name in arrays.keys() - {"labels", "cut_rows"}:
+        assert arrays[name].dtype.name == types.get(name, "int32"), name
 
 
 @pytest.mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
@@ -523,42 +374,23 @@ def test_questions_of_a_context_share_its_tokens(tokenizer):
         ask("a cat sat"),
         ask("the dog", text="was the dog bad ?"),
         ask("the dog", text="is it ?"),
-        ask("a cat sat", text="not ?"),
     ]
     windows = cut_windows(questions, tokenizer, 16, 4, 4)
-    starts = windows.context_starts.tolist()
-    assert starts[:3] == [0, 3, 3]
-    for question, start in zip(questions, starts):
-        words = question.context.split()
-        offsets = windows.offsets[start : start + len(words)]
-        assert [question.context[s:e] for s, e in offsets] == words
-    # The first context may be kept a second time, the second is not.
-    assert len(windows.offsets) <= 3 + 2 + 3
+    assert windows.context_starts.tolist() == [0, 3, 3]
+    assert len(windows.offsets) == 3 + 2
 
 
 @pytest.mark.parametrize(
     "context,answer,start,expected",
     [
-        ("the cat sat on the mat .", "cat", None, "cat"),
-        ("the cat sat on the mat .", "the cat", None, "the cat"),
-        ("the cat sat on the mat .", " cat sat ", None, "cat sat"),
         # The second of two.
         ("the cat sat on the mat .", "the", 15, "the"),
-        # Its own tokens are less than its words, or more.
-        ("a (cat) sat", "cat", None, "cat"),
-        ("the cats sat", "cat", None, "cat"),
         # It starts or ends inside a token.
-        ("the cats sat", "ca", None, "cat"),
-        ("the cats sat", "ats", None, "cat ##s"),
         ("the cats sat", "s sa", None, "##s sat"),
-        ("a mat.cat", "cat", None, "cat"),
-        # Case and accents are none of the tokens'.
-        ("the C\u00c4T sat", "C\u00c4T", None, "cat"),
         ("the cat sat", "", None, None),
         # A letter's accent is of its token, white space is of none.
         ("the ca\u0308t\u0301 sat", "ca\u0308t\u0301", None, "cat"),
         ("the\u3000cat\u00a0sat", "\u3000cat\u00a0", None, "cat"),
-        ("the\u200bcat\u200bsat", "sat", None, "[UNK]"),
         # The answer has no token.
         ("the cat\u200b sat", "\u200b", None, None),
     ],
@@ -588,10 +420,9 @@ def test_answers_that_tokens_exceed_are_counted(tokenizer, caplog):
     ]
     with caplog.at_level("INFO", logger="absl"):
         cut_windows(questions, tokenizer, 24, 4, 4)
-    found = [m for m in caplog.messages if "of 6 questions" in m]
-    assert [m[:6] for m in found] == ["3 of 6", "1 of 6"]
-    assert "start or end inside a token" in found[0]
-    assert "are of no token" in found[1]
+    inside, of_none = [m for m in caplog.messages if "of 6 questions" in m]
+    assert "3 of 6" in inside and "start or end inside a token" in inside
+    assert "1 of 6" in of_none and "are of no token" in of_none
 
 
 def test_impossible_questions_point_at_the_first_token(tokenizer):
@@ -602,12 +433,9 @@ def test_impossible_questions_point_at_the_first_token(tokenizer):
 
 
 def test_there_are_labels_where_all_answers_are_known_only(tokenizer):
-    known, unknown = ask("a cat", "cat"), ask("a dog")
-    assert set(cut_windows([known], tokenizer, 9, 2, 2).labels) == {
-        "start_positions",
-        "end_positions",
-    }
-    for questions in ([unknown], [known, unknown], [unknown, known]):
+    labelled, unlabelled = ask("a cat", "cat"), ask("a dog")
+    assert len(cut_windows([labelled], tokenizer, 9, 2, 2).labels) == 2
+    for questions in ([labelled, unlabelled], [unlabelled, labelled]):
         assert cut_windows(questions, tokenizer, 9, 2, 2).labels == {}
 
 
@@ -708,7 +536,7 @@ def test_labels_are_the_tokens_that_cover_the_answer(
     hypothesis.assume(answer.strip())
     question = ask(context, answer, start=start)
     windows = cut_windows([question], tokenizer, *sizes)
-    asked = {
+    characters = {
         place
         for place in range(start, start + len(answer))
         if not context[place].isspace()
@@ -716,7 +544,7 @@ def test_labels_are_the_tokens_that_cover_the_answer(
     covering = [
         number
         for number, place in enumerate(windows.offsets)
-        if asked & set(range(*place))
+        if characters & set(range(*place))
     ]
     for row, label in enumerate(labels_of(windows)):
         begin = windows.context_first[row]
@@ -742,32 +570,20 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize("labelled", [True, False])
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
-    tokenizer, monkeypatch, chunk, labelled
+    tokenizer, monkeypatch, chunk
 ):
-    questions = MANY
-    if not labelled:
-        questions = [dataclasses.replace(q, answers=None) for q in MANY]
-    whole = cut_windows(questions, tokenizer, 10, 3, 4)
-    batches = []
-    encode = tokenizer.encode
-    monkeypatch.setattr(
-        tokenizer,
-        "encode",
-        lambda texts: batches.append(texts) or encode(texts),
-    )
+    whole = cut_windows(MANY, tokenizer, 10, 3, 4)
+    batches, encode = [], tokenizer.encode
+    spy = lambda texts: batches.append(texts) or encode(texts)  # noqa: E731
+    monkeypatch.setattr(tokenizer, "encode", spy)
     monkeypatch.setattr(tokenization, "CHUNK", chunk)
-    parts = cut_windows(questions, tokenizer, 10, 3, 4)
+    parts = cut_windows(MANY, tokenizer, 10, 3, 4)
     # A context that follows itself is tokenized once.
-    contexts = [c for c, _ in itertools.groupby(q.context for q in questions)]
+    contexts = [c for c, _ in itertools.groupby(q.context for q in MANY)]
     assert sum(batches, []) == contexts
     assert {len(batch) for batch in batches[:-1]} == {chunk}
     assert parts.fingerprint() == whole.fingerprint()
-    for field in dataclasses.fields(whole):
-        expected, found = getattr(whole, field.name), getattr(parts, field.name)
-        if field.name == "labels":
-            assert set(found) == set(expected)
-        else:
-            np.testing.assert_array_equal(found, expected, field.name)
+    np.testing.assert_array_equal(parts.offsets, whole.offsets)
+    np.testing.assert_array_equal(parts.question, whole.question)

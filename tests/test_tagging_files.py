@@ -1,6 +1,7 @@
 """CoNLL files and JSON Lines of words with tags, and schemes of tags."""
 
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -8,9 +9,10 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 from conftest import spoil
 from seqeval.metrics.sequence_labeling import get_entities
-from task_files import PROPERTY, refusal
+from task_files import PROPERTY
 
 from adapter_bert.tasks import tagging_files
 from adapter_bert.tasks.tagging_files import (
@@ -20,9 +22,9 @@ from adapter_bert.tasks.tagging_files import (
     BMES,
     IO,
     IOB1,
-    Columns,
     Sentences,
     Tag,
+    WordColumns,
     find_entities,
     find_scheme,
     map_types,
@@ -75,8 +77,8 @@ def test_layouts_of_conll_files(tmp_path, text):
 
 def test_columns_are_named_by_number(tmp_path):
     path = put(tmp_path, "1 EU B-ORG _\n2 rejects O _\n\n1 Peter B-PER _\n")
-    assert listed(read(path, Columns("1", "2"))) == PAIRS
-    assert listed(read(path, Columns("-3", "-2"))) == PAIRS
+    assert listed(read(path, WordColumns("1", "2"))) == PAIRS
+    assert listed(read(path, WordColumns("-3", "-2"))) == PAIRS
 
 
 def test_json_lines(tmp_path):
@@ -91,61 +93,117 @@ def test_json_lines(tmp_path):
         [],
     ]
     text = text.replace('"tokens"', '"w"').replace('"tags"', '"ner"')
-    other = read(put(tmp_path, text, "dev.jsonl"), Columns("w", "ner"))
+    other = read(put(tmp_path, text, "dev.jsonl"), WordColumns("w", "ner"))
     assert listed(other) == listed(rows)
     assert rows.where(1) == f"{tmp_path / 'train.jsonl'}:1"
 
 
-@pytest.mark.parametrize("blank", " \xa0\u3000\u2028\x85\x0b\x0c\x1c\u200b")
-def test_a_word_may_hold_any_blank_between_tabs(tmp_path, blank):
-    word = f"10{blank}000"
-    text = f"has\tO\n{word}\tB-NUM\nhomes\tO\n"
-    rows = read(put(tmp_path, text), keeps_text=True)
-    assert listed(rows) == [[("has", "O"), (word, "B-NUM"), ("homes", "O")]]
-    # Also in files without tags, or with empty cells for them.
-    for last in ("\tX", "\t"):
-        path = put(tmp_path, f"{word}{last}\nhomes{last}\n", "test.conll")
-        columns = Columns("0", "2" if last == "\tX" else None)
-        rows = read(path, columns, needs_tags=False, keeps_text=True)
-        out = tmp_path / "out.conll"
-        write_tags(str(out), rows, ["B-NUM", "O"])
-        assert listed(read(out)) == [[(word, "B-NUM"), ("homes", "O")]]
-    # Between spaces, all but a space.
-    path = put(tmp_path, f"homes O\n{word} B-NUM\n")
-    if blank != " ":
-        assert list(read(path).words) == ["homes", word]
-    else:
-        assert refusal(read, path) == (
-            f"{path}:2: found 3 columns with spaces between, expected 2 with "
-            "spaces, as in line 1; if words hold spaces, put tabs between "
-            "columns"
+@pytest.mark.parametrize("last", ["\tX", "\t"])
+def test_a_word_may_hold_blanks_between_tabs(tmp_path, last):
+    """Also in files without tags, or with empty cells for them."""
+    word = "10\u2028 000"
+    path = put(tmp_path, f"{word}{last}\nhomes{last}\n", "test.conll")
+    columns = WordColumns("0", "2" if last == "\tX" else None)
+    rows = read(path, columns, needs_tags=False, keeps_text=True)
+    out = tmp_path / "out.conll"
+    write_tags(str(out), rows, ["B-NUM", "O"])
+    assert listed(read(out)) == [[(word, "B-NUM"), ("homes", "O")]]
+
+
+@refusals.table(
+    {
+        "spaces": (
+            "EU\tO\n10 000 O\n",
+            "found 3 columns with spaces",
+            "put tabs between",
+        ),
+        "tabs": ("EU\tO\n10\t000\tO\n", "found 3 columns with tabs between"),
+        "mixed": ("EU O\n10 000\tO\n", "with tabs between, expected 2 with"),
+        "few": ("EU O\nPeter\n", "found 1 columns with spaces", "expected 2"),
+        "no word": ("EU\tO\n \tO\n", "column 0 is empty, expected a word"),
+    }
+)
+def test_all_lines_have_the_same_columns(tmp_path, call, parts):
+    """Also where the tags are not looked at."""
+    path = put(tmp_path, call)
+    for needs_tags in (True, False):
+        refusals.check(
+            functools.partial(read, path, WordColumns(), needs_tags),
+            f"{path}:2: ",
+            *parts,
         )
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        (
-            "EU\tO\n10 000 O\n",
-            "found 3 columns with spaces between, expected 2",
+GOOD = '{"tokens": ["a"], "tags": ["O"]}\n'
+
+
+@refusals.table(
+    {
+        "no tags": ("EU\nPeter\n", ":1: found 1 columns, expected a tag in"),
+        "case": ("EU B-X\nPeter b-X\n", ":2: 'b-X' is no tag", "O, or B-"),
+        "order": ("EU B-X\n\nPeter PER-B\n", ":3: 'PER-B' is no tag"),
+        "return": ("the O\ncat O\ra B-X\n", ":2: a carriage return is within"),
+        "empty": ("-DOCSTART- O\n\n \t\n", " is empty: it holds no word"),
+        "no key": (GOOD + '{"tokens": []}', ":2: no key 'tags', found 'tok"),
+        "text": (GOOD + '{"tokens": "a", "tags": []}', 'is "a", expected a l'),
+        "number": (GOOD + '{"tokens": ["a"], "tags": [0]}', "'tags' is [0], e"),
+        "one": (GOOD + '{"tokens": ["a"], "tags": []}', "0 tags ('tags') of 1"),
+        "no tag": (GOOD + '{"tokens": ["a"], "tags": ["Q"]}', "'Q' is no tag"),
+        "half": (
+            GOOD + '{"tokens": ["\\ud800"], "tags": ["O"]}',
+            ":2:",
+            "half",
         ),
-        ("EU\tO\n10\t000\tO\n", "found 3 columns with tabs between"),
-        ("EU X O\n10 000\tX\tO\n", "3 columns with tabs between, expected 3"),
-        (
-            "EU O\n10 000\tO\n",
-            "columns with tabs between, expected 2 with spaces",
-        ),
-        ("EU\nNew York\n", "found 2 columns with spaces between, expected 1"),
-        ("EU O\nPeter\n", "found 1 columns with spaces between, expected 2"),
-        ("EU\tO\n \tO\n", "column 0 is empty, expected a word"),
-    ],
+        "list": (GOOD + "[]", ":2: ", "expected a JSON object"),
+        "no JSON": (GOOD + "EU B-ORG", ":2: ", "not JSON"),
+    }
 )
-def test_all_lines_have_the_same_columns(tmp_path, text, message):
-    """Also where the tags are not looked at."""
-    path = put(tmp_path, text)
-    for needs_tags in {" O" in text or "\tO" in text, False}:
-        found = refusal(read, path, Columns(), needs_tags)
-        assert found.startswith(f"{path}:2: ") and message in found
+def test_a_bad_line_is_named(tmp_path, call, parts):
+    name = f"train.{'jsonl' if call[0] == '{' else 'conll'}"
+    path = put(tmp_path, call, name)
+    refusals.check(lambda: read(path), path, *parts)
+
+
+@refusals.table(
+    {
+        "name": (
+            ("tokens", None),
+            "--token_column is 'tokens', but the columns",
+        ),
+        "same": (("0", "0"), "--token_column and --tag_column are both 0"),
+        "no word": (("5", "1"), ":1: found 2 columns, expected a word in col"),
+        "no tag": (
+            ("0", "7"),
+            ":1: found 2 columns, expected a tag in column 7",
+        ),
+    }
+)
+def test_columns_that_are_not_there(tmp_path, call, parts):
+    path = put(tmp_path, "EU B-ORG\n")
+    refusals.check(lambda: read(path, WordColumns(*call)), *parts)
+
+
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999"])
+def test_what_cannot_be_written_again_is_refused_when_read(tmp_path, value):
+    text = f'{{"id": {value}, "tokens": ["the"]}}\n'
+    path = put(tmp_path, text, "test.jsonl")
+    refusals.check(
+        lambda: read(path, WordColumns(), False, True), f"{path}:1: "
+    )
+
+
+@refusals.table(
+    {
+        "spaces": ("a\tb\na b\n", ":2: 'a b'", "an old type, a tab, and a new"),
+        "one": ("a\t\n", ":1: 'a\\t', expected"),
+        "three": ("a\tb\tc\n", ":1: 'a\\tb\\tc', expected"),
+        "twice": ("a\tb\n\na\tc\n", ":3: the type a occurs twice"),
+        "empty": ("\n", " is empty"),
+    }
+)
+def test_a_bad_table_of_types_is_refused(tmp_path, call, parts):
+    path = put(tmp_path, call, "map.tsv")
+    refusals.check(lambda: read_map(str(path)), path, *parts)
 
 
 WORDS = st.text(
@@ -194,8 +252,10 @@ def test_what_is_written_is_read_and_written_again(
     words = [word for sentence in sentences for word, _ in sentence]
     other = [f"B-{number}" for number in range(len(words))]
     write_tags(str(again), rows, other)
-    found = read(again)
-    assert list(map(str, found.tags)) == other and list(found.words) == words
+    written = read(again)
+    assert (
+        list(map(str, written.tags)) == other and list(written.words) == words
+    )
 
 
 def test_a_test_file_may_lack_tags(tmp_path):
@@ -214,7 +274,7 @@ def test_a_test_file_may_lack_tags(tmp_path):
     )
     # A column that these files lack.
     path = put(tmp_path, "EU\tNNP\n", "test.conll")
-    rows = read(path, Columns("0", "2"), needs_tags=False, keeps_text=True)
+    rows = read(path, WordColumns("0", "2"), needs_tags=False, keeps_text=True)
     write_tags(str(out), rows, ["B-X"])
     assert out.read_text() == "EU\tNNP\tB-X\n"
 
@@ -229,73 +289,6 @@ def test_tags_are_written_into_json_lines(tmp_path):
     assert json.loads(lines[1]) == {"tokens": ["c"], "tags": ["O"]}
 
 
-@pytest.mark.parametrize(
-    "text, line, message",
-    [
-        ("EU\nrejects\n", 1, "found 1 columns, expected a tag in column"),
-        ("EU B-X\nPeter b-X\n", 2, "'b-X' is no tag, expected O, or B-"),
-        ("EU B-X\n\nPeter PER-B\n", 3, "'PER-B' is no tag"),
-        ("the O\ncat O\ra B-X\n", 2, "a carriage return is within the line"),
-    ],
-)
-def test_a_bad_line_of_a_conll_file_is_named(tmp_path, text, line, message):
-    path = put(tmp_path, text)
-    assert refusal(read, path).startswith(f"{path}:{line}: {message}")
-
-
-@pytest.mark.parametrize(
-    "line, message",
-    [
-        ('{"tokens": ["a"]}', "no key 'tags', found 'tokens'"),
-        ('{"tags": []}', "no key 'tokens', found 'tags'"),
-        ('{"tokens": "a", "tags": []}', "'tokens' is \"a\", expected a list"),
-        ('{"tokens": ["a"], "tags": [0]}', "'tags' is [0], expected a list"),
-        ('{"tokens": ["a"], "tags": []}', "found 0 tags ('tags') of 1 words"),
-        ('{"tokens": ["a"], "tags": ["Q"]}', "'Q' is no tag"),
-        ('{"tokens": ["\\ud800"], "tags": ["O"]}', "holds half a character"),
-        ("[]", "expected a JSON object"),
-        ("EU B-ORG", "not JSON"),
-    ],
-)
-def test_a_bad_line_of_json_is_named(tmp_path, line, message):
-    good = '{"tokens": ["a"], "tags": ["O"]}\n'
-    path = put(tmp_path, good + line, "train.jsonl")
-    found = refusal(read, path)
-    assert found.startswith(f"{path}:2: ") and message in found
-
-
-@pytest.mark.parametrize("text", ["", "\n \t\n", "-DOCSTART- O\n\n"])
-def test_an_empty_file_is_refused(tmp_path, text):
-    path = put(tmp_path, text)
-    assert refusal(read, path) == f"{path} is empty: it holds no word"
-
-
-@pytest.mark.parametrize(
-    "columns, message",
-    [
-        (("tokens", None), "--token_column is 'tokens', but the columns of"),
-        (("0", "0"), "--token_column and --tag_column are both 0"),
-        (("5", "1"), ":1: found 2 columns, expected a word in column 5"),
-        (("0", "7"), ":1: found 2 columns, expected a tag in column 7"),
-    ],
-)
-def test_columns_that_are_not_there(tmp_path, columns, message):
-    path = put(tmp_path, "EU B-ORG\n")
-    assert message in refusal(read, path, Columns(*columns))
-
-
-@pytest.mark.parametrize(
-    "name, text",
-    [
-        ("A.CONLL", "EU B-ORG\n"),
-        ("A.JSONL", '{"tokens": ["EU"], "tags": ["B-ORG"]}\n'),
-    ],
-)
-def test_endings_may_be_in_capitals(tmp_path, name, text):
-    rows = read_sentences(str(put(tmp_path, text, name)))
-    assert list(rows.words) == ["EU"]
-
-
 def test_types_are_renamed(tmp_path):
     path = put(tmp_path, "person\tPER\r\ngroup\tORG\n\ncorp\tORG\nx-y\tO", "m")
     table = read_map(str(path))
@@ -308,23 +301,10 @@ def test_types_are_renamed(tmp_path):
         "B-PER I-PER B-ORG B-ORG O O O".split()
     )
     del table["x-y"], table["person"]
-    message = refusal(map_types, rows, table, "m")
-    assert "m does not have the types person, x-y; give each a line" in message
-
-
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("a\tb\na b\n", ":2: 'a b', expected an old type, a tab, and a new"),
-        ("a\t\n", ":1: 'a\\t', expected"),
-        ("a\tb\tc\n", ":1: 'a\\tb\\tc', expected"),
-        ("a\tb\n\na\tc\n", ":3: the type a occurs twice"),
-        ("\n", " is empty"),
-    ],
-)
-def test_a_bad_table_of_types_is_refused(tmp_path, text, message):
-    path = put(tmp_path, text, "map.tsv")
-    assert refusal(read_map, str(path)).startswith(f"{path}{message}")
+    refusals.check(
+        lambda: map_types(rows, table, "m"),
+        "m does not have the types person, x-y; give each a line",
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -341,18 +321,9 @@ def test_the_first_sentences_alone(tmp_path, name, count):
     # What is written is read again.
     tags = ["B-PER"] * len(rows.words)
     write_tags(str(tmp_path / f"new_{name}"), rows, tags)
-    found = read(tmp_path / f"new_{name}")
+    written = read(tmp_path / f"new_{name}")
     words = [word for pairs in PAIRS[:count] for word, _ in pairs]
-    assert (found.words, list(map(str, found.tags))) == (words, tags)
-
-
-@pytest.mark.parametrize("value", ['"\\ud800"', "1e999"])
-def test_what_cannot_be_written_again_is_refused_when_read(tmp_path, value):
-    path = put(
-        tmp_path, f'{{"id": {value}, "tokens": ["the"]}}\n', "test.jsonl"
-    )
-    message = refusal(read, path, Columns(), False, True)
-    assert message.startswith(f"{path}:1: ")
+    assert (written.words, list(map(str, written.tags))) == (words, tags)
 
 
 TYPES = ("X", "a-b", "B-I", "E")
@@ -402,13 +373,13 @@ def pack(sentences):
 @hypothesis.given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
 def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
     rows = pack([write(s, scheme) for s in sentences])
-    found = find_scheme(rows)
+    name = find_scheme(rows)
     if scheme == BMES and not any(tag.prefix == "M" for tag in rows.tags):
         scheme = BIOES
     if any(any(sentence) for sentence in sentences):
-        assert found == scheme
+        assert name == scheme
     else:
-        assert found is None
+        assert name is None
     expected = pack([write(s, BIO) for s in sentences]).tags
     assert to_bio(rows.tags, rows.starts) == expected
 
@@ -429,9 +400,9 @@ def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
     rows = pack(sentences)
     expected = IO if any(tag.type for tag in rows.tags) else None
     assert find_scheme(rows) == expected
-    found = to_bio(rows.tags, rows.starts)
-    for tags, own in zip(rows.divide(found), sentences):
-        runs = [list(run) for _, run in itertools.groupby(own)]
+    bio = to_bio(rows.tags, rows.starts)
+    for tags, types in zip(rows.divide(bio), sentences):
+        runs = [list(run) for _, run in itertools.groupby(types)]
         ends = itertools.accumulate(map(len, runs))
         assert find_entities(tags) == [
             (run[0], end - len(run), end)
@@ -452,9 +423,10 @@ def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
 def test_any_predicted_tags_become_lawful_as_conlleval_reads_them(sentences):
     rows = pack(sentences)
     lawful = to_bio(rows.tags, rows.starts)
-    for tags, own in zip(rows.divide(lawful), sentences):
+    for tags, of_sentence in zip(rows.divide(lawful), sentences):
         assert find_entities(tags) == [
-            (name, start, end + 1) for name, start, end in get_entities(own)
+            (name, start, end + 1)
+            for name, start, end in get_entities(of_sentence)
         ]
     assert to_bio(lawful, rows.starts) == lawful
     again = find_scheme(dataclasses.replace(rows, tags=lawful))
@@ -472,65 +444,42 @@ def test_what_is_no_tag(text):
 
 
 def test_parts_of_tags():
-    assert split_tag("B-creative-work") == Tag("B", "creative-work")
-    assert str(Tag("B", "creative-work")) == "B-creative-work"
-    assert split_tag("M-PER") == Tag("M", "PER")
-    assert split_tag("person-actor") == Tag("", "person-actor")
-    assert str(Tag("", "person-actor")) == "person-actor"
-    assert str(Tag("O", "")) == "O"
+    for text, *parts in (
+        ("B-creative-work", "B", "creative-work"),
+        ("M-PER", "M", "PER"),
+        ("person-actor", "", "person-actor"),
+        ("O", "O", ""),
+    ):
+        assert split_tag(text) == Tag(*parts) and str(Tag(*parts)) == text
 
 
-@pytest.mark.parametrize(
-    "sentences, message",
-    [
-        (
-            "B-X I-X O I-X|B-X",
-            "file:3: I-X continues no entity; expected B-X, since entities "
-            "begin with B- elsewhere in the file (scheme BIO)",
-        ),
-        ("B-X|I-X", "file:1: I-X continues no entity; expected B-X"),
-        ("B-X I-Y", "file:1: I-Y continues no entity; expected B-Y"),
-        (
+@refusals.table(
+    {
+        "BIO": ("B-X I-X O I-X|B-X", "file:3: I-X continues no", "B-X", "BIO)"),
+        "next": ("B-X|I-X", "file:1: I-X continues no entity; expected B-X"),
+        "type": ("B-X I-Y", "file:1: I-Y continues no entity; expected B-Y"),
+        "IOB1": (
             "I-X I-X O B-X|I-Y B-Y",
-            "file:3: B-X follows no entity of its type; expected I-X, since "
-            "entities begin with I- elsewhere in the file (scheme IOB1)",
+            "file:3: B-X follows no entity of its type; expected I-X",
+            "IOB1)",
         ),
-        (
-            "S-X O U-X",
-            "file:2: U-X is of another scheme than I-, E- and S-; elsewhere "
-            "the file has the scheme BIOES",
-        ),
-        (
-            "B-X M-X I-X E-X",
-            "file:2: I-X is of another scheme than M-, E- and S-; elsewhere "
-            "the file has the scheme BMES",
-        ),
-        ("B-X M-X|O", "file:1: the sentence ends with M-X, expected E- or S-"),
-        ("S-X M-X E-X", "file:1: M-X continues no entity"),
-        ("M-X O", "file:0: M-X continues no entity; elsewhere the file has"),
-        (
-            "O PER|I-LOC",
-            "file:1: 'PER' has no prefix, but 'I-LOC' has one (file:2); "
-            "expected one for every type, or for none; is it the right",
-        ),
-        ("B-cell protein O", "file:1: 'protein' has no prefix, but 'B-cell'"),
-        (
-            "NNP VBZ|NN",
-            "file:0: 'NNP' is a type without a prefix, and no word of the "
-            "file has the tag O, as words outside of entities have; is it the",
-        ),
-        ("L-X", "file:0: L-X continues no entity; elsewhere the file has"),
-        ("S-X I-X", "file:1: I-X continues no entity"),
-        ("B-X E-X E-X", "file:2: E-X continues no entity"),
-        ("B-X E-Y", "file:1: E-Y continues no entity"),
-        ("B-X O|S-X", "file:1: O follows an entity that no E-X ends"),
-        ("U-X B-X B-X L-X", "file:2: B-X follows an entity that no L-X ends"),
-        (
-            "S-X|O B-X|O",
-            "file:2: the sentence ends with B-X, expected E- or S-X",
-        ),
-    ],
+        "BIOES": ("S-X O U-X", "file:2: U-X", "than I-, E- and S-", "BIOES"),
+        "BMES": ("B-X M-X I-X E-X", "file:2: I-X", "M-, E- and S-", "BMES"),
+        "M at the end": ("B-X M-X|O", "file:1:", "ends with M-X", "E- or S-"),
+        "M": ("S-X M-X E-X", "file:1: M-X continues no entity"),
+        "M at the start": ("M-X O", "file:0: M-X continues no entity"),
+        "plain": ("O PER|I-LOC", "file:1: 'PER' has no prefix", "(file:2)"),
+        "plain after": ("B-cell protein O", "file:1: 'protein'", "'B-cell'"),
+        "no O": ("NNP VBZ|NN", "file:0: 'NNP'", "no word of the file has the"),
+        "L": ("L-X", "file:0: L-X continues no entity; elsewhere the file has"),
+        "I": ("S-X I-X", "file:1: I-X continues no entity"),
+        "E": ("B-X E-X E-X", "file:2: E-X continues no entity"),
+        "E of a type": ("B-X E-Y", "file:1: E-Y continues no entity"),
+        "open": ("B-X O|S-X", "file:1: O follows an entity that no E-X ends"),
+        "B": ("U-X B-X B-X L-X", "file:2: B-X follows an entity that no L-X"),
+        "end": ("S-X|O B-X|O", "file:2: the sentence ends with B-X", "S-X"),
+    }
 )
-def test_a_file_that_follows_no_scheme_is_refused(sentences, message):
-    tags = [sentence.split() for sentence in sentences.split("|")]
-    assert message in refusal(find_scheme, pack(tags))
+def test_a_file_that_follows_no_scheme_is_refused(call, parts):
+    rows = pack([sentence.split() for sentence in call.split("|")])
+    refusals.check(lambda: find_scheme(rows), *parts)

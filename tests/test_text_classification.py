@@ -61,8 +61,8 @@ def report(tmp_path, rows, logits, task=TASK):
 def test_a_task_knows_of_as_many_texts_as_its_files_have(
     make, texts, choices, columns
 ):
-    found = Layout(*texts, choices=choices)
-    task = make("x", labelled=found, unlabelled=found)
+    layout = Layout(*texts, choices=choices)
+    task = make("x", labelled=layout, unlabelled=layout)
     assert task.columns == columns
     for wrong in (columns[1:] or ("a", "b"), (*columns, "more")):
         with pytest.raises(
@@ -105,8 +105,8 @@ def test_the_hardest_rows_come_first(tmp_path):
     second = ["x", "two\nlines\tand a tab", "z"]
     rows = make_rows("abc", second)
     logits = np.log([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [0.5, 0.25, 0.25]])
-    found = report(tmp_path, rows, logits)["eval_hardest"]
-    assert found == [
+    lines = report(tmp_path, rows, logits)["eval_hardest"]
+    assert lines == [
         ["line", "label", "predicted", "probability_of_label", "loss"]
         + ["text", "text_b"],
         ["2", "b", "a", "0.100000", "2.3026", "text 1", "two lines and a tab"],
@@ -167,8 +167,8 @@ def test_weights_multiply_the_losses(tiny_config):
     plain = ClassificationHead(3, tiny_config, create)
     heavy = ClassificationHead(3, tiny_config, create, weights=(1.0, 2.0, 0.5))
     losses = plain.loss({"logits": logits}, features).numpy()
-    found = heavy.loss({"logits": logits}, features).numpy()
-    assert found == pytest.approx(losses * [0.5, 1.0, 2.0])
+    weighed = heavy.loss({"logits": logits}, features).numpy()
+    assert weighed == pytest.approx(losses * [0.5, 1.0, 2.0])
 
 
 @pytest.mark.gate
@@ -181,13 +181,13 @@ def test_a_run_with_weights(classify, tiny_flags, tmp_path):
     classify(**{**flags, "output_dir": heavy, "class_weights": weights})
     record = json.loads((heavy / "run.json").read_text())
     assert record["training"]["class_weights"] == {"good": 50}
-    plain, found = (
+    plain, weighed = (
         json.loads((folder / "eval_results.json").read_text())
         for folder in (tmp_path / "out", heavy)
     )
     # Weights belong to the training; what is told is the plain loss.
-    assert found["dev_data"] == plain["dev_data"]
-    assert found["eval_loss"] != plain["eval_loss"]
+    assert weighed["dev_data"] == plain["dev_data"]
+    assert weighed["eval_loss"] != plain["eval_loss"]
     chosen = (heavy / "eval_confusion.tsv").read_text().splitlines()[1:]
     assert [line.split("\t")[2] for line in chosen] == ["4", "4"]
     # Another weighing is another training; an evaluation needs none.

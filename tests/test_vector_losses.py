@@ -61,7 +61,7 @@ def test_equal_texts_are_no_negatives():
     vectors[2, 1] = vectors[3, 0]
     vectors[4, 0] = vectors[2, 0]
     ids = np.array([[0, 1], [2, 1], [3, 4], [4, 5], [3, 6]], np.int32)
-    found = vector_losses.info_nce(vectors, ids, 0.5)
+    losses = vector_losses.info_nce(vectors, ids, 0.5)
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     logits = unit[:, 0].astype(np.float64) @ unit[:, 1].T / 0.5
     for row, candidates in enumerate(
@@ -69,14 +69,14 @@ def test_equal_texts_are_no_negatives():
     ):
         expected = np.log(np.exp(logits[row, candidates]).sum())
         expected -= logits[row, row]
-        assert found[row].numpy() == pytest.approx(expected, abs=1e-5)
+        assert losses[row].numpy() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.newer_stack
 def test_vectors_of_zeros_have_a_loss():
     zeros = tf.zeros([3, 2, 4])
     ids = np.arange(6, dtype=np.int32).reshape(3, 2)
-    found = vector_losses.info_nce(zeros, ids, 0.05)
-    np.testing.assert_allclose(found, np.log(3), rtol=1e-6)
-    found = vector_losses.cosent(zeros, tf.constant([1.0, 2.0, 2.0]), 0.05)
-    assert found.numpy() == pytest.approx(np.log(3))
+    losses = vector_losses.info_nce(zeros, ids, 0.05)
+    np.testing.assert_allclose(losses, np.log(3), rtol=1e-6)
+    losses = vector_losses.cosent(zeros, tf.constant([1.0, 2.0, 2.0]), 0.05)
+    assert losses.numpy() == pytest.approx(np.log(3))

@@ -9,7 +9,6 @@ from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.data.added_tokens import NewToken
-from adapter_bert.tasks.glue import GLUE
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
@@ -23,6 +22,7 @@ from adapter_bert.tasks.kinds import (
     kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
+from adapter_bert.tasks.registry import GLUE
 
 # This project's own format.
 OWN = "adapter-bert"
@@ -277,9 +277,7 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 def _head(program, names, kind, description, scores) -> dict[str, Any]:
     task = description["task"]["name"]
     pipeline = PIPELINES[kind]
-    data_set = (
-        "glue" if task in [glue_task.name for glue_task in GLUE] else None
-    )
+    data_set = "glue" if task in GLUE else None
     if task == "squad":
         data_set = "squad"
     metrics = {

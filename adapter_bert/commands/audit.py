@@ -44,7 +44,7 @@ from adapter_bert.tasks.text_classification import (
     weigh_classes,
 )
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.tasks.vectors import MEAN
+from adapter_bert.tasks.vector_form import MEAN
 from adapter_bert.training import out_of_fold, run_from_flags
 from adapter_bert.training.settings import Experiment
 

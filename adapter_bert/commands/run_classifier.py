@@ -27,7 +27,7 @@ from adapter_bert.flags import (
     is_given,
     read,
 )
-from adapter_bert.tasks.custom import Table, custom_task
+from adapter_bert.tasks.custom import OwnTables, custom_task
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.tasks.multi_label import PROBABILITY
@@ -82,7 +82,7 @@ class Source:
     predict_file: str = run_from_flags.split_file(
         f"custom: {OWN_FILE} to predict"
     )
-    table: Table = dataclasses.field(default_factory=Table)
+    table: OwnTables = dataclasses.field(default_factory=OwnTables)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _is_custom(name: str) -> bool:
 
 
 def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
-    arguments = vars(read(Table)).copy()
+    arguments = vars(read(OwnTables)).copy()
     if is_given("label_column") and arguments["label_columns"]:
         raise UserError("--label_column and --label_columns exclude each other")
     if trained and trained["task"]["name"] == CUSTOM:

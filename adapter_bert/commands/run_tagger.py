@@ -16,7 +16,7 @@ from absl import logging
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.tagging import NAME, tagging_task
-from adapter_bert.tasks.tagging_files import FORMATS, Columns
+from adapter_bert.tasks.tagging_files import FORMATS, WordColumns
 from adapter_bert.training import run_from_flags
 
 OWN_FILE = "A .conll or .jsonl file"
@@ -50,19 +50,19 @@ class Sentences:
     )
 
 
-SETTINGS = (Sentences, Columns, *run_from_flags.SETTINGS)
+SETTINGS = (Sentences, WordColumns, *run_from_flags.SETTINGS)
 
 
-def _columns(trained: Optional[Mapping[str, Any]]) -> Columns:
+def _columns(trained: Optional[Mapping[str, Any]]) -> WordColumns:
     columns: dict[str, str] = {}
     if trained and trained["task"]["name"] == NAME:
         columns = recorded_in(
-            Columns,
+            WordColumns,
             trained.get("task_settings", {}),
             f"the adapter {FLAGS.adapter}",
         )
-    flags = {k: value for k, value in vars(read(Columns)).items() if value}
-    return Columns(**{**columns, **flags})
+    flags = {k: value for k, value in vars(read(WordColumns)).items() if value}
+    return WordColumns(**{**columns, **flags})
 
 
 def run() -> dict[str, float]:

@@ -37,9 +37,8 @@ HALVINGS = 64
 class Calibration:
     """What an adapter keeps of dev rows; the defaults change nothing.
 
-    Attributes:
-        temperature: the logits are divided by it.
-        abstain_below: the least probability of an answer.
+    Logits are divided by `temperature`; `abstain_below` is the least
+    probability of an answer.
     """
 
     temperature: float = 1.0
@@ -47,38 +46,38 @@ class Calibration:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of `task_settings`; empty if nothing was fitted."""
         is_fitted = self != Calibration()
         return {CALIBRATION: dataclasses.asdict(self)} if is_fitted else {}
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], source: str) -> "Calibration":
-        """Reads `task_settings` of the file `source`."""
-        found = settings.get(CALIBRATION)
-        if found is None:
+        recorded = settings.get(CALIBRATION)
+        if recorded is None:
             return cls()
         fields = [field.name for field in dataclasses.fields(cls)]
         if (
-            not isinstance(found, dict)
-            or sorted(found) != sorted(fields)
-            or any(type(value) not in (int, float) for value in found.values())
-            or not COLDEST <= found["temperature"] <= HOTTEST
-            or not 0 <= found["abstain_below"] <= 1
+            not isinstance(recorded, dict)
+            or sorted(recorded) != sorted(fields)
+            or any(
+                type(value) not in (int, float) for value in recorded.values()
+            )
+            or not COLDEST <= recorded["temperature"] <= HOTTEST
+            or not 0 <= recorded["abstain_below"] <= 1
         ):
             raise UserError(
-                f"{source}: task_settings.{CALIBRATION} is {str(found)[:200]}, "
-                f"expected a temperature from {COLDEST} to {HOTTEST:g} and "
-                "abstain_below, a probability"
+                f"{source}: task_settings.{CALIBRATION} is "
+                f"{str(recorded)[:200]}, expected a temperature from "
+                f"{COLDEST} to {HOTTEST:g} and abstain_below, a probability"
             )
-        return cls(**found)
+        return cls(**recorded)
 
     def join(
         self, weights: np.ndarray, bias: Optional[np.ndarray], source: str
     ) -> tuple[np.ndarray, Optional[np.ndarray]]:
-        """A last layer for other programs, whose logits are calibrated.
+        """Calibrates a last layer for other programs, which answer all rows.
 
         Takes and gives weights [C, D] and a bias [C] or None, float32, of the
-        adapter `source`. Other programs answer all rows.
+        adapter `source`.
         """
         if self.abstain_below:
             logging.warning(
@@ -93,30 +92,24 @@ class Calibration:
         return weights / divisor, None if bias is None else bias / divisor
 
     def scaled(self, logits: np.ndarray) -> np.ndarray:
-        """Logits over the temperature, float64, of float32 [..., C]."""
+        """Divides float32 logits [..., C] by the temperature, in float64."""
         return logits.astype(np.float64) / self.temperature
 
 
 def calibrated(task: Any, settings: Mapping[str, Any], source: str) -> Any:
-    """A task with the calibration of a trained one.
-
-    Args:
-        task: of any kind; those that choose no label have none.
-        settings: `task_settings` of the trained one.
-        source: their file, for messages.
-    """
+    """Restores a task's calibration from `task_settings` of `source`."""
     if not task.chooses_one:
         return task
-    found = Calibration.restore(settings, source)
-    return dataclasses.replace(task, calibration=found)
+    calibration = Calibration.restore(settings, source)
+    return dataclasses.replace(task, calibration=calibration)
 
 
 def measured_rows(
     texts: Iterable[Hashable], strata: Sequence[Sequence[Any]]
 ) -> np.ndarray:
-    """The dev rows that measure a calibration, bool [N]; the others fit it.
+    """Chooses dev rows that measure, bool [N]; the others fit.
 
-    `texts` and `strata` are text and labels of each row; each half gets its
+    `texts` and `strata` are each row's text and labels; each half gets its
     share of each label.
     """
     labels = [label for label, *_ in strata]
@@ -137,23 +130,16 @@ def measured_rows(
 
 
 def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> Optional[float]:
-    """The temperature with the least cross entropy, found by its slope.
+    """Finds the temperature with the least cross entropy, by its slope.
 
-    The cross entropy is convex in the temperature's inverse.
-
-    Args:
-        logits: float32 [N, C].
-        labels: int [N], below C.
-
-    Returns:
-        None if no temperature from `COLDEST` to `HOTTEST` is the best one, as
-        where all rows are right.
+    It is convex in the temperature's inverse. `logits` are float32 [N, C],
+    `labels` int [N]. None if no temperature from `COLDEST` to `HOTTEST` is the
+    best one, as where all rows are right.
     """
     logits = logits.astype(np.float64)
     right = logits[np.arange(len(labels)), labels]
 
     def slope(inverse: float) -> float:
-        """Of the mean cross entropy, by the temperature's inverse."""
         probabilities = np.exp(metrics.log_softmax(logits * inverse))
         return float(np.mean((probabilities * logits).sum(axis=1) - right))
 
@@ -170,15 +156,10 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray) -> Optional[float]:
 def reliability(
     probabilities: np.ndarray, is_right: np.ndarray
 ) -> list[dict[str, float]]:
-    """The points of a reliability diagram, by rising probability.
+    """Computes a reliability diagram's points, by rising probability.
 
-    Args:
-        probabilities: float64 [N], of the answers.
-        is_right: bool [N].
-
-    Returns:
-        `rows`, the mean `probability` and the share of right answers
-        (`accuracy`) of each bin that has rows.
+    Takes probabilities of answers, float64 [N], and `is_right`, bool [N]. A bin
+    with rows gives `rows`, the mean `probability`, the `accuracy`.
     """
     # A bin has its upper edge.
     bins = np.clip(np.ceil(probabilities * BINS).astype(int) - 1, 0, BINS - 1)
@@ -193,7 +174,7 @@ def reliability(
 
 
 def calibration_error(points: Sequence[Mapping[str, float]]) -> float:
-    """The expected calibration error, 0 to 1, of points of `reliability`."""
+    """Computes the expected calibration error, 0 to 1, of `reliability`."""
     rows = sum(point["rows"] for point in points)
     return sum(
         point["rows"] / rows * abs(point["accuracy"] - point["probability"])
@@ -204,10 +185,10 @@ def calibration_error(points: Sequence[Mapping[str, float]]) -> float:
 def error_interval(
     probabilities: np.ndarray, is_right: np.ndarray
 ) -> list[float]:
-    """The 95% interval of the expected calibration error, by a bootstrap.
+    """Computes the 95% interval of the calibration error, by a bootstrap.
 
     Percentiles of the errors of `RESAMPLES` draws of the rows with replacement
-    (Efron 1979). Arguments as of `reliability`.
+    (Efron 1979).
     """
     rng = np.random.default_rng(MEASURED.seed)
     count = len(is_right)
@@ -221,15 +202,11 @@ def error_interval(
 def choose_threshold(
     probabilities: np.ndarray, is_right: np.ndarray, precision: float
 ) -> Optional[float]:
-    """The threshold that leaves out fewest rows for a wanted precision.
+    """Finds the threshold that leaves out fewest rows for a precision.
 
-    It lies halfway between two rows' probabilities, and is 0 if all rows may
-    be answered. None if no threshold reaches the precision.
-
-    Args:
-        probabilities: float64 [N], of the answers.
-        is_right: bool [N].
-        precision: the least share of right ones among answered rows.
+    It lies halfway between two rows' probabilities, and is 0 if all rows may be
+    answered; None if none reaches `precision`, the least share of right ones
+    among answered rows. Arrays are as in `reliability`.
     """
     order = np.argsort(-probabilities, kind="stable")
     falling = probabilities[order]
@@ -254,31 +231,26 @@ def fit(
     """Fits a calibration to some dev rows, and measures it on the others.
 
     A temperature that does not lower the others' cross entropy is not kept.
+    `logits` are float32 [N, C], `labels` int [N], `measured` bool [N];
+    `abstain_at` is the wanted precision, or None to answer all.
 
-    Args:
-        logits: float32 [N, C].
-        labels: int [N], below C.
-        measured: bool [N], of `measured_rows`.
-        abstain_at: the wanted precision of answers, or None to answer all.
-
-    Returns:
-        The calibration, and the content of `calibration.json`: `before` and
-        `after`, the expected calibration error; `interval_before`,
-        `interval_after`, of `error_interval`; `loss_before`, `loss_after`,
-        the cross entropy in nats; `points_before`, `points_after`, of
-        `reliability`; `temperature`, None if none is kept; `rows_fitted`,
-        `rows_measured`; `accuracy` of the latter. With `abstain_at` also that,
-        `abstain_below`, None if no threshold reaches it, and the `coverage` and
-        `precision` of the threshold, None without answered rows.
+    Returns the calibration and the content of `calibration.json`: `before` and
+    `after`, the expected calibration error, with `interval_`, `loss_` (cross
+    entropy in nats) and `points_` (`reliability`) of both; `temperature`, None
+    if none is kept; `rows_fitted`, `rows_measured`, `accuracy` of the latter.
+    With `abstain_at` also `abstain_below`, None if no threshold reaches it, and
+    the threshold's `coverage` and `precision`, None without answered rows.
     """
     temperature = fit_temperature(logits[~measured], labels[~measured])
-    found = Calibration() if temperature is None else Calibration(temperature)
+    calibration = (
+        Calibration() if temperature is None else Calibration(temperature)
+    )
 
     def losses_of(scaled: np.ndarray) -> np.ndarray:
         return metrics.cross_entropy(scaled[measured], labels[measured])
 
-    if losses_of(found.scaled(logits)).mean() >= losses_of(logits).mean():
-        temperature, found = None, Calibration()
+    if losses_of(calibration.scaled(logits)).mean() >= losses_of(logits).mean():
+        temperature, calibration = None, Calibration()
 
     def answers(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = scaled.argmax(axis=1)
@@ -288,7 +260,7 @@ def fit(
     record: dict[str, Any] = {}
     for when, scaled in (
         ("before", logits),
-        ("after", found.scaled(logits)),
+        ("after", calibration.scaled(logits)),
     ):
         probabilities, is_right = answers(scaled)
         points = reliability(probabilities[measured], is_right[measured])
@@ -303,15 +275,15 @@ def fit(
     record["rows_measured"] = int(np.sum(measured))
     record["accuracy"] = float(is_right[measured].mean())
     if abstain_at is None:
-        return found, record
+        return calibration, record
     least = choose_threshold(
         probabilities[~measured], is_right[~measured], abstain_at
     )
     record.update(abstain_at=abstain_at, abstain_below=least)
     if least is not None:
-        found = dataclasses.replace(found, abstain_below=least)
+        calibration = dataclasses.replace(calibration, abstain_below=least)
         is_answered = probabilities[measured] >= least
         right = is_right[measured][is_answered]
         record["coverage"] = float(is_answered.mean())
         record["precision"] = float(right.mean()) if right.size else None
-    return found, record
+    return calibration, record

@@ -17,14 +17,10 @@ from adapter_bert.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """The documents of a file.
+    """Documents of a file.
 
-    Attributes:
-        path: of the file.
-        texts: of the documents, in the order of the file; a title, if the
-            file has one, stands before its text.
-        places: each document's place in `texts`, by its id.
-        bodies: the texts without their titles.
+    `texts` have the title, if any, before the text, `bodies` have none;
+    `places` are each document's place in them, by its id.
     """
 
     path: str
@@ -34,10 +30,10 @@ class Corpus:
 
     @classmethod
     def read(cls, path: str, layout: Layout) -> "Corpus":
-        """Reads the text and the id of each row, and the title as `text_b`.
+        """Reads text and id of each row, and the title as `text_b`.
 
-        Title and text are joined by a blank, as in BEIR's programs (Thakur et
-        al. 2021).
+        A blank joins title and text, as in BEIR's programs (Thakur et al.
+        2021).
         """
         rows = read_rows(path, layout)
         texts = rows.text_a
@@ -54,7 +50,7 @@ class Corpus:
         return cls(path, texts, rows.places_by_id(), rows.text_a)
 
     def find(self, rows: Rows, ids: Sequence[str]) -> list[int]:
-        """The places of documents, by the id in each of the rows."""
+        """Finds the places of documents, by the id in each of the rows."""
         for row, name in enumerate(ids):
             if name not in self.places:
                 raise UserError(
@@ -65,11 +61,10 @@ class Corpus:
         return [self.places[name] for name in ids]
 
     def texts_of(self, rows: Rows, ids: Sequence[str]) -> list[str]:
-        """The texts of documents; see `find`."""
         return [self.texts[place] for place in self.find(rows, ids)]
 
     def copies_of(self, texts: Sequence[str]) -> list[list[int]]:
-        """The places of documents that have each text, with a title or not."""
+        """Finds the documents that have each text, with a title or not."""
         count, size = len(texts), len(self.texts)
         numbers = number_texts([*texts, *self.texts, *self.bodies])
         places: dict[int, list[int]] = {x: [] for x in numbers[:count].tolist()}
@@ -88,9 +83,8 @@ class Search:
     Attributes:
         questions: texts in the order of their first row.
         documents: texts of the whole corpus.
-        pairs: int64 [rows, 2], places of a question and of a document that
-            belongs to it.
-        gains: float64 [rows], above 0, how much it does.
+        pairs: int64 [rows, 2], places of a question and its document.
+        gains: float64 [rows], above 0, how much they belong together.
         copies: of each question, places of documents that are its own text.
     """
 
@@ -102,14 +96,13 @@ class Search:
 
     @classmethod
     def of(cls, rows: Rows, corpus: Corpus) -> "Search":
-        """The search of pairs whose second text is a document's id.
-
-        The label of a pair is its gain, 1 if there is none.
-        """
+        """Searches for pairs' second texts, ids; labels are gains, else 1."""
         places: dict[str, int] = {}
-        asked = [places.setdefault(x, len(places)) for x in rows.text_a]
-        found = corpus.find(rows, rows.text_b)
-        pairs = np.array([asked, found], np.int64).T
+        question_places = [
+            places.setdefault(x, len(places)) for x in rows.text_a
+        ]
+        document_places = corpus.find(rows, rows.text_b)
+        pairs = np.array([question_places, document_places], np.int64).T
         gains = np.ones(len(rows))
         if rows.label is not None:
             gains = np.array(list(map(float, rows.label)))
@@ -121,7 +114,6 @@ class Search:
         return len(self.questions) + len(self.documents)
 
     def first(self, count: int) -> "Search":
-        """The search of the first pairs in the same corpus."""
         pairs = self.pairs[:count]
         questions = self.questions[: pairs[:, 0].max(initial=-1) + 1]
         return dataclasses.replace(
@@ -134,23 +126,20 @@ class Search:
 
     @property
     def relevant(self) -> list[dict[int, float]]:
-        """Each question's documents: place in the corpus, greatest gain."""
-        found: list[dict[int, float]] = [{} for _ in self.questions]
+        gains: list[dict[int, float]] = [{} for _ in self.questions]
         for (question, document), gain in zip(
             self.pairs.tolist(), self.gains.tolist()
         ):
-            own = found[question]
-            own[document] = max(gain, own.get(document, gain))
-        return found
+            of_question = gains[question]
+            of_question[document] = max(gain, of_question.get(document, gain))
+        return gains
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchTexts(Texts):
-    """The features of a `Search`: questions, and after them documents.
+    """Features of a `Search`: questions, and after them documents.
 
-    Attributes:
-        relevant, copies: of each question, as of `Search`.
-        has_sides: whether questions and documents have adapters of their own.
+    `has_sides` if questions and documents have adapters of their own.
     """
 
     relevant: Sequence[dict[int, float]] = ()
@@ -165,6 +154,5 @@ class SearchTexts(Texts):
         return SidedTexts(**vars(alone), sides=sides.astype(np.int32))
 
     def fingerprint(self):
-        """SHA-256 of the texts, and of what belongs together."""
-        told = f"{super().fingerprint()} {self.relevant}"
-        return hashlib.sha256(told.encode()).hexdigest()
+        content = f"{super().fingerprint()} {self.relevant}"
+        return hashlib.sha256(content.encode()).hexdigest()

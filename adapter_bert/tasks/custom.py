@@ -18,16 +18,15 @@ from adapter_bert.data.tables import (
 from adapter_bert.errors import UserError
 from adapter_bert.flags import NOT_NEGATIVE, Range, Topic, check
 from adapter_bert.tasks.multi_label import PROBABILITY, THRESHOLD, MultiLabel
-from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.registry import load
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 
 MOST_CHOICES = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class TextColumns:
     """Columns of texts and labels in the user's own tables."""
 
     text_a_column: str = Topic.TABLES.setting(
@@ -48,7 +47,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class OwnFiles:
-    """How the user's own files name columns and are divided."""
+    """Names and divides the user's own files."""
 
     header: bool = Topic.TABLES.setting(
         True,
@@ -67,13 +66,11 @@ class OwnFiles:
 
     @property
     def held_out(self) -> Optional[HeldOut]:
-        """The part of the training file that is the dev set, if any."""
         if not self.dev_share:
             return None
         return HeldOut(self.dev_share, self.split_seed)
 
     def place(self, name: Optional[str]) -> Optional[Column]:
-        """A column's name, or its number where files have no header."""
         if name is None or self.header:
             return name
         if not (name.isascii() and name.isdigit() and len(name) < 10):
@@ -84,10 +81,10 @@ class OwnFiles:
         return int(name)
 
 
-# Fields of `Columns` come first.
+# Fields of `TextColumns` come first.
 @dataclasses.dataclass(frozen=True)
-class Table(OwnFiles, Columns):
-    """The user's own tables: columns, files, kind of labels."""
+class OwnTables(OwnFiles, TextColumns):
+    """Declares the user's own tables: columns, files, kind of labels."""
 
     regression: bool = Topic.TABLES.setting(
         False, "custom: labels are numbers."
@@ -129,33 +126,29 @@ class Table(OwnFiles, Columns):
 def custom_task(
     *columns: Any, split_files: SplitFiles = NONE_NAMED, **settings: Any
 ) -> TextTask:
-    """A task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
+    """Makes a task over `train`, `dev` and `test` as .tsv, .csv or .jsonl.
 
-    Args:
-        *columns: the first fields of `Table`.
-        split_files: files of splits that were named one by one.
-        **settings: further fields of `Table`.
-
-    Returns:
-        A task whose labels are still to be read from the training file, unless
-        `label_columns` names them.
+    `columns` are the first fields of `OwnTables`, `settings` the others. Labels
+    are still to be read from the training file, unless `label_columns` names
+    them.
     """
-    own = check(Table(*columns, **settings))
-    asked: dict[str, type] = {}
-    if own.regression:
-        asked["--regression"] = TextRegression
-    if own.label_columns:
-        asked["--label_columns"] = MultiLabel
-    elif own.multi_label:
-        asked["--multi_label"] = MultiLabel
-    if own.choice_columns:
-        asked["--choice_columns"] = MultipleChoice
-    if len(asked) > 1:
-        raise UserError(f"{' and '.join(asked)} exclude each other")
-    [make] = asked.values() or [TextClassification]
+    table = check(OwnTables(*columns, **settings))
+    options: dict[str, type] = {}
+    if table.regression:
+        options["--regression"] = load("text_regression:TextRegression")
+    if table.label_columns:
+        options["--label_columns"] = MultiLabel
+    elif table.multi_label:
+        options["--multi_label"] = MultiLabel
+    if table.choice_columns:
+        choice = load("multiple_choice:MultipleChoice")
+        options["--choice_columns"] = choice
+    if len(options) > 1:
+        raise UserError(f"{' and '.join(options)} exclude each other")
+    [make] = options.values() or [TextClassification]
     about_sets = {
-        "separator": own.label_separator,
-        "threshold": own.label_threshold,
+        "separator": table.label_separator,
+        "threshold": table.label_threshold,
     }
     more: dict[str, Any] = {
         k: x for k, x in about_sets.items() if x is not None
@@ -167,16 +160,16 @@ def custom_task(
         )
     separator = None
     if make is MultiLabel:
-        separator = own.label_separator or SEPARATOR
+        separator = table.label_separator or SEPARATOR
     elif make is TextClassification:
         more["metrics"] = ("accuracy", "macro_f1")
-    elif make is MultipleChoice:
-        _check_choices(own)
-    named = own.text_a_column, own.text_b_column, own.id_column
-    text_a, text_b, row_id = map(own.place, named)
-    label = None if own.label_columns else own.place(own.label_column)
-    choices = tuple(map(own.place, own.choice_columns))
-    marks = tuple(map(own.place, own.label_columns))
+    elif table.choice_columns:
+        _check_choices(table)
+    named = table.text_a_column, table.text_b_column, table.id_column
+    text_a, text_b, row_id = map(table.place, named)
+    label = None if table.label_columns else table.place(table.label_column)
+    choices = tuple(map(table.place, table.choice_columns))
+    marks = tuple(map(table.place, table.label_columns))
     _check_own_columns(
         {
             "--text_a_column": text_a,
@@ -186,14 +179,14 @@ def custom_task(
         row_id,
         {"--label_columns": marks, "--choice_columns": choices},
     )
-    texts = Layout(text_a, text_b, header=own.header, choices=choices)
+    texts = Layout(text_a, text_b, header=table.header, choices=choices)
     task = make(
         "custom",
         labelled=dataclasses.replace(
             texts, label=label, label_separator=separator, label_columns=marks
         ),
         unlabelled=dataclasses.replace(texts, row_id=row_id),
-        held_out=own.held_out,
+        held_out=table.held_out,
         names_rows=True,
         split_files=split_files,
         **more,
@@ -230,16 +223,15 @@ def _check_own_columns(
             others.append(name)
 
 
-def _check_choices(own: Table) -> None:
-    """Refuses too few or too many, and names that mean other choices."""
-    names = own.choice_columns
+def _check_choices(table: OwnTables) -> None:
+    names = table.choice_columns
     if not 2 <= len(names) <= MOST_CHOICES:
         raise UserError(
             f"--choice_columns names {len(names)} columns, expected 2 to "
             f"{MOST_CHOICES}"
         )
     for name in names:
-        if own.header and name.isdigit():
+        if table.header and name.isdigit():
             raise UserError(
                 f"--choice_columns names {name!r}, but a label that is a "
                 "number means a choice's number from 0; rename the column"

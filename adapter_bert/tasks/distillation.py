@@ -36,13 +36,11 @@ class DistillationHead(MultiTaskHead):
         config: BertConfig,
         create: CreateVariable,
     ):
-        """Creates each task's variables under `tasks.<name>/`."""
         super().__init__(tasks, config, create)
         self.temperature = temperature
         self.sides = tuple(tasks) if len(tasks) > 1 else ()
 
     def loss_of(self, head, predictions, features):
-        """The distance from the other model's outputs, float32 [B]."""
         return head.distillation_loss(predictions, features, self.temperature)
 
 
@@ -50,10 +48,8 @@ class DistillationHead(MultiTaskHead):
 class Distillation(MultiTask):
     """Tasks over texts, whose rows are in memory and have no labels.
 
-    Attributes:
-        temperature: that both models' logits are divided by.
-        texts: the training rows of each task.
-        outputs: of the other models' heads, [rows, ...] by task and name.
+    `texts` are each task's rows, `outputs` the other models' heads', [rows,
+    ...] by task and name; `temperature` divides both models' logits.
     """
 
     sampling: str = "proportional"
@@ -64,14 +60,12 @@ class Distillation(MultiTask):
     )
 
     def check_files(self, data_dir, splits):
-        """Nothing: there are no files."""
+        return
 
     def read(self, data_dir, splits):
-        """The rows in memory."""
         return self, {split: RowsByTask(self.texts) for split in splits}
 
     def learn(self, rows: RowsByTask):
-        """These tasks, which know their labels."""
         return self
 
     @property
@@ -88,10 +82,12 @@ class Distillation(MultiTask):
         return JoinedFeatures.join(
             {
                 name: dataclasses.replace(
-                    self.tasks[name].featurize(own, tokenizer, max_seq_length),
+                    self.tasks[name].featurize(
+                        task_rows, tokenizer, max_seq_length
+                    ),
                     labels=self.outputs[name],
                 )
-                for name, own in rows.by_task.items()
+                for name, task_rows in rows.by_task.items()
             }
         )
 
@@ -99,6 +95,5 @@ class Distillation(MultiTask):
         return DistillationHead(self.tasks, self.temperature, config, create)
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
-        """Batches of all rows, whatever their tasks."""
         sizes = batch_size, num_steps, seed, pool_batches
         return Task.plan(self, features, *sizes)

@@ -1,5 +1,6 @@
-"""The task that a trained adapter's description means, without its data."""
+"""Makes the task that a trained adapter describes, without its data."""
 
+import functools
 import typing
 from collections.abc import Container, Mapping
 from typing import Any
@@ -7,26 +8,28 @@ from typing import Any
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
-from adapter_bert.tasks.custom import MOST_CHOICES, Table, custom_task
+from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
 from adapter_bert.tasks.kinds import (
     MASKED_LM,
     PRETRAINING,
     TAGGING,
     VECTORS,
 )
-from adapter_bert.tasks.masked_lm import MaskedLM
 from adapter_bert.tasks.novelty import with_novelty
-from adapter_bert.tasks.pretraining import Pretraining
-from adapter_bert.tasks.registry import TASKS
-from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
-from adapter_bert.tasks.tagging import Tagging
-from adapter_bert.tasks.tagging_files import Columns
+from adapter_bert.tasks.registry import TASKS, load
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.tasks.vectors import Vectors
 
+# Where the tasks are that have programs of their own.
+PLACES = {
+    "squad": "squad:Squad",
+    TAGGING: "tagging:Tagging",
+    MASKED_LM: "masked_lm:MaskedLM",
+    PRETRAINING: "pretraining:Pretraining",
+    VECTORS: "vectors:Vectors",
+}
 # Types of settings, for messages.
-KINDS = {
+TYPES = {
     int: "a whole number",
     float: "a number",
     str: "a text",
@@ -37,34 +40,18 @@ KINDS = {
 def restore_task(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> Task:
-    """The task of a trained head, ready to predict.
+    """Makes the task of a trained head, ready to predict.
 
-    Args:
-        description: `task` of `adapter_config.json`.
-        settings: `task_settings` of the same file; may be empty.
-        source: the file, for messages.
+    `description` and `settings` are `task` and `task_settings` of the
+    `adapter_config.json` at `source`; settings may be empty.
     """
     name = description["name"]
-    if name == "squad":
-        task: Task = Squad(**recorded_in(Squad, settings, source))
-        if unknown := set(settings) - set(task.settings):
-            raise UserError(
-                f"{source}: task_settings has an unknown {min(unknown)!r}"
-            )
-        if task.n_best_size > MOST_CANDIDATES:
-            raise UserError(
-                f"{source}: task_settings.n_best_size is {task.n_best_size}, "
-                f"expected at most {MOST_CANDIDATES}"
-            )
-    elif name == TAGGING:
-        columns = Columns(**recorded_in(Columns, settings, source))
-        task = Tagging(words_and_tags=columns)
-    elif name == MASKED_LM:
-        task = MaskedLM()
-    elif name == PRETRAINING:
-        task = Pretraining()
-    elif name == VECTORS:
-        task = Vectors()
+    if name in PLACES:
+        task: Task = load(PLACES[name]).from_settings(
+            functools.partial(recorded_in, settings=settings, source=source),
+            settings,
+            source,
+        )
     elif name == "custom":
         task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
@@ -72,8 +59,7 @@ def restore_task(
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join(TASKS)}, squad, {TAGGING}, "
-            f"{MASKED_LM}, {PRETRAINING}, {VECTORS} or custom"
+            f"does not know; expected {', '.join((*TASKS, *PLACES))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
     return with_novelty(task, settings, source)
@@ -82,13 +68,8 @@ def restore_task(
 def recorded_in(
     declaring: type, settings: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """The settings of an adapter that a dataclass declares, by its fields.
-
-    Args:
-        declaring: the dataclass; see `About.recorded`.
-        settings, source: as of `restore_task`.
-    """
-    found: dict[str, Any] = {}
+    """Reads the settings that `declaring`, a dataclass, has recorded."""
+    values: dict[str, Any] = {}
     for name, about, field in declared([declaring]):
         if not about.recorded or name not in settings:
             continue
@@ -96,25 +77,22 @@ def recorded_in(
         kind, *_ = typing.get_args(field.type) or (field.type,)
         if kind is float and type(value) is int and abs(value) < 2**53:
             value = float(value)
-        expected = f"expected {KINDS[kind]}"
+        expected = f"expected {TYPES[kind]}"
         if type(value) is kind:
             if about.within is None or about.within.holds(value):
-                found[field.name] = value
+                values[field.name] = value
                 continue
             expected = about.within.problem
         raise UserError(
             f"{source}: task_settings.{name} is {value!r}, {expected}"
         )
-    return found
+    return values
 
 
 def custom_arguments(
     description: Mapping[str, Any], settings: Mapping[str, Any], source: str
 ) -> dict[str, Any]:
-    """The arguments of `custom_task` for the tables of a trained head.
-
-    Takes arguments, and raises, as `restore_task`.
-    """
+    """Makes arguments of `custom_task` for the tables of a trained head."""
     texts = 1 + bool(description.get("pairs"))
     choices = description.get("choices", 0)
     if type(choices) is not int or not 0 <= choices <= MOST_CHOICES:
@@ -127,13 +105,16 @@ def custom_arguments(
     kind = str if has_header else int
 
     def check(
-        name: str, found: Any, kind: type, counts: Container[int] = range(2**20)
+        name: str,
+        column: Any,
+        kind: type,
+        counts: Container[int] = range(2**20),
     ) -> list[str]:
         if (
-            not isinstance(found, list)
-            or len(found) not in counts
+            not isinstance(column, list)
+            or len(column) not in counts
             or not all(
-                type(x) is kind and (kind is str or x >= 0) for x in found
+                type(x) is kind and (kind is str or x >= 0) for x in column
             )
         ):
             raise UserError(
@@ -141,7 +122,7 @@ def custom_arguments(
                 f"expected columns of {len(usual)} texts and of labels, by "
                 "their names, or by numbers from 0 where files have no header"
             )
-        return list(map(str, found))
+        return list(map(str, column))
 
     columns = check(
         "columns", settings.get("columns", usual), str, [len(usual)]
@@ -160,5 +141,5 @@ def custom_arguments(
         "header": has_header,
         "regression": bool(description.get("regression")),
         "multi_label": multi_label,
-        **(recorded_in(Table, settings, source) if multi_label else {}),
+        **(recorded_in(OwnTables, settings, source) if multi_label else {}),
     }

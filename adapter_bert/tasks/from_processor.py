@@ -1,4 +1,4 @@
-"""The task that a `DataProcessor` of a BERT program means."""
+"""Makes the task that a `DataProcessor` of a BERT program means."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,8 +14,6 @@ from adapter_bert.tasks.text_classification import TextClassification
 
 @dataclasses.dataclass(frozen=True)
 class _ProcessorTask(TextClassification):
-    """A task whose rows have been read; `splits` has them by name."""
-
     splits: tuple[tuple[str, Rows], ...] = ()
 
     def check_files(self, data_dir, splits):
@@ -28,20 +26,17 @@ class _ProcessorTask(TextClassification):
 def processor_task(
     processor: Any, data_dir: str, splits: Sequence[str]
 ) -> TextClassification:
-    """A task of the user's own, with the rows of some splits.
+    """Makes a task of the user's own, with the rows of some splits.
 
     A trained adapter answers tables with the columns `text`, of pairs also
-    `text_b`.
-
-    Args:
-        processor: has `get_train_examples(data_dir)`, `get_dev_examples`,
-            `get_test_examples` and `get_labels()`, as google-research/bert's
-            `run_classifier.py` has them.
-        data_dir: handed to it.
-        splits: `train`, `dev`, `test`.
+    `text_b`. `processor` has `get_train_examples(data_dir)`,
+    `get_dev_examples`, `get_test_examples` and `get_labels()`, as in
+    google-research/bert's `run_classifier.py`.
     """
     rows = {split: _examples(processor, data_dir, split) for split in splits}
-    pairs = {split: found.text_b is not None for split, found in rows.items()}
+    pairs = {
+        split: of_split.text_b is not None for split, of_split in rows.items()
+    }
     if len(set(pairs.values())) > 1:
         raise UserError(f"{type(processor).__name__} gives pairs: {pairs}")
     text_b = "text_b" if any(pairs.values()) else None
@@ -58,15 +53,15 @@ def processor_task(
 def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     name = f"{type(processor).__name__}.get_{split}_examples"
     try:
-        found = getattr(processor, f"get_{split}_examples")(data_dir)
+        examples = getattr(processor, f"get_{split}_examples")(data_dir)
     except (OSError, tf.errors.OpError) as error:
         raise UserError(f"{name} cannot read {data_dir}: {error}") from error
-    found = list(found or ())
-    if not found:
+    examples = list(examples or ())
+    if not examples:
         raise UserError(f"{name} gives no examples of {data_dir}")
     texts = [
         (example, column, getattr(example, column))
-        for example in found
+        for example in examples
         for column in ("text_a", "text_b")
         if column == "text_a" or example.text_b is not None
     ]
@@ -79,35 +74,36 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     # A label is one of these by Python's equality, as in BERT: 1.0 is 1.
     names = {label: _text(label) for label in processor.get_labels()}
     columns: dict[str, Any] = {
-        "text_a": [_text(example.text_a) for example in found],
+        "text_a": [_text(example.text_a) for example in examples],
         "text_b": [
             None if example.text_b is None else _text(example.text_b)
-            for example in found
+            for example in examples
         ],
         "label": [
-            names.get(example.label, _text(example.label)) for example in found
+            names.get(example.label, _text(example.label))
+            for example in examples
         ],
         "row_id": [
             _text(number if example.guid is None else example.guid)
-            for number, example in enumerate(found)
+            for number, example in enumerate(examples)
         ],
     }
     if not any(columns["text_b"]):
         columns["text_b"] = None
     elif None in columns["text_b"]:
-        single = found[columns["text_b"].index(None)].guid
+        single = examples[columns["text_b"].index(None)].guid
         raise UserError(
             f"{name} gives pairs and single texts, as {single!r}; expected "
             "either"
         )
     if split == "test":
         columns["label"] = None
-    elif bare := [x.guid for x in found if _is_missing(x.label)]:
+    elif bare := [x.guid for x in examples if _is_missing(x.label)]:
         raise UserError(
             f"{name} gives {len(bare)} examples without a label, as "
             f"{bare[0]!r}; expected one of get_labels()"
         )
-    return Rows(name, np.arange(len(found)), **columns)
+    return Rows(name, np.arange(len(examples)), **columns)
 
 
 def _text(value: Any) -> str:

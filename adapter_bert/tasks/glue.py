@@ -1,4 +1,4 @@
-"""The tasks of GLUE (Wang et al. 2019), with their published files.
+"""Tasks of GLUE (Wang et al. 2019), with their published files.
 
 Columns have the names of the published headers, so that a file without its
 header is refused. CoLA's training and dev files are published without one.
@@ -75,4 +75,3 @@ AX = TextClassification(
     test_splits=(("", "diagnostic"),),
     trained_as="mnli",
 )
-GLUE = (COLA, SST_2, MRPC, STS_B, QQP, MNLI, QNLI, RTE, WNLI, AX)

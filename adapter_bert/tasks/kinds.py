@@ -1,4 +1,4 @@
-"""The kinds of tasks, by which their answers differ."""
+"""Kinds of tasks, by which their answers differ."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ ANSWERLESS = MASKED_LM, PRETRAINING
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
-    """The kind of answers of a task in `adapter_config.json`."""
+    """Names the kind of a task's answers in `adapter_config.json`."""
     if description["name"] == "squad":
         return QUESTIONS
     if description["name"] in (TAGGING, VECTORS, *ANSWERLESS):

@@ -58,14 +58,14 @@ BEGINS, CONTINUES, ALWAYS_CONTINUES = range(3)
 
 
 class Pieces(NamedTuple):
-    """The properties of a vocabulary's entries that masking depends on.
+    """Properties of a vocabulary's entries that masking depends on.
 
     Attributes:
         mask_id: of `[MASK]`.
-        is_plain: bool [V], whether an entry is text, not special and not free.
-        continues: int8 [V], `CONTINUES` if it continues a word of a script
-            with spaces, as `##s`; `ALWAYS_CONTINUES` if it begins within a
-            letter; else `BEGINS`.
+        is_plain: bool [V], whether an entry is text, not special, not free.
+        continues: int8 [V], `CONTINUES` if it continues a word of a script with
+            spaces, as `##s`; `ALWAYS_CONTINUES` if it begins within a letter;
+            else `BEGINS`.
         is_unspaced: bool [V], whether it ends in a script without spaces.
         plain: int32 [R], the entries that are text.
     """
@@ -78,7 +78,6 @@ class Pieces(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: TextTokenizer) -> "Pieces":
-        """Reads a tokenizer's vocabulary."""
         if tokenizer.mask_id is None:
             raise UserError(
                 "the vocabulary lacks [MASK] (of RoBERTa <mask>), which stands "
@@ -96,17 +95,13 @@ class Pieces(NamedTuple):
         return cls(tokenizer.mask_id, is_plain, continues, is_unspaced, plain)
 
     def begin_words(self, ids: np.ndarray, is_plain: np.ndarray) -> np.ndarray:
-        """Finds the tokens that begin a word, bool [..., T].
-
-        `ids` are int32 [..., T], `is_plain` says which of them are text.
-        """
+        """Finds the tokens that begin a word: int32 [..., T] -> bool."""
         follows, unspaced = np.zeros_like(is_plain), np.zeros_like(is_plain)
         follows[..., 1:] = is_plain[..., :-1]
         unspaced[..., 1:] = self.is_unspaced[ids[..., :-1]]
         return is_plain & ~(follows & (self.continues[ids] > unspaced))
 
     def count_words(self, ids: np.ndarray) -> tuple[int, int]:
-        """Counts the words of tokens [T], and the words of several tokens."""
         is_plain = self.is_plain[ids]
         begins = self.begin_words(ids, is_plain)
         several = begins[:-1] & is_plain[1:] & ~begins[1:]
@@ -114,7 +109,6 @@ class Pieces(NamedTuple):
 
 
 def _continues(letters: str, is_marked: bool) -> int:
-    """A value of `Pieces.continues`, from an entry's letters and marks."""
     if not is_marked or not letters:
         return BEGINS
     if letters[0] == "\ufffd" or unicodedata.category(letters[0])[0] == "M":
@@ -124,10 +118,7 @@ def _continues(letters: str, is_marked: bool) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Settings of masking.
-
-    At least one plain token of a row is masked. `seed` draws all choices.
-    """
+    """Settings of masking; at least one plain token of a row is masked."""
 
     probability: float = Topic.DATA.setting(
         0.15,
@@ -143,14 +134,12 @@ class Masking:
     seed: int = 1
 
     def describe(self) -> dict[str, Any]:
-        """All but the seed, under the names of the flags."""
         return {
             "mlm_probability": self.probability,
             "whole_word_masking": self.whole_words,
         }
 
     def most(self, length: int) -> int:
-        """The most tokens that are masked of a row of `length` tokens."""
         return math.ceil(self.probability * length)
 
 
@@ -169,16 +158,14 @@ class MaskedText(Features):
     pieces: Pieces
 
     def fingerprint(self):
-        """SHA-256 of the rows, and of the masking but for the seed."""
         how = f"{super().fingerprint()} {self.masking.describe()}"
         return hashlib.sha256(how.encode()).hexdigest()
 
     def unlabelled(self):
-        """All: masked tokens are scored, and are no labels from outside."""
+        """Keeps all: masked tokens are scored, and no labels from outside."""
         return self
 
     def added(self, length):
-        """As many places as may be masked; see `finish`."""
         width = None if length is None else self.masking.most(length)
         return {
             "masked_positions": ((width,), np.int32),
@@ -189,10 +176,10 @@ class MaskedText(Features):
     def finish(self, batch, rows, step):
         """Masks tokens of `input_ids`.
 
-        Adds `masked_positions`, in rising order, and `masked_ids`, the tokens
-        that were there, int32 [B, K]; 0 and `NO_TOKEN` where fewer than K are
-        masked. K is `Masking.most` of the padded length. `masked_weights`,
-        float32 [B], are the `token_weights` of masked tokens.
+        Adds `masked_positions`, rising, and `masked_ids`, the tokens that were
+        there, int32 [B, K]; 0 and `NO_TOKEN` where fewer than K, `Masking.most`
+        of the padded length, are masked; `masked_weights`, float32 [B], their
+        `token_weights`.
         """
         ids = batch["input_ids"]
 
@@ -221,17 +208,16 @@ def choose(
     pieces: Pieces,
     drawn: Draw,
 ) -> np.ndarray:
-    """Chooses the tokens that are to be predicted, bool [B, T].
+    """Chooses the tokens to predict: int32 ids -> bool [B, T].
 
-    The share of the plain tokens, rounded, and at least one. Whole words are
+    Takes the share of the plain tokens, rounded, at least one. Whole words are
     taken in random order, if they still fit into that number. A longer word is
     cut into spans of that many tokens, from a random place. The last span that
-    is taken is cut to fit. `ids` are int32 [B, T]; `is_token`, bool [B, T], is
-    false for padding.
+    is taken is cut to fit. `is_token` is false for padding.
 
     Source: google-research/bert, `create_pretraining_data.py`,
-    `create_masked_lm_predictions`, where a word that is too long is never
-    predicted.
+    `create_masked_lm_predictions`, which never predicts a word that is too
+    long.
     """
     is_plain = is_token & pieces.is_plain[ids]
     counts = is_plain.sum(axis=1)
@@ -261,11 +247,10 @@ def choose(
 def _measure(
     begins: np.ndarray, is_plain: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Measures words, from which tokens begin one and are part of one.
+    """Measures words by which tokens begin one and are part of one.
 
-    Returns:
-        int64 [B, T], the first place of each token's word; int64 [B, T], the
-        number of tokens of the word that begins at a place.
+    Returns int64 [B, T], the first place of each token's word, and the number
+    of tokens of the word that begins at a place.
     """
     places = np.where(begins, np.arange(begins.shape[1]), 0)
     first = np.maximum.accumulate(places, axis=1)
@@ -284,25 +269,20 @@ def _take_words(
 ) -> np.ndarray:
     """Takes each word that still fits, and as much of a span as fits.
 
-    Args:
-        order: int64 [B, T], the first places of words, as they are tried.
-        counts: int64 [B], number of words.
-        sizes: int64 [B, T], tokens of the word that begins at a place.
-        is_span: bool [B, T], whether that word is a span of a longer one.
-        wanted: int64 [B], number of tokens to take.
-
-    Returns:
-        As `sizes`, the tokens that are taken.
+    Int64 [B, T] are `order`, words' first places as they are tried, and
+    `sizes`, tokens of the word that begins at a place; bool [B, T] is
+    `is_span`, part of a longer word; int64 [B] are `counts` of words and
+    `wanted` tokens. Returns tokens that are taken, as `sizes`.
     """
     numbers = np.arange(len(order))
     left = wanted.copy()
     taken = np.zeros(order.shape, np.int64)
     for rank in range(counts.max(initial=0)):
-        found = numbers, order[:, rank]
-        size = sizes[found]
-        size = np.where(is_span[found], np.minimum(size, left), size)
+        words = numbers, order[:, rank]
+        size = sizes[words]
+        size = np.where(is_span[words], np.minimum(size, left), size)
         size *= (rank < counts) & (size <= left)
-        taken[found] = size
+        taken[words] = size
         left -= size
         if not left.any():
             break
@@ -326,18 +306,16 @@ def replace(
 def draw(
     seed: int, purpose: int, step: Optional[int], rows: np.ndarray, length: int
 ) -> np.ndarray:
-    """Random numbers of a batch's tokens, uint64 [B, length].
+    """Draws random numbers of a batch's tokens, uint64 [B, length].
 
-    Each number is a hash of seed, purpose, as `CHOICE`, step (None in
-    prediction), row and place. `rows` are int64 [B].
-
-    Source: the finalizer of SplitMix64 (Steele et al. 2014, figure 17),
-    applied to each part in turn.
+    Each is a hash of seed, purpose, as `CHOICE`, step (None in prediction), row
+    and place. `rows` are int64 [B]. Source: the finalizer of SplitMix64 (Steele
+    et al. 2014, figure 17), applied to each part in turn.
     """
     mixed, number = np.zeros((1, 1), np.uint64), np.uint64
     step = 0 if step is None else step + 1
-    for part in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
-        mixed = mixed ^ np.asarray(part).astype(number)
+    for value in (seed, purpose, step, rows[:, np.newaxis], np.arange(length)):
+        mixed = mixed ^ np.asarray(value).astype(number)
         mixed = mixed + number(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> number(30))) * number(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> number(27))) * number(0x94D049BB133111EB)
@@ -351,7 +329,7 @@ SEVERAL = 0.01
 
 
 class MaskedLMHead(Head):
-    """The pretrained head: a logit of each word piece for masked tokens.
+    """Pretrained head: a logit of each word piece for masked tokens.
 
     Parameters: D E + 3 E + V; the word embeddings are BERT's own, unless the
     config says that the head has a matrix, V E more. Source:
@@ -421,8 +399,7 @@ class MaskedLMHead(Head):
     def loss(self, predictions, features):
         """Cross entropy in nats of each row's masked tokens, float32 [B].
 
-        A sum, weighted so that the mean over a batch's rows is the mean over
-        its masked tokens (`MaskedText.finish`).
+        A weighted sum, whose mean over rows is that over masked tokens.
         """
         losses = _losses(predictions["logits"], features["masked_ids"])
         return tf.reduce_sum(losses, axis=1) * features["masked_weights"]
@@ -436,7 +413,7 @@ def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """The first `count` lines of a file that hold text, read when needed."""
+    """First `count` lines of a file that hold text, read when needed."""
 
     path: str
     count: int
@@ -453,12 +430,10 @@ class Lines:
         return self.count
 
     def __iter__(self) -> Iterator[str]:
-        """Each line, without white space around it."""
         return itertools.islice(_lines(self.path), self.count)
 
 
 def _lines(path: str) -> Iterator[str]:
-    """The lines of a file that are more than white space."""
     lines = files.read_lines(path, "the text", newline="")
     return filter(None, map(str.strip, lines))
 
@@ -488,7 +463,6 @@ class MaskedLM(Task[Lines]):
         return self.masking.describe()
 
     def restore(self, description, source):
-        """This task, if the trained head is one of masked tokens."""
         self.check_name(description, source)
         return self
 
@@ -500,7 +474,6 @@ class MaskedLM(Task[Lines]):
         return Lines(rows.path, min(count, rows.count))
 
     def read(self, data_dir, splits):
-        """Counts the lines of `train_file` and `eval_file`."""
         rows = {}
         for split in splits:
             flag = {"train": "train_file", "dev": "eval_file"}[split]
@@ -514,7 +487,6 @@ class MaskedLM(Task[Lines]):
         return self, rows
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """`[CLS] text [SEP]`, one or several of each line."""
         pieces = Pieces.of(tokenizer)
         features = MaskedText.from_rows(
             _make_rows(rows, tokenizer, max_seq_length, pieces),
@@ -569,13 +541,12 @@ class MaskedLM(Task[Lines]):
 def _make_rows(
     lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Tokens and segments of each row that holds a plain token."""
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
     plain = set(pieces.plain.tolist())
     for tokens in in_chunks(tokenizer.encode_ids, lines):
-        for part in cut(tokens, max_seq_length - 2):
-            if not plain.isdisjoint(part):
-                yield start + part + end, [0] * (len(part) + 2)
+        for piece in cut(tokens, max_seq_length - 2):
+            if not plain.isdisjoint(piece):
+                yield start + piece + end, [0] * (len(piece) + 2)
 
 
 def cut(tokens: list[int], room: int) -> Iterator[list[int]]:

@@ -35,7 +35,6 @@ def macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def _is_constant(*arrays: np.ndarray) -> bool:
-    """Whether an array has one value, so that no correlation is defined."""
     return any(len(np.unique(values)) < 2 for values in arrays)
 
 
@@ -87,11 +86,11 @@ def label_scores(
     bool [N, C], the labels of each row -> three of float64 [C], 0 to 1.
     """
     right = np.sum(labels & predictions, axis=0)
-    wanted, given = labels.sum(axis=0), predictions.sum(axis=0)
+    wanted, predicted = labels.sum(axis=0), predictions.sum(axis=0)
     return (
-        right / np.maximum(given, 1),
+        right / np.maximum(predicted, 1),
         right / np.maximum(wanted, 1),
-        2 * right / np.maximum(wanted + given, 1),
+        2 * right / np.maximum(wanted + predicted, 1),
     )
 
 
@@ -102,10 +101,7 @@ def micro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
 
 
 def label_macro_f1(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Mean of all labels' F1, 0 to 1, as in scikit-learn.
-
-    The F1 of a label that no row has or is given is 0.
-    """
+    """Mean of all labels' F1, 0 to 1, 0 for a label in no row."""
     return float(label_scores(labels, predictions)[2].mean())
 
 

@@ -45,7 +45,6 @@ class MultiLabelHead(ClassificationHead):
         return tf.reduce_mean(losses, axis=1)
 
     def distillation_loss(self, predictions, outputs, temperature):
-        """Mean of the C labels' binary cross entropies, float32 [B]."""
         losses = tf.nn.sigmoid_cross_entropy_with_logits(
             labels=tf.sigmoid(outputs["logits"] / temperature),
             logits=predictions["logits"] / temperature,
@@ -57,10 +56,8 @@ class MultiLabelHead(ClassificationHead):
 class MultiLabel(TextClassification):
     """A classification task whose rows have any number of labels, or none.
 
-    Attributes:
-        separator: stands between the labels of a cell.
-        threshold: the least probability of a predicted label; None for the
-            training's threshold, or `THRESHOLD`.
+    `separator` stands between a cell's labels; `threshold` is the least
+    probability of a predicted label, None for the training's.
     """
 
     metrics: tuple[str, ...] = tuple(LABEL_SET_METRICS)
@@ -72,7 +69,6 @@ class MultiLabel(TextClassification):
     metric_table = LABEL_SET_METRICS
 
     def describe(self):
-        """The labels, that rows have sets of them, the threshold, the texts."""
         return {
             "multi_label": True,
             "label_threshold": self.least_probability,
@@ -81,7 +77,6 @@ class MultiLabel(TextClassification):
 
     @property
     def least_probability(self) -> float:
-        """The least probability of a predicted label."""
         return THRESHOLD if self.threshold is None else self.threshold
 
     def restore(self, description, source):
@@ -109,28 +104,27 @@ class MultiLabel(TextClassification):
         return split_labels(cell, self.separator, where)
 
     def complete(self, train):
-        found = {label for of in self.strata(train) for label in of}
-        if not found:
+        labels = {label for of in self.strata(train) for label in of}
+        if not labels:
             raise UserError(
                 f"{train.path}: no row of the column {self.labelled.label!r} "
                 "holds a label"
             )
-        warn_of_lists(found, self.separator, train.path)
-        return self.with_labels(found, train.path)
+        warn_of_lists(labels, self.separator, train.path)
+        return self.with_labels(labels, train.path)
 
     def check_label(self, label, where):
-        """The labels of a cell, each as the task spells it."""
         check = super().check_label
-        own = [check(one, where) for one in self._split(label, where)]
-        return join_labels(own, self.separator, where)
+        labels = [check(one, where) for one in self._split(label, where)]
+        return join_labels(labels, self.separator, where)
 
     def label_features(self, labels):
         """`label_sets`, int32 [rows, C]: 1 for a row's labels."""
         numbers = self.numbers()
-        found = np.zeros((len(labels), len(self.labels)), np.int32)
+        sets = np.zeros((len(labels), len(self.labels)), np.int32)
         for row, cell in enumerate(labels):
-            found[row, [numbers[label] for label in self._split(cell)]] = 1
-        return {"label_sets": found}
+            sets[row, [numbers[label] for label in self._split(cell)]] = 1
+        return {"label_sets": sets}
 
     def strata(self, rows):
         return [
@@ -149,7 +143,6 @@ class MultiLabel(TextClassification):
         return right, chosen, losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes `eval_labels.tsv`: precision, recall and F1 of each label."""
         right, chosen, _ = self.compare(features.labels, predictions)
         path = results_path(output_dir, "eval_labels", suffix)
         return (write_table(path, self.label_table(right, chosen)),)
@@ -158,7 +151,6 @@ class MultiLabel(TextClassification):
         return metrics.sigmoid(predictions["logits"])
 
     def answer(self, rows, predictions):
-        """`labels`, and `scores`, the probability of each label."""
         least = self.least_probability
         rows_of_scores = (
             dict(zip(self.labels, row))
@@ -170,7 +162,6 @@ class MultiLabel(TextClassification):
         ]
 
     def cells(self, answer):
-        """`labels`, and `probability_<label>` of each."""
         shares = {
             f"probability_{label}": f"{share:.4f}"
             for label, share in answer["scores"].items()

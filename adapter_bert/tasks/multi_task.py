@@ -26,8 +26,7 @@ from adapter_bert.bert.encoder import BertConfig, CreateVariable
 from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.task import Head, Task, scoped, with_suffix
+from adapter_bert.tasks.task import Head, Task, scoped, unscoped, with_suffix
 from adapter_bert.tasks.text_task import TextTask
 
 # Tasks are drawn in proportion to a power of their number of rows. The exponent
@@ -48,18 +47,15 @@ class OneTaskFeatures(Texts):
 
     @classmethod
     def of(cls, features: Features, task_id: int) -> "OneTaskFeatures":
-        """The same rows, as rows of a task."""
         return cls(**vars(features), task_id=task_id)
 
     def unlabelled(self):
         return OneTaskFeatures.of(super().unlabelled(), self.task_id)
 
     def added(self, length):
-        """`task_ids`, all equal."""
         return {"task_ids": ((), np.int32)}
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Adds `task_ids`, int32 [B]."""
         batch["task_ids"] = np.full(len(rows), self.task_id, np.int32)
 
 
@@ -67,12 +63,9 @@ class OneTaskFeatures(Texts):
 class JoinedFeatures(Features):
     """Rows of several tasks, task by task.
 
-    Batches hold the number of each row's task, and the labels of all tasks,
-    zeros where a row is of another task.
-
-    Attributes:
-        counts: number of rows by task.
-        task_labels: arrays [rows of the task, ...] by task and feature name.
+    Batches hold each row's task number, and the labels of all tasks, zeros
+    where a row is of another task. `counts` are rows by task, `task_labels`
+    arrays [rows of the task, ...] by task and feature name.
     """
 
     counts: Mapping[str, int]
@@ -81,18 +74,17 @@ class JoinedFeatures(Features):
 
     @classmethod
     def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
-        """Joins the rows of tasks whose rows are single sequences."""
-        parts = list(features.values())
-        *firsts, count = np.cumsum([0, *(len(part.tokens) for part in parts)])
-        starts = [part.starts[:-1] + n for part, n in zip(parts, firsts)]
+        of_tasks = list(features.values())
+        *firsts, count = np.cumsum([0, *(len(one.tokens) for one in of_tasks)])
+        starts = [one.starts[:-1] + n for one, n in zip(of_tasks, firsts)]
         return cls(
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.segments for part in parts]),
+            np.concatenate([one.tokens for one in of_tasks]),
+            np.concatenate([one.segments for one in of_tasks]),
             np.concatenate([*starts, [count]]),
             labels={},
-            counts={name: len(part) for name, part in features.items()},
-            task_labels={name: part.labels for name, part in features.items()},
-            cut_rows=sum(part.cut_rows for part in parts),
+            counts={name: len(one) for name, one in features.items()},
+            task_labels={name: one.labels for name, one in features.items()},
+            cut_rows=sum(one.cut_rows for one in of_tasks),
         )
 
     @property
@@ -101,7 +93,6 @@ class JoinedFeatures(Features):
         return np.cumsum([0, *self.counts.values()])[:-1]
 
     def fingerprint(self):
-        """SHA-256 of all rows, labels and tasks."""
         digest = hashlib.sha256(super().fingerprint().encode())
         for task, name, values in self._labels():
             digest.update(f"{scoped(task, name)} {len(values)}\0".encode())
@@ -109,7 +100,6 @@ class JoinedFeatures(Features):
         return digest.hexdigest()
 
     def added(self, length):
-        """`task_ids`, places in `counts`, and the labels of all tasks."""
         labels = {
             scoped(task, name): (values.shape[1:], values.dtype)
             for task, name, values in self._labels()
@@ -117,18 +107,18 @@ class JoinedFeatures(Features):
         return {"task_ids": ((), np.int32), **labels}
 
     def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        """Adds the features of `added`, each [B, ...]."""
         ids = np.searchsorted(self.firsts, rows, side="right") - 1
         batch["task_ids"] = ids.astype(np.int32)
         numbers = list(self.counts)
         for task, name, values in self._labels():
-            own = ids == numbers.index(task)
+            of_task = ids == numbers.index(task)
             labels = np.zeros((len(rows), *values.shape[1:]), values.dtype)
-            labels[own] = values[rows[own] - self.firsts[numbers.index(task)]]
+            labels[of_task] = values[
+                rows[of_task] - self.firsts[numbers.index(task)]
+            ]
             batch[scoped(task, name)] = labels
 
     def _labels(self) -> list[tuple[str, str, np.ndarray]]:
-        """(task, name, values) of all labels."""
         return [
             (task, name, labels[name])
             for task, labels in self.task_labels.items()
@@ -137,7 +127,7 @@ class JoinedFeatures(Features):
 
 
 def as_predicted(features: Features) -> Features:
-    """A training's rows for a prediction, which has one task at a time."""
+    """Makes a training's rows fit a prediction, of one task at a time."""
     if not isinstance(features, JoinedFeatures):
         return features
     return OneTaskFeatures(
@@ -161,8 +151,8 @@ def choose_tasks(
     drawn = np.random.default_rng([seed, 2]).random(num_steps)
     epochs = np.arange(num_steps) * batch_size // sum(counts.values()) + 1
     chosen = np.empty(num_steps, np.int64)
-    found, starts = np.unique(epochs, return_index=True)
-    for epoch, start, end in zip(found, starts, [*starts[1:], num_steps]):
+    numbers, starts = np.unique(epochs, return_index=True)
+    for epoch, start, end in zip(numbers, starts, [*starts[1:], num_steps]):
         shares = rows ** SAMPLINGS[sampling](int(epoch), int(epochs[-1]))
         edges = np.cumsum(shares / shares.sum())[:-1]
         steps = slice(start, end)
@@ -200,10 +190,7 @@ def _give_each_task(chosen: np.ndarray, names: Sequence[str]) -> None:
 
 
 class MultiTaskPlan:
-    """The `input_pipeline.Plan` of a training on several tasks.
-
-    Each task has its own `TrainPlan`, which advances when the task is drawn.
-    """
+    """Plans batches of several tasks; each one's plan advances when drawn."""
 
     def __init__(
         self,
@@ -214,7 +201,6 @@ class MultiTaskPlan:
         seed: int,
         pool_batches: int,
     ):
-        """Plans `num_steps` batches of rows; see `TrainPlan`."""
         self._sampling = sampling
         self._firsts = features.firsts
         self.tasks = choose_tasks(
@@ -228,8 +214,8 @@ class MultiTaskPlan:
             steps = np.flatnonzero(self.tasks == number)
             self._places[steps] = np.arange(len(steps))
             # No two tasks are shuffled alike.
-            own = seed ^ zlib.crc32(name.encode())
-            sizes = batch_size, len(steps), own, pool_batches
+            task_seed = seed ^ zlib.crc32(name.encode())
+            sizes = batch_size, len(steps), task_seed, pool_batches
             self._plans.append(TrainPlan(lengths[number], *sizes))
 
     def __repr__(self) -> str:
@@ -260,13 +246,12 @@ class RowsByTask:
 
     @property
     def only(self) -> tuple[str, Any]:
-        """Name and rows of the only task."""
-        [found] = self.by_task.items()
-        return found
+        [pair] = self.by_task.items()
+        return pair
 
 
 class MultiTaskHead(Head):
-    """The heads of several tasks, all computed for each row.
+    """Heads of several tasks, all computed for each row.
 
     One graph for all tasks is worth computing small heads in vain. Only the
     loss of a row's own task counts, so the other heads' gradients are zero.
@@ -301,13 +286,12 @@ class MultiTaskHead(Head):
         }
 
     def loss(self, predictions, features):
-        """The loss of each row's own task, float32 [B]."""
         losses = []
         for number, (name, head) in enumerate(self.heads.items()):
-            mine = _own(name, predictions), _own(name, features)
-            own = self.loss_of(head, *mine)
+            mine = unscoped(name, predictions), unscoped(name, features)
+            losses_of_head = self.loss_of(head, *mine)
             is_own = tf.equal(features["task_ids"], number)
-            losses.append(tf.where(is_own, own, 0.0))
+            losses.append(tf.where(is_own, losses_of_head, 0.0))
         return tf.add_n(losses)
 
     def loss_of(
@@ -316,32 +300,17 @@ class MultiTaskHead(Head):
         predictions: Mapping[str, tf.Tensor],
         features: Mapping[str, tf.Tensor],
     ) -> tf.Tensor:
-        """The loss of one head for all rows, float32 [B]."""
         return head.loss(predictions, features)
-
-
-def _own(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's own values, by its own names."""
-    scope = scoped(task, "")
-    return {
-        name[len(scope) :]: value
-        for name, value in values.items()
-        if name.startswith(scope)
-    }
 
 
 @dataclasses.dataclass(frozen=True)
 class MultiTask(Task[RowsByTask]):
     """Several tasks over tables of texts.
 
-    The data of each task are in the folder of its name, in any case of letters.
-    Splits, suffixes and scores carry the task's name: `mrpc/dev`, `f1_mrpc`.
-    The files of a task alone are in `tasks/<name>`, as its own run would write
-    them. Each task answers texts, all together do not.
-
-    Attributes:
-        tasks: the tasks by name, in order of the names.
-        sampling: of `SAMPLINGS`.
+    A task's data are in the folder of its name, in any case of letters. Splits,
+    suffixes and scores carry its name: `mrpc/dev`, `f1_mrpc`. Files of a task
+    alone are in `tasks/<name>`, as its own run would write them. Each task
+    answers texts, all together do not.
     """
 
     tasks: Mapping[str, TextTask]
@@ -353,7 +322,6 @@ class MultiTask(Task[RowsByTask]):
     test_splits = property(lambda self: self._splits("test_splits"))
 
     def _splits(self, kind: str):
-        """The dev or test sets of all tasks."""
         return tuple(
             (with_suffix(name, suffix), f"{name}/{split}")
             for name, task in self.tasks.items()
@@ -369,13 +337,13 @@ class MultiTask(Task[RowsByTask]):
         }
 
     def restore(self, description, source):
-        found = description.get("tasks")
+        described = description.get("tasks")
         if (
-            not isinstance(found, dict)
-            or set(found) != set(self.tasks)
+            not isinstance(described, dict)
+            or set(described) != set(self.tasks)
             or not all(
                 isinstance(one, dict) and isinstance(one.get("name"), str)
-                for one in found.values()
+                for one in described.values()
             )
         ):
             raise UserError(
@@ -383,10 +351,11 @@ class MultiTask(Task[RowsByTask]):
                 f"{self.name} together; pass the --task_name that it was "
                 "trained with"
             )
-        return self._with(lambda name, task: task.restore(found[name], source))
+        return self._with(
+            lambda name, task: task.restore(described[name], source)
+        )
 
     def _with(self, change: Callable[[str, TextTask], TextTask]) -> "MultiTask":
-        """These tasks, each of them changed."""
         return dataclasses.replace(
             self, tasks={n: change(n, task) for n, task in self.tasks.items()}
         )
@@ -400,31 +369,32 @@ class MultiTask(Task[RowsByTask]):
         tasks, rows = {}, {}
         for name, task in self.tasks.items():
             wanted = _wanted(name, task, splits)
-            tasks[name], found = task.read(
+            tasks[name], task_rows = task.read(
                 find_folder(data_dir, name), list(wanted)
             )
             for split, joined in wanted.items():
-                rows.setdefault(joined, {})[name] = found[split]
+                rows.setdefault(joined, {})[name] = task_rows[split]
         return (
             dataclasses.replace(self, tasks=tasks),
             {split: RowsByTask(rows[split]) for split in splits},
         )
 
     def first(self, rows: RowsByTask, count):
-        found = rows.by_task.items()
-        return RowsByTask({n: self.tasks[n].first(x, count) for n, x in found})
+        items = rows.by_task.items()
+        return RowsByTask({n: self.tasks[n].first(x, count) for n, x in items})
 
     def learn(self, rows: RowsByTask):
         return self._with(lambda name, task: task.learn(rows.by_task[name]))
 
     def go_on(self, description, source):
-        """These tasks, each with its own part of the run's description."""
-        found = description.get("tasks")
-        if not isinstance(found, dict):
-            found = {}
-        own = {name: x for name, x in found.items() if isinstance(x, dict)}
+        described = description.get("tasks")
+        if not isinstance(described, dict):
+            described = {}
+        objects = {
+            name: x for name, x in described.items() if isinstance(x, dict)
+        }
         return self._with(
-            lambda name, task: task.go_on(own.get(name, {}), source)
+            lambda name, task: task.go_on(objects.get(name, {}), source)
         )
 
     @property
@@ -446,29 +416,21 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def dev_score_names(self):
-        """Those of `score_names`, which include the suffixes."""
         return self.score_names
 
     @property
     def members(self):
-        """Each task, in `tasks/<name>`."""
         return {_folder(name): task for name, task in self.tasks.items()}
 
     @property
     def trained_together(self):
-        """The names of all tasks, in the order of `task_ids`."""
+        """Names of all tasks, in the order of `task_ids`."""
         return tuple(self.tasks)
 
-    def values_of(self, folder, values):
-        scopes = tuple(scoped(name, "") for name in self.tasks)
-        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
-        return {**shared, **_own(os.path.basename(folder), values)}
-
     def summarize(self, rows: RowsByTask):
-        """Counts the rows of each task; a single task summarizes its own."""
         if len(rows.by_task) == 1:
-            name, own = rows.only
-            return self.tasks[name].summarize(own)
+            name, task_rows = rows.only
+            return self.tasks[name].summarize(task_rows)
         return ", ".join(f"{n} {len(x):,}" for n, x in rows.by_task.items())
 
     @property
@@ -478,25 +440,25 @@ class MultiTask(Task[RowsByTask]):
     def featurize(
         self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
-        """Tokenizes as the tasks do; `JoinedFeatures` of several tasks."""
         features: dict[str, Features] = {
-            name: self.tasks[name].featurize(own, tokenizer, max_seq_length)
-            for name, own in rows.by_task.items()
+            name: self.tasks[name].featurize(
+                task_rows, tokenizer, max_seq_length
+            )
+            for name, task_rows in rows.by_task.items()
         }
         if len(features) > 1:
             return JoinedFeatures.join(features)
-        [(name, own)] = features.items()
-        return OneTaskFeatures.of(own, list(self.tasks).index(name))
+        [(name, of_task)] = features.items()
+        return OneTaskFeatures.of(of_task, list(self.tasks).index(name))
 
     def keep(self, rows: RowsByTask):
-        found = rows.by_task.items()
-        return RowsByTask({name: self.tasks[name].keep(x) for name, x in found})
+        items = rows.by_task.items()
+        return RowsByTask({name: self.tasks[name].keep(x) for name, x in items})
 
     def build_head(self, config, create):
         return MultiTaskHead(self.tasks, config, create)
 
     def plan(self, features, batch_size, num_steps, seed, pool_batches):
-        """Batches of one task each; see `MultiTaskPlan`."""
         sizes = batch_size, num_steps, seed, pool_batches
         plan = MultiTaskPlan(features, self.sampling, *sizes)
         counts = ", ".join(
@@ -508,58 +470,59 @@ class MultiTask(Task[RowsByTask]):
         return plan
 
     def decode(self, rows: RowsByTask, features, outputs):
-        """As the rows' task decodes its own head's outputs."""
-        name, own = rows.only
-        return self.tasks[name].decode(own, features, _own(name, outputs))
+        name, task_rows = rows.only
+        return self.tasks[name].decode(
+            task_rows, features, unscoped(name, outputs)
+        )
 
     def evaluate(self, rows: RowsByTask, features, predictions):
-        name, own = rows.only
-        return self.tasks[name].evaluate(own, features, predictions)
+        name, task_rows = rows.only
+        return self.tasks[name].evaluate(task_rows, features, predictions)
 
     def score_tables(self, scores, data):
-        """Each task's table; the run's has `mean` and the scores of all tasks.
+        """Makes each task's table, and the run's with `mean` and all scores.
 
         `mean` is over each task's main score on its first dev set.
         """
         named, everything = super().score_tables(scores, data)[""]
         mains, tables = [], {}
         for name, task in self.tasks.items():
-            own = {
+            task_scores = {
                 suffix: scores[with_suffix(name, suffix)]
                 for suffix, _ in task.dev_splits
             }
             seen = {s: data[f"{name}/{s}"] for _, s in task.dev_splits}
-            mains.append(next(iter(own.values()))[task.score_names[0]])
-            tables[_folder(name)] = task.score_tables(own, seen)[""]
+            mains.append(next(iter(task_scores.values()))[task.score_names[0]])
+            tables[_folder(name)] = task.score_tables(task_scores, seen)[""]
         named = {MEAN: statistics.fmean(mains), **named}
         return {"": (named, everything), **tables}
 
     def write_report(
         self, output_dir, rows: RowsByTask, features, predictions, suffix=""
     ):
-        """Writes the report of the rows' task into its own folder."""
-        name, own = rows.only
+        name, task_rows = rows.only
         place = os.path.join(output_dir, _folder(name))
         # Of `mnli_x` the task's own suffix is `x`.
-        more = own, features, predictions, suffix[len(name) + 1 :]
+        more = task_rows, features, predictions, suffix[len(name) + 1 :]
         return self.tasks[name].write_report(place, *more)
 
     def write_predictions(
         self, output_dir, rows: RowsByTask, predictions, suffix=""
     ):
-        """Writes the predictions of the rows' task into its own folder."""
-        name, own = rows.only
+        name, task_rows = rows.only
         place = os.path.join(output_dir, _folder(name))
-        more = own, predictions, suffix[len(name) + 1 :]
+        more = task_rows, predictions, suffix[len(name) + 1 :]
         return self.tasks[name].write_predictions(place, *more)
 
 
 def _wanted(name: str, task: Task, splits: Sequence[str]) -> dict[str, str]:
-    """A task's own splits among `splits`, with their names there."""
-    own = {"train": "train"}
+    """Maps a task's own splits to their names among `splits`."""
+    names = {"train": "train"}
     for _, split in (*task.dev_splits, *task.test_splits):
-        own[split] = f"{name}/{split}"
-    return {split: joined for split, joined in own.items() if joined in splits}
+        names[split] = f"{name}/{split}"
+    return {
+        split: joined for split, joined in names.items() if joined in splits
+    }
 
 
 def _folder(name: str) -> str:
@@ -567,28 +530,27 @@ def _folder(name: str) -> str:
 
 
 def find_folder(data_dir: str, name: str) -> str:
-    """The folder of a task's data in `data_dir`, in any case of letters."""
+    """Finds the folder of a task's data, in any case of letters."""
     if not data_dir:
         return ""
     folders = files.folders(data_dir)
-    found = [folder for folder in folders if folder.lower() == name.lower()]
-    if len(found) != 1:
+    matches = [folder for folder in folders if folder.lower() == name.lower()]
+    if len(matches) != 1:
         raise UserError(
             f"{data_dir} holds "
-            + (f"the folders {' and '.join(found)}" if found else "no folder")
+            + (
+                f"the folders {' and '.join(matches)}"
+                if matches
+                else "no folder"
+            )
             + f" for the task {name}; with several tasks, --data_dir must hold "
             f"a folder for each, this one called {name} in any case of letters"
         )
-    return os.path.join(data_dir, found[0])
+    return os.path.join(data_dir, matches[0])
 
 
 def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
-    """Several tasks that are learned together.
-
-    Args:
-        tasks: at least two, by the names of their folders.
-        sampling: of `SAMPLINGS`.
-    """
+    """Joins at least two tasks, by the names of their folders."""
     seen = set()
     for name, task in tasks:
         if not NAME.fullmatch(name):
@@ -597,7 +559,7 @@ def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
                 "and letters, digits, dots, dashes and underscores, a letter "
                 "or a digit first, as custom:reviews"
             )
-        if not isinstance(task, TextTask) or isinstance(task, MultipleChoice):
+        if not isinstance(task, TextTask) or task.labelled.choices:
             raise UserError(
                 f"the task {name} has choices, and cannot be trained together "
                 "with others"
@@ -609,9 +571,9 @@ def multi_task(tasks: Sequence[tuple[str, Task]], sampling: str) -> MultiTask:
             )
         # The names of its splits; MNLI has two.
         splits = task.dev_splits
-        own = {with_suffix(name, suffix).lower() for suffix, _ in splits}
-        if own & seen:
-            raise UserError(f"--task_name names {min(own & seen)} twice")
-        seen |= own
+        suffixes = {with_suffix(name, suffix).lower() for suffix, _ in splits}
+        if suffixes & seen:
+            raise UserError(f"--task_name names {min(suffixes & seen)} twice")
+        seen |= suffixes
     names = dict(sorted(tasks))
     return MultiTask(",".join(names), tasks=names, sampling=sampling)

@@ -57,11 +57,8 @@ class MultipleChoice(TextTask):
     BERT reads `[CLS] a [SEP] choice [SEP]`, or with a second text, as a
     question, `[CLS] a [SEP] b choice [SEP]`. Without room for the longest
     choice a and b are cut, alike for all choices. A choice is cut only if it
-    has no room by itself.
-
-    Attributes:
-        questions: (entry of the second text's column, text that replaces it);
-            empty where that column is read as it is.
+    has no room by itself. `questions` replace entries of the second text's
+    column.
     """
 
     questions: tuple[tuple[str, str], ...] = ()
@@ -89,26 +86,24 @@ class MultipleChoice(TextTask):
 
     @property
     def reading(self):
-        """The places of the choices, and the questions."""
         return "choices", self.labelled.text_b is not None, self.questions
 
     def check_texts(self, texts, where):
-        """No choice may be empty, and questions must be known."""
         names = self.result_columns
         for name, text in zip(names, texts[-len(names) :]):
             if not text.strip():
                 raise UserError(f"{where}: the choice {name!r} is empty")
-        known = dict(self.questions)
-        if known and texts[1] not in known:
+        questions = dict(self.questions)
+        if questions and texts[1] not in questions:
             raise UserError(
                 f"{where}: {self.columns[1]!r} is {texts[1][:80]!r}, expected "
-                f"{' or '.join(known)}"
+                f"{' or '.join(questions)}"
             )
 
     def _check(self, rows):
         columns = (rows.text_a, rows.text_b, *rows.choices)
-        given = [column for column in columns if column is not None]
-        for row, texts in enumerate(zip(*given)):
+        present = [column for column in columns if column is not None]
+        for row, texts in enumerate(zip(*present)):
             self.check_texts(texts, rows.where(row))
         return super()._check(rows)
 
@@ -123,7 +118,7 @@ class MultipleChoice(TextTask):
         return label
 
     def numbers(self):
-        """The number of each choice by its column's name and by its number."""
+        """Numbers choices by their columns' names and by numbers."""
         numbers = {name: n for n, name in enumerate(self.result_columns)}
         return {**numbers, **{str(n): n for n in numbers.values()}}
 
@@ -136,7 +131,6 @@ class MultipleChoice(TextTask):
         return [(None,)] * len(rows)
 
     def featurize(self, rows, tokenizer, max_seq_length):
-        """A sequence for each choice of each row, and the labels."""
         return Choices.from_rows(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
@@ -146,26 +140,22 @@ class MultipleChoice(TextTask):
     def _sequences(
         self, rows: Rows, tokenizer: TextTokenizer, max_seq_length: int
     ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """Tokens and segments of each row's choices, row by row.
-
-        The third value, of a row's first choice, is whether the row was cut.
-        """
-        known = dict(self.questions)
+        replaced = dict(self.questions)
         room = max_seq_length - 2 - len(tokenizer.between)
         keeps_end = tokenizer.keeps_end
         encode = functools.partial(in_chunks, tokenizer.encode_ids)
         choices: Sequence[Iterable[str]] = rows.choices
-        asked: Iterator[list[int]] = itertools.repeat([])
+        of_questions: Iterator[list[int]] = itertools.repeat([])
         if rows.text_b is not None:
-            questions = [known.get(b, b) for b in rows.text_b]
-            asked = encode(questions)
+            questions = [replaced.get(b, b) for b in rows.text_b]
+            of_questions = encode(questions)
             choices = [
                 (f"{b} {choice}" for b, choice in zip(questions, column))
                 for column in choices
             ]
         encoded = map(encode, choices)
         for a, b, *of_row in zip(
-            encode(rows.text_a), map(len, asked), *encoded
+            encode(rows.text_a), map(len, of_questions), *encoded
         ):
             longest = max(map(len, of_row)) - b
             len_a, len_b = fit(len(a), b, max(0, room - longest))
@@ -181,7 +171,7 @@ class MultipleChoice(TextTask):
         return ChoiceHead(config, create, self.head)
 
     def decode(self, rows, features, outputs):
-        """The `logits` of each row's choices, float32 [rows, C]."""
+        """Gives `logits` of each row's choices, float32 [rows, C]."""
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
     def answer(self, rows, predictions):
@@ -220,4 +210,3 @@ COPA = MultipleChoice(
         ("effect", "What happened as a result?"),
     ),
 )
-COMMONSENSE = (SWAG, COPA)

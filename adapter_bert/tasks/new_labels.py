@@ -41,18 +41,13 @@ WEIGHTS, BIAS = "output_weights", "output_bias"
 
 
 class NewLabelsHead(ClassificationHead):
-    """A classifier's head whose first rows are not trained.
-
-    Attributes:
-        shows_features: whether predictions have `FEATURES` too.
-    """
+    """A classifier's head whose first rows are not trained."""
 
     # Decay would change the old rows.
     undecayed = (WEIGHTS, BIAS)
     shows_features = False
 
     def __init__(self, old: int, distill_weight: float, *arguments: Any):
-        """Takes the number of old labels, and arguments of the base class."""
         super().__init__(*arguments)
         self._old, self._distill_weight = old, distill_weight
 
@@ -65,14 +60,12 @@ class NewLabelsHead(ClassificationHead):
         return {"logits": logits, FEATURES: features}
 
     def _keep_old(self, variable: Optional[tf.Variable]):
-        """A variable [C, ...], whose old rows have no gradient."""
         if variable is None:
             return None
         old, new = variable[: self._old], variable[self._old :]
         return tf.concat([tf.stop_gradient(old), new], axis=0)
 
     def select(self, predictions):
-        """The logits, and what the head `shows_features` of."""
         if self.shows_features:
             return predictions
         return {"logits": predictions["logits"]}
@@ -81,8 +74,8 @@ class NewLabelsHead(ClassificationHead):
         """Cross entropies in nats, float32 [B]: of labels, of old answers.
 
         With old answers a label competes with labels of its own age alone, as
-        in the paper, where old and new tasks have heads of their own.
-        Otherwise a shift of all logits to new labels would learn most.
+        in the paper, where old and new tasks have heads of their own. Otherwise
+        a shift of all logits to new labels would learn most.
         """
         if OLD_LOGITS not in features:
             return super().loss(predictions, features)
@@ -104,11 +97,8 @@ class NewLabelsHead(ClassificationHead):
 class NewLabels(TextClassification):
     """A classification task that adds labels to a trained adapter's.
 
-    Attributes:
-        old_labels: of the adapter, the first of `labels`.
-        replay_file: of rows with old labels, which join the training rows, and
-            of held out rows the dev rows; or "".
-        distill_weight: factor of the distillation's loss; 0 for none.
+    `old_labels` are the first of `labels`. Rows of `replay_file` have old ones,
+    and join the training rows, and of held out rows the dev rows.
     """
 
     old_labels: tuple[str, ...] = ()
@@ -133,23 +123,22 @@ class NewLabels(TextClassification):
         )
 
     def complete(self, train):
-        found = {
+        labels = {
             spelled(label, self.old_labels) or label
             for label in self.labels_in(train)
         }
-        if found <= {*self.old_labels}:
+        if labels <= {*self.old_labels}:
             raise UserError(
                 f"{train.path}: every label of the column "
                 f"{self.labelled.label!r} is one of the adapter's, "
                 f"{list_labels(self.old_labels)}; --extend_labels expects rows "
                 "of a new label"
             )
-        task = self.with_labels(found.union(self.old_labels), train.path)
+        task = self.with_labels(labels.union(self.old_labels), train.path)
         new = (x for x in task.labels if x not in self.old_labels)
         return dataclasses.replace(task, labels=(*self.old_labels, *new))
 
     def read(self, data_dir, splits):
-        """As of any table; the replayed rows follow the file's rows."""
         task, rows = super().read(data_dir, splits)
         if not self.replay_file or "train" not in rows:
             return task, rows
@@ -164,8 +153,10 @@ class NewLabels(TextClassification):
         if self.held_out:
             divided = task._divide(replayed)
         return task, {
-            split: own.followed_by(divided[split]) if split in divided else own
-            for split, own in rows.items()
+            split: file_rows.followed_by(divided[split])
+            if split in divided
+            else file_rows
+            for split, file_rows in rows.items()
         }
 
     def learn(self, rows):
@@ -189,7 +180,7 @@ class NewLabels(TextClassification):
         )
 
     def begin_from(self, trained):
-        """The adapter's values, with zeros for rows of new labels."""
+        """Adds zeros for rows of new labels to the adapter's values."""
         more = len(self.labels) - len(self.old_labels)
 
         def read(name: str) -> np.ndarray:
@@ -225,31 +216,23 @@ def imprint(
     weights: np.ndarray,
     old: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first rows of new labels in a head's last layer.
+    """Makes the first rows of new labels in a head's last layer.
 
     A row of weights is the mean of its label's features, as long as an old row
     is on average. The bias gives the label's rows, on average, the same logit
-    as their best old label.
-
-    Args:
-        features: float32 [N, D], inputs of the layer.
-        labels: int [N], numbers below C; each new one has rows.
-        logits: float32 [N, C], of old labels first.
-        weights: float32 [C, D], old rows first.
-        old: number of old labels.
-
-    Returns:
-        Weights [C - old, D] and biases [C - old], float32.
+    as their best old label. Takes float32 features [N, D], logits [N, C] and
+    weights [C, D], the `old` labels first, and labels, int [N]. Returns float32
+    weights [C - old, D] and biases [C - old].
     """
     length = np.linalg.norm(weights[:old].astype(np.float64), axis=1).mean()
     best = logits[:, :old].max(axis=1).astype(np.float64)
     rows, biases = [], []
     for label in range(old, len(weights)):
-        own = labels == label
-        mean = features[own].mean(axis=0, dtype=np.float64)
+        has_label = labels == label
+        mean = features[has_label].mean(axis=0, dtype=np.float64)
         row = mean * length / np.linalg.norm(mean)
         rows.append(row)
-        biases.append(best[own].mean() - row @ mean)
+        biases.append(best[has_label].mean() - row @ mean)
     return np.float32(rows), np.float32(biases)
 
 
@@ -259,19 +242,13 @@ def forgetting(
     after: np.ndarray,
     old: int,
 ) -> dict[str, dict[str, Any]]:
-    """The content of `forgetting.json`: accuracies on dev rows.
+    """Makes the content of `forgetting.json`: accuracies on dev rows.
 
-    Args:
-        labels: int [N], numbers below C.
-        begun: float32 [N, C], logits of the imprinted head before training.
-        after: float32 [N, C], logits of the result.
-        old: number of old labels.
-
-    Returns:
-        Of `old_labels` and `new_labels` the number of `rows`, and accuracies
-        among all labels, `imprinted` and `after`; None without rows. Of old
-        labels also those among the old ones alone, `before` (the old adapter's)
-        and `after_among_old`.
+    Takes labels, int [N], and logits before (`begun`, of the imprinted head)
+    and `after` training, float32 [N, C]. Gives the `rows` of `old_labels` and
+    `new_labels`, and accuracies among all labels, `imprinted` and `after`; None
+    without rows. Old labels also have those among the old ones, `before` (the
+    old adapter's) and `after_among_old`.
     """
     is_old = labels < old
 
@@ -298,12 +275,9 @@ def forgetting(
 def extend_labels(
     task: Any, replay_file: str, distill_weight: Optional[float]
 ) -> NewLabels:
-    """A task that adds the labels of its training file to an adapter's.
+    """Adds the labels of a task's training file to an adapter's.
 
-    Args:
-        task: of classification, over the user's own files.
-        replay_file, distill_weight: as of `NewLabels`; None is for the default,
-            which is 0 with a file.
+    None as weight is the default, 0 with a `replay_file`.
     """
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(

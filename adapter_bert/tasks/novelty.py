@@ -43,13 +43,13 @@ FLOATS = np.dtype("<f4")
 
 
 def evenly_spaced(rows: int) -> np.ndarray:
-    """Numbers of at most `MOST_ROWS` of all rows, int64 [N], rising."""
+    """Chooses at most `MOST_ROWS` of all rows, int64 [N], rising."""
     count = min(rows, MOST_ROWS)
     return np.arange(count) * rows // max(count, 1)
 
 
 def distinct(texts: Features) -> np.ndarray:
-    """Numbers of the first row of each text, int64 [N], rising.
+    """Finds the first row of each text, int64 [N], rising.
 
     Copies of a text would be in all folds, so that nothing tells how far it is
     from texts that were not described.
@@ -78,9 +78,8 @@ class Sketch:
     quantiles: np.ndarray
 
     def shares(self, features: np.ndarray) -> list[float]:
-        """`shares` of texts by their features, float32 [N, D]."""
-        found = shares(features, self.mean, self.directions, self.quantiles)
-        return found.numpy().tolist()
+        values = shares(features, self.mean, self.directions, self.quantiles)
+        return values.numpy().tolist()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -94,15 +93,14 @@ class Sketch:
         }
 
     @classmethod
-    def restore(cls, found: Any, source: str) -> "Sketch":
-        """Reads `settings` of the file `source`."""
+    def restore(cls, recorded: Any, source: str) -> "Sketch":
         names = [field.name for field in dataclasses.fields(cls)]
         try:
-            if sorted(found) != sorted(names):
+            if sorted(recorded) != sorted(names):
                 raise ValueError
             mean, directions, quantiles = (
                 np.frombuffer(
-                    base64.b64decode(found[name], validate=True), FLOATS
+                    base64.b64decode(recorded[name], validate=True), FLOATS
                 ).astype(np.float32)
                 for name in names
             )
@@ -125,24 +123,15 @@ class Sketch:
 
 
 def with_novelty(task: Any, settings: Mapping[str, Any], source: str) -> Any:
-    """A task with the sketch of a trained one.
-
-    Args:
-        task: of any kind; those that score no novelty have none.
-        settings: `task_settings` of the trained one.
-        source: their file, for messages.
-    """
+    """Restores a task's sketch from `task_settings` of `source`."""
     if not task.scores_novelty or NOVELTY not in settings:
         return task
-    found = Sketch.restore(settings[NOVELTY], source)
-    return dataclasses.replace(task, novelty=found)
+    sketch = Sketch.restore(settings[NOVELTY], source)
+    return dataclasses.replace(task, novelty=sketch)
 
 
 def warn_of_loss(settings: Mapping[str, Any], source: str) -> None:
-    """Tells that other programs' files have no place for a sketch.
-
-    `settings` are `task_settings` of the adapter `source`.
-    """
+    """Tells that other programs' files have no place for a sketch."""
     if NOVELTY in settings:
         logging.warning(
             "%s scores the novelty of texts, for which other programs' files "
@@ -154,7 +143,7 @@ def warn_of_loss(settings: Mapping[str, Any], source: str) -> None:
 def distances(
     features: np.ndarray, mean: np.ndarray, directions: np.ndarray
 ) -> np.ndarray:
-    """Squared distances from a mean, float64 [N]; arguments as of `Sketch`."""
+    """Computes squared distances from a mean, float64 [N]; see `Sketch`."""
     apart = features.astype(np.float64) - mean
     return (apart**2).sum(axis=1) - ((apart @ directions.T) ** 2).sum(axis=1)
 
@@ -162,10 +151,7 @@ def distances(
 def _describe(
     features: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """A mean [D], `count` directions [K, D], and the variance that is left.
-
-    `features` are float64 [N, D].
-    """
+    """Finds a mean [D], `count` directions [K, D], and the variance left."""
     mean = features.mean(axis=0)
     apart = features - mean
     variances, axes = np.linalg.eigh(apart.T @ apart / len(features))
@@ -173,31 +159,31 @@ def _describe(
     # Few or equal rows leave nothing, by which no distance can be divided.
     least = SMALLEST_SHARE * variances.mean() + np.finfo(float).tiny
     rest = max(variances[:split].mean(), least)
-    own = np.maximum(variances[split:], rest)
-    return mean, (axes[:, split:] * np.sqrt(1 - rest / own)).T, rest
+    kept = np.maximum(variances[split:], rest)
+    return mean, (axes[:, split:] * np.sqrt(1 - rest / kept)).T, rest
 
 
 def fit(features: np.ndarray) -> Sketch:
-    """The sketch of distinct texts, whose features are float32 [N, D].
+    """Sketches distinct texts, whose features are float32 [N, D].
 
-    A row's distance for the quantiles is by rows of other folds, since rows
-    are near to a sketch that was made of them.
+    A row's distance for the quantiles is by rows of other folds, since rows are
+    near to a sketch that was made of them.
     """
     features = features.astype(np.float64)
     rows, size = features.shape
     count = min(COMPONENTS, rows // ROWS_EACH, size // 2)
     folds = min(FOLDS, rows)
     fold = np.arange(rows) % folds
-    found = np.empty(rows)
+    spreads = np.empty(rows)
     mean, directions, rest = _describe(features, count)
     for number in range(folds):
-        own = fold == number
-        others = features[~own] if folds > 1 else features
+        in_fold = fold == number
+        others = features[~in_fold] if folds > 1 else features
         *place, spread = _describe(others, count)
         # One text has no spread.
         spread = spread if len(others) > 1 else rest
-        found[own] = distances(features[own], *place) / spread
-    quantiles = rest * np.quantile(found, np.linspace(0, 1, QUANTILES))
+        spreads[in_fold] = distances(features[in_fold], *place) / spread
+    quantiles = rest * np.quantile(spreads, np.linspace(0, 1, QUANTILES))
     made = mean, directions, quantiles
     return Sketch(*(values.astype(np.float32) for values in made))
 
@@ -208,16 +194,10 @@ def shares(
     directions: tf.Tensor,
     quantiles: tf.Tensor,
 ) -> tf.Tensor:
-    """The share of training rows that are nearer than each text, 0 to 1.
+    """Computes the share of training rows nearer than each text, 0 to 1.
 
-    Args:
-        features: float32 [N, D].
-        mean: float32 [D] or of each text [N, D].
-        directions: float32 [K, D] or [N, K, D].
-        quantiles: float32 [Q] or [N, Q].
-
-    Returns:
-        float32 [N], interpolated between quantiles.
+    Takes float32 features [N, D], and `Sketch`'s arrays, of all or of each text
+    ([N, ...]). Gives float32 [N], interpolated between quantiles.
     """
     apart = features - mean
     along = tf.linalg.matvec(directions, apart)

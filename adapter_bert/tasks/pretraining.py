@@ -37,11 +37,9 @@ class MaskedPairs(Features):
     """Rows whose masks were drawn when the file was written."""
 
     def unlabelled(self):
-        """All: masked tokens are scored, and are no labels from outside."""
         return self
 
     def added(self, length):
-        """See `finish`."""
         return {"masked_weights": ((), np.float32)}
 
     def finish(self, batch, rows, step):
@@ -60,17 +58,20 @@ class PretrainingHead(Head):
     reads = (*MaskedLMHead.reads, LABELS)
 
     def __init__(self, config, create):
-        """Creates the variables under `cls/`."""
         self.masked = MaskedLMHead(config, create)
         self.create_last(2, config, create, "cls/seq_relationship/")
 
     def __call__(self, bert, sequence_output, context, **read):
         """float32 [B, T, D] -> the masked tokens', "next_logits" [B, 2]."""
         labels = read.pop(LABELS)
-        found = self.masked(bert, sequence_output, context, **read)
+        predictions = self.masked(bert, sequence_output, context, **read)
         pooled = bert.pooled_output(sequence_output, context)
         logits = tf.matmul(pooled, self.weights, transpose_b=True)
-        return {**found, "next_logits": logits + self.bias, LABELS: labels}
+        return {
+            **predictions,
+            "next_logits": logits + self.bias,
+            LABELS: labels,
+        }
 
     def select(self, predictions):
         """Reduces the logits to scores.
@@ -88,7 +89,6 @@ class PretrainingHead(Head):
         }
 
     def loss(self, predictions, features):
-        """The sum of both cross entropies in nats, float32 [B]."""
         masked = self.masked.loss(predictions, features)
         return masked + _next_losses(
             predictions["next_logits"], features[LABELS]
@@ -102,7 +102,7 @@ def _next_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Records:
-    """The first `count` records of TFRecord files, read when needed."""
+    """First `count` records of TFRecord files, read when needed."""
 
     paths: tuple[str, ...]
     count: int
@@ -119,12 +119,10 @@ class Records:
         return self.count
 
     def __iter__(self) -> Iterator[bytes]:
-        """Each record, a serialized `tf.train.Example`."""
         return itertools.islice(_records(self.paths), self.count)
 
 
 def _records(paths: Sequence[str]) -> Iterator[bytes]:
-    """The records of files, one file after the other."""
     for path in paths:
         files.check_plain(path, "the rows")
         try:
@@ -162,7 +160,6 @@ class Pretraining(Task[Records]):
         return {}
 
     def restore(self, description, source):
-        """This task, if the trained head is one of pretraining."""
         self.check_name(description, source)
         return self
 
@@ -184,7 +181,6 @@ class Pretraining(Task[Records]):
         return Records(rows.paths, min(count, rows.count))
 
     def read(self, data_dir, splits):
-        """Counts the records of each split's files."""
         rows = {}
         for split in splits:
             flag = "input_file"
@@ -197,7 +193,6 @@ class Pretraining(Task[Records]):
         return self, rows
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """The tokens of each record without padding, and its labels."""
         length, most = max_seq_length, self.max_predictions_per_seq
         form = {
             "input_ids": tf.io.FixedLenFeature([length], tf.int64),
@@ -209,15 +204,15 @@ class Pretraining(Task[Records]):
             LABELS: tf.io.FixedLenFeature([1], tf.int64),
         }
         progress = Progress("read", len(rows), "rows")
-        parts: list[dict[str, np.ndarray]] = []
+        chunks: list[dict[str, np.ndarray]] = []
         records = iter(rows)
-        while part := list(itertools.islice(records, PARSED)):
-            parts.append(self._parse(part, form, rows, tokenizer))
-            progress.update(len(part))
+        while chunk := list(itertools.islice(records, PARSED)):
+            chunks.append(self._parse(chunk, form, rows, tokenizer))
+            progress.update(len(chunk))
         progress.close()
         joined = {
-            name: np.concatenate([part[name] for part in parts])
-            for name in parts[0]
+            name: np.concatenate([chunk[name] for chunk in chunks])
+            for name in chunks[0]
         }
         lengths = joined.pop("lengths")
         if np.all(joined["masked_ids"] == NO_TOKEN):
@@ -240,17 +235,16 @@ class Pretraining(Task[Records]):
         rows: Records,
         tokenizer: TextTokenizer,
     ) -> dict[str, np.ndarray]:
-        """Some records' tokens, segments, lengths and labels."""
         source = ", ".join(rows.paths)
         try:
-            found = tf.io.parse_example(records, form)
+            columns = tf.io.parse_example(records, form)
         except tf.errors.InvalidArgumentError as error:
             raise UserError(
                 f"{source}: a record is no row of create_pretraining_data.py "
                 "with this --max_seq_length and --max_predictions_per_seq: "
                 f"{first_line(error)}"
             ) from error
-        values = {name: value.numpy() for name, value in found.items()}
+        values = {name: value.numpy() for name, value in columns.items()}
         is_token = values["input_mask"] > 0
         lengths = is_token.sum(axis=1)
         ids, places = values["masked_lm_ids"], values["masked_lm_positions"]

@@ -24,11 +24,7 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def _compare(
     queries: np.ndarray, corpus: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Cosines of each query with each block of the corpus.
-
-    Yields:
-        The query's place, the place of the block's first text, float64 [block].
-    """
+    """Yields a query, a block's first text, cosines, float64 [block]."""
     for first in range(0, len(corpus), BLOCK):
         texts = unit(corpus[first : first + BLOCK]).T
         for start in range(0, len(queries), CHUNK):
@@ -43,47 +39,46 @@ def retrieval_scores(
     relevant: Sequence[Mapping[int, float]],
     copies: Sequence[Collection[int]] = (),
 ) -> dict[str, float]:
-    """Means over the queries of how high their relevant texts are ranked.
+    """Averages over queries how high their relevant texts are ranked.
 
     Ranks are those of cosines over the whole corpus; of equal cosines the
     corpus's order decides. Memory does not grow with the corpus. So all cosines
     are computed twice: first for the relevant texts, then to count the texts
     before them.
 
-    Args:
-        queries: float32 [Q, D].
-        corpus: float32 [N, D].
-        relevant: each query's relevant texts, at least one: places in the
-            corpus, and gains above 0.
-        copies: each query's copies, which are no answers and left out unless
-            they are relevant: places in the corpus.
-
-    Returns:
-        `ndcg_at_10`, of gains that are not raised (Jarvelin and Kekalainen
-        2002, equation 2; as in trec_eval); `mrr`, of the first relevant text
-        over the whole corpus; `recall_at_1` and `recall_at_10`, the share of
-        the relevant texts among the first ones. 0 to 1.
+    Takes float32 queries [Q, D] and corpus [N, D], places and gains above 0 of
+    each query's relevant texts, at least one, and places of its copies, which
+    are left out unless they are relevant. Gives, 0 to 1, `ndcg_at_10`, of gains
+    that are not raised (Jarvelin and Kekalainen 2002, equation 2; as in
+    trec_eval); `mrr`, of the first relevant text over the whole corpus;
+    `recall_at_1` and `recall_at_10`, the share of the relevant texts among the
+    first ones.
     """
-    own = [np.array(list(gains)) for gains in relevant]
+    gains_of_queries = [np.array(list(gains)) for gains in relevant]
     left_out = [
         np.array([x for x in places if x not in gains], np.int64)
-        for places, gains in zip(copies or [()] * len(own), relevant)
+        for places, gains in zip(
+            copies or [()] * len(gains_of_queries), relevant
+        )
     ]
-    cosines_of = [np.zeros(len(places)) for places in own]
+    cosines_of = [np.zeros(len(places)) for places in gains_of_queries]
     for query, first, scores in _compare(queries, corpus):
-        places = own[query] - first
+        places = gains_of_queries[query] - first
         is_here = (places >= 0) & (places < len(scores))
         cosines_of[query][is_here] = scores[places[is_here]]
-    before = [np.zeros(len(places), np.int64) for places in own]
+    before = [np.zeros(len(places), np.int64) for places in gains_of_queries]
     for query, first, scores in _compare(queries, corpus):
         mine = cosines_of[query][:, np.newaxis]
-        is_earlier = first + np.arange(len(scores)) < own[query][:, np.newaxis]
+        is_earlier = (
+            first + np.arange(len(scores))
+            < gains_of_queries[query][:, np.newaxis]
+        )
         is_before = (scores > mine) | (scores == mine) & is_earlier
         places = left_out[query] - first
         is_here = (places >= 0) & (places < len(scores))
         is_before[:, places[is_here]] = False
         before[query] += np.count_nonzero(is_before, axis=1)
-    found: dict[str, list[float]] = collections.defaultdict(list)
+    measured: dict[str, list[float]] = collections.defaultdict(list)
     for counts, gains_of in zip(before, relevant):
         order = np.argsort(counts)
         ranks, gains = 1 + counts[order], np.array(list(gains_of.values()))
@@ -91,8 +86,8 @@ def retrieval_scores(
         is_high = ranks <= 10
         gain = np.sum(gains[order][is_high] / np.log2(1 + ranks[is_high]))
         greatest = np.sum(best / np.log2(2 + np.arange(len(best))))
-        found["ndcg_at_10"].append(gain / greatest)
-        found["mrr"].append(1 / ranks[0])
+        measured["ndcg_at_10"].append(gain / greatest)
+        measured["mrr"].append(1 / ranks[0])
         for most in (1, 10):
-            found[f"recall_at_{most}"].append(np.mean(ranks <= most))
-    return {name: float(np.mean(values)) for name, values in found.items()}
+            measured[f"recall_at_{most}"].append(np.mean(ranks <= most))
+    return {name: float(np.mean(values)) for name, values in measured.items()}

@@ -30,8 +30,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Range, Topic, recorded
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.squad_data import (
-    Question,
-    Windows,
+    ContextWindows,
+    SquadQuestion,
     check_answers,
     cut_windows,
     find_answer,
@@ -58,20 +58,20 @@ def normalize_answer(text: str) -> str:
 def exact_and_f1(
     answer: str, prediction: str, both_empty: float = 0.0
 ) -> tuple[float, float]:
-    """Exact match and F1 of the shared words, 0 to 1, after normalization.
+    """Scores exact match and F1 of shared words, 0 to 1.
 
     `both_empty` is F1 where neither text has words.
     """
     answer, prediction = normalize_answer(answer), normalize_answer(prediction)
     exact = float(answer == prediction)
     right = collections.Counter(answer.split())
-    found = collections.Counter(prediction.split())
-    if not right and not found:
+    predicted = collections.Counter(prediction.split())
+    if not right and not predicted:
         return exact, both_empty
-    shared = sum((right & found).values())
+    shared = sum((right & predicted).values())
     if not shared:
         return exact, 0.0
-    precision = shared / sum(found.values())
+    precision = shared / sum(predicted.values())
     recall = shared / sum(right.values())
     return exact, 2 * precision * recall / (precision + recall)
 
@@ -79,7 +79,7 @@ def exact_and_f1(
 def squad_1_scores(
     answers: Sequence[Answers], predictions: Sequence[str]
 ) -> dict[str, float]:
-    """Scores of SQuAD 1.1, in percent, each by the best answer.
+    """Scores by SQuAD 1.1's rules, in percent, each by the best answer.
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
     """
@@ -96,7 +96,7 @@ def squad_2_scores(
     predictions: Sequence[str],
     null_odds: np.ndarray,
 ) -> dict[str, float]:
-    """Scores of SQuAD 2.0, in percent; `null_odds` are float64 [N].
+    """Scores by SQuAD 2.0's rules, in percent; `null_odds` are float64 [N].
 
     `exact`, `f1` and `total`; the same of answerable (`HasAns_`) and of other
     questions (`NoAns_`), where there are any; `best_exact` and `best_f1`, the
@@ -147,7 +147,7 @@ SHOWN_FROM = 2000
 NOWHERE = (0, 0)
 
 
-class Candidates(NamedTuple):
+class NBest(NamedTuple):
     """Possible answers of a question, the likeliest first."""
 
     # `""` for no answer.
@@ -165,25 +165,25 @@ class Candidates(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """The answer to a question, `""` for none.
+    """An answer, `""` for none.
 
     `null_odds` are the score of "no answer" less the best answer's.
     """
 
     text: str
     null_odds: float
-    candidates: Candidates
+    candidates: NBest
 
 
 def _pairs(
-    windows: Windows,
+    windows: ContextWindows,
     rows: slice,
     outputs: Mapping[str, np.ndarray],
     max_answer_length: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every possible pair of a start and an end, by windows, starts, ends.
+    """Lists every possible pair of a start and an end.
 
-    First and last token by number in the context, int [n, 2], and float64
+    Gives first and last token by number in the context, int [n, 2], and float64
     logits [n, 2].
     """
     first, shown_from = windows.first[rows], windows.context_first[rows]
@@ -215,10 +215,9 @@ def _pairs(
 
 
 def _most_context(first: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """The window that shows most text around each token, int64 [tokens].
+    """Finds the window that shows most around each token, int64 [tokens].
 
-    `first` and `length`, int [n], are of each window's part of the context.
-
+    `first` and `length`, int [n], are each window's part of the context.
     Source: google-research/bert, `run_squad.py`, `_check_is_max_context`.
     """
     best = np.full((first + length).max(), -np.inf)
@@ -226,10 +225,10 @@ def _most_context(first: np.ndarray, length: np.ndarray) -> np.ndarray:
     for number, (start, count) in enumerate(zip(first, length)):
         places = np.arange(count)
         score = np.minimum(places, places[::-1]) + 0.01 * count
-        part = slice(start, start + count)
-        more = score > best[part]
-        best[part][more] = score[more]
-        window[part][more] = number
+        here = slice(start, start + count)
+        more = score > best[here]
+        best[here][more] = score[more]
+        window[here][more] = number
     return window
 
 
@@ -273,7 +272,6 @@ class SpanHead(Head):
         return {"start_logits": logits[0], "end_logits": logits[1]}
 
     def select(self, predictions):
-        """The best n, as `best_logits` gives them."""
         logits = [predictions[f"{side}_logits"] for side in ("start", "end")]
         return best_logits(tf.stack(logits), self.n_best_size)
 
@@ -289,12 +287,11 @@ class SpanHead(Head):
 
 
 def best_logits(logits: tf.Tensor, n: int) -> dict[str, tf.Tensor]:
-    """The n greatest of starts' and ends' logits, float32 [2, B, T].
+    """Finds the n greatest of float32 [2, B, T], starts' and ends' logits.
 
-    Returns:
-        `start_logits` and `end_logits`, float32 [B, n]; their places
-        `start_indexes` and `end_indexes`, int32 [B, n]; `null_logits`,
-        float32 [B, 2], the start and end logit of the first token.
+    Returns `start_logits` and `end_logits`, float32 [B, n]; their places
+    `start_indexes` and `end_indexes`, int32 [B, n]; `null_logits`, float32 [B,
+    2], start and end logit of the first token.
     """
     filled = tf.pad(logits, [[0, 0], [0, 0], [0, n]], constant_values=NEVER)
     values, indexes = tf.math.top_k(filled, n)
@@ -308,7 +305,7 @@ def best_logits(logits: tf.Tensor, n: int) -> dict[str, tf.Tensor]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Squad(Task[Sequence[Question]]):
+class Squad(Task[Sequence[SquadQuestion]]):
     """Question answering, and its flags in `commands/run_squad.py`.
 
     Recorded settings have their defaults in adapters that do not say.
@@ -368,11 +365,24 @@ class Squad(Task[Sequence[Question]]):
     cut_at = "max_query_length"
     columns = ("question", "context")
 
+    @classmethod
+    def from_settings(cls, recorded, settings, source):
+        task = cls(**recorded(cls))
+        if unknown := set(settings) - set(task.settings):
+            raise UserError(
+                f"{source}: task_settings has an unknown {min(unknown)!r}"
+            )
+        if task.n_best_size > MOST_CANDIDATES:
+            raise UserError(
+                f"{source}: task_settings.n_best_size is {task.n_best_size}, "
+                f"expected at most {MOST_CANDIDATES}"
+            )
+        return task
+
     def describe(self):
         return {} if self.head == SPANS else self.head.describe()
 
     def restore(self, description, source):
-        """This task, if the trained head is one of question answering."""
         self.check_name(description, source)
         if "head" not in description:
             return self
@@ -384,12 +394,11 @@ class Squad(Task[Sequence[Question]]):
 
         Training leaves out questions whose first answer is not at its place in
         the context, as google-research/bert does, and warns of them and of
-        answers a little off their place. The split `dev` must have answers,
-        `test` need not.
+        answers a little off their place. Only `test` may lack answers.
         """
         return self, {split: self._read(data_dir, split) for split in splits}
 
-    def _read(self, data_dir: str, split: str) -> list[Question]:
+    def _read(self, data_dir: str, split: str) -> list[SquadQuestion]:
         flag = "train_file" if split == "train" else "predict_file"
         if not getattr(self, flag):
             raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
@@ -403,10 +412,10 @@ class Squad(Task[Sequence[Question]]):
         return questions
 
     def _leave_out(
-        self, questions: list[Question], path: str
-    ) -> list[Question]:
-        found = {q.id: find_answer(q) for q in questions if q.answers}
-        lost = sorted(name for name, place in found.items() if not place)
+        self, questions: list[SquadQuestion], path: str
+    ) -> list[SquadQuestion]:
+        places = {q.id: find_answer(q) for q in questions if q.answers}
+        lost = sorted(name for name, place in places.items() if not place)
         if lost:
             is_short = len(lost) <= 5 or self.verbose_logging
             shown = lost if is_short else [*lost[:5], "..."]
@@ -421,7 +430,7 @@ class Squad(Task[Sequence[Question]]):
         moved = sum(
             not q.context.startswith(q.answers[0].text, q.answers[0].start)
             for q in questions
-            if found.get(q.id)
+            if places.get(q.id)
         )
         if moved:
             logging.warning(
@@ -433,17 +442,15 @@ class Squad(Task[Sequence[Question]]):
             )
         if len(lost) == len(questions):
             raise UserError(f"{path} holds nothing to learn from")
-        return [q for q in questions if found.get(q.id, True)]
+        return [q for q in questions if places.get(q.id, True)]
 
     @property
     def score_names(self):
-        """Exact match and F1, as the official rules call them."""
         exact = "exact" if self.version_2_with_negative else "exact_match"
         return exact, "f1"
 
     @property
     def least_length(self):
-        """The longest question, `[CLS]`, two `[SEP]`, a context's token."""
         return self.max_query_length + 4
 
     @property
@@ -456,17 +463,15 @@ class Squad(Task[Sequence[Question]]):
 
     @property
     def reading(self):
-        """How windows are cut."""
         return "windows", self.doc_stride, self.max_query_length
 
     def make_rows(self, texts):
         return [
-            Question(str(number), question, context, None)
+            SquadQuestion(str(number), question, context, None)
             for number, (question, context) in enumerate(texts)
         ]
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """Windows of `[CLS] question [SEP] part of the context [SEP]`."""
         return cut_windows(
             rows,
             tokenizer,
@@ -475,8 +480,8 @@ class Squad(Task[Sequence[Question]]):
             self.max_query_length,
         )
 
-    def count_train_steps(self, features: Windows, batch_size, epochs):
-        """Steps of a training, counted in questions or in windows.
+    def count_train_steps(self, features: ContextWindows, batch_size, epochs):
+        """Counts steps by questions or by windows.
 
         google-research/bert draws windows but counts an epoch in questions:
         less than one pass where contexts are long.
@@ -502,8 +507,8 @@ class Squad(Task[Sequence[Question]]):
 
     def decode(
         self,
-        rows: Sequence[Question],
-        features: Windows,
+        rows: Sequence[SquadQuestion],
+        features: ContextWindows,
         outputs: Mapping[str, np.ndarray],
     ) -> list[Prediction]:
         """Chooses an answer to every question.
@@ -519,9 +524,11 @@ class Squad(Task[Sequence[Question]]):
         progress = is_shown and Progress("answers", len(rows), "questions")
         predictions = []
         for number, question in enumerate(rows):
-            own = slice(bounds[number], bounds[number + 1])
+            windows = slice(bounds[number], bounds[number + 1])
             place = question.context, features.context_starts[number]
-            predictions.append(self._predict(*place, features, own, outputs))
+            predictions.append(
+                self._predict(*place, features, windows, outputs)
+            )
             if progress:
                 progress.update(1)
         if progress:
@@ -532,14 +539,13 @@ class Squad(Task[Sequence[Question]]):
         self,
         context: str,
         context_start: int,
-        windows: Windows,
+        windows: ContextWindows,
         rows: slice,
         outputs: Mapping[str, np.ndarray],
     ) -> Prediction:
-        """Chooses the answer to the question of some rows of windows."""
         if rows.start == rows.stop:
             # A context without tokens has no windows.
-            none = Candidates(("",), np.zeros((1, 2)), (NOWHERE,))
+            none = NBest(("",), np.zeros((1, 2)), (NOWHERE,))
             return Prediction("", CERTAINLY_NONE, none)
         null = outputs["null_logits"][rows].astype(np.float64)
         # Of the window where the sum is least.
@@ -567,8 +573,8 @@ class Squad(Task[Sequence[Question]]):
         spans: np.ndarray,
         logits: np.ndarray,
         null: np.ndarray,
-    ) -> Candidates:
-        """The likeliest answers, each text once.
+    ) -> NBest:
+        """Lists the likeliest answers, each text once.
 
         `spans` and `logits` are [n, 2]; `null`, [2], are those of "no answer".
         """
@@ -577,27 +583,26 @@ class Squad(Task[Sequence[Question]]):
             spans = np.concatenate([spans, [NOWHERE]])
             logits = np.concatenate([logits, null[np.newaxis]])
         # Text -> logits and span, in order.
-        found: dict[str, tuple[np.ndarray, tuple[int, int]]] = {}
+        best: dict[str, tuple[np.ndarray, tuple[int, int]]] = {}
         for at in np.argsort(-logits.sum(axis=1), kind="stable"):
-            if len(found) == self.n_best_size:
+            if len(best) == self.n_best_size:
                 break
             span = tuple(spans[at].tolist())
             text = join_words(context[slice(*span)])
             # A RoBERTa's token of a space alone is no answer.
             if text or at == null_at:
-                found.setdefault(text, (logits[at], span))
-        if not found or self.version_2_with_negative:
-            found.setdefault("", (null, NOWHERE))
-        kept, places = zip(*found.values())
-        return Candidates(tuple(found), np.array(kept), places)
+                best.setdefault(text, (logits[at], span))
+        if not best or self.version_2_with_negative:
+            best.setdefault("", (null, NOWHERE))
+        kept, places = zip(*best.values())
+        return NBest(tuple(best), np.array(kept), places)
 
     def evaluate(
         self,
-        rows: Sequence[Question],
+        rows: Sequence[SquadQuestion],
         features: input_pipeline.Features,
         predictions: Sequence[Prediction],
     ) -> dict[str, float]:
-        """Exact match and F1 by the official rules, in percent."""
         answers = [[a.text for a in q.answers] for q in rows]
         texts = [p.text for p in predictions]
         if not self.version_2_with_negative:
@@ -609,17 +614,11 @@ class Squad(Task[Sequence[Question]]):
         """`answer`, its `start` and `end` in the context, `score`s.
 
         Without an answer these are "" and null. `score` and `null_score` are
-        sums of start and end logit, of the best answer and of "no answer", or
-        null without such a candidate.
+        sums of start and end logit, or null without such a candidate.
         """
         return list(map(_answer, predictions))
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        """Writes the files of google-research/bert, objects by question id.
-
-        Answers, candidates with probability and logits, and for SQuAD 2.0 null
-        odds.
-        """
         ids = [question.id for question in rows]
         contents = {
             "predictions.json": (p.text for p in predictions),
@@ -659,7 +658,7 @@ def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
 
 
 def _json_object(items: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
-    """An object as JSON, part by part: it may be larger than memory."""
+    """Writes JSON part by part: it may be larger than memory."""
     yield b"{"
     separator = "\n"
     for key, value in items:

@@ -32,7 +32,7 @@ ANSWERED = "answered"
 WORD_END = re.compile(r"\s|\Z")
 
 
-class Answer(NamedTuple):
+class SquadAnswer(NamedTuple):
     """A right answer: a part of the context from the character `start`."""
 
     text: str
@@ -40,7 +40,7 @@ class Answer(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
+class SquadQuestion:
     """A question about a context."""
 
     # Unique within its file.
@@ -49,16 +49,13 @@ class Question:
     # Questions of a paragraph share one object.
     context: str
     # Empty if the context holds none; None if the file does not say.
-    answers: Optional[tuple[Answer, ...]]
+    answers: Optional[tuple[SquadAnswer, ...]]
 
 
-def read_questions(path: str, with_negative: bool) -> list[Question]:
-    """Reads all questions of a file.
-
-    `with_negative` says that questions may have no answer, as in SQuAD 2.0.
-    """
+def read_questions(path: str, with_negative: bool) -> list[SquadQuestion]:
+    """Reads all questions; `with_negative` ones may have no answer."""
     file = files.read_json(path, "the SQuAD file")
-    found: dict[str, Question] = {}
+    by_id: dict[str, SquadQuestion] = {}
     places: dict[str, str] = {}
     for number, article in enumerate(_get(file, "data", list, path)):
         place = f"{path}: data[{number}]"
@@ -68,39 +65,39 @@ def read_questions(path: str, with_negative: bool) -> list[Question]:
             context = _get(paragraph, "context", str, here)
             for qa in _get(paragraph, "qas", list, here):
                 question = _read_question(qa, context, here, with_negative)
-                if question.id in found:
+                if question.id in by_id:
                     raise UserError(
                         f"{here}: the question id {question.id!r} occurs "
                         f"twice, before in {places[question.id]}; ids must be "
                         "unique"
                     )
                 places[question.id] = here[len(path) + 2 :]
-                found[question.id] = question
-    if not found:
+                by_id[question.id] = question
+    if not by_id:
         raise UserError(f"{path} holds no questions")
-    return list(found.values())
+    return list(by_id.values())
 
 
 def _read_question(
     qa: Any, context: str, place: str, with_negative: bool
-) -> Question:
+) -> SquadQuestion:
     question_id = _get(qa, "id", str, f"{place}.qas")
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)
-    answers: Optional[tuple[Answer, ...]] = None
+    answers: Optional[tuple[SquadAnswer, ...]] = None
     if with_negative and _get(
         {"is_impossible": False, **qa}, "is_impossible", bool, place
     ):
         answers = ()
     elif "answers" in qa:
         answers = tuple(
-            Answer(
+            SquadAnswer(
                 _get(answer, "text", str, f"{place}: answer"),
                 _get(answer, "answer_start", int, f"{place}: answer"),
             )
             for answer in _get(qa, "answers", list, place)
         )
-    return Question(question_id, text, context, answers)
+    return SquadQuestion(question_id, text, context, answers)
 
 
 def read_pairs(path: str) -> Rows:
@@ -126,7 +123,7 @@ def read_pairs(path: str) -> Rows:
 
 
 def check_answers(
-    questions: list[Question], path: str, with_negative: bool
+    questions: list[SquadQuestion], path: str, with_negative: bool
 ) -> None:
     """Checks that questions can be scored."""
     for question in questions:
@@ -142,15 +139,12 @@ def check_answers(
             )
 
 
-def find_answer(question: Question) -> Optional[tuple[int, int]]:
+def find_answer(question: SquadQuestion) -> Optional[tuple[int, int]]:
     """Finds the first answer, without white space around it.
 
     White space within the answer stands for any. An answer that is not at its
     place, but in the words there, is the nearest of its kind in these words.
-
-    Returns:
-        (first character, one past the last), or None where the context does
-        not hold the answer at its place.
+    Returns (first character, one past the last), or None.
     """
     answer, context = question.answers[0], question.context
     text = answer.text.strip()
@@ -165,26 +159,25 @@ def find_answer(question: Question) -> Optional[tuple[int, int]]:
     last = WORD_END.search(context, end).start()
     words = r"\s+".join(map(re.escape, text.split()))
     # Looks ahead, since occurrences may overlap.
-    found = re.compile(f"(?=({words}))").finditer(context, first, last)
+    matches = re.compile(f"(?=({words}))").finditer(context, first, last)
     return min(
-        (match.span(1) for match in found),
+        (match.span(1) for match in matches),
         key=lambda span: abs(span[0] - start),
         default=None,
     )
 
 
 def join_words(text: str) -> str:
-    """The words of a text with one space between them."""
+    """Puts one space between the words of a text."""
     return " ".join(text.split())
 
 
 def _get(value: Any, key: str, kind: type, place: str) -> Any:
-    """`value[key]`, checked to be of a type."""
     if not isinstance(value, dict) or key not in value:
         raise UserError(f'{place}: expected an object with "{key}"')
-    found = value[key]
+    item = value[key]
     # For Python, true and false are whole numbers as well.
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+    if not isinstance(item, kind) or (isinstance(item, bool) and kind is int):
         names = {
             str: "text",
             list: "a list",
@@ -192,13 +185,13 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
             bool: "true or false",
         }
         raise UserError(
-            f'{place}: "{key}" is {str(found)[:50]!r}, expected {names[kind]}'
+            f'{place}: "{key}" is {str(item)[:50]!r}, expected {names[kind]}'
         )
-    return found
+    return item
 
 
 @dataclasses.dataclass(frozen=True)
-class Windows(Features):
+class ContextWindows(Features):
     """Features whose rows are windows, in the order of their questions.
 
     Attributes:
@@ -220,22 +213,21 @@ class Windows(Features):
 
 
 def cut_windows(
-    questions: Sequence[Question],
+    questions: Sequence[SquadQuestion],
     tokenizer: TextTokenizer,
     max_seq_length: int,
     doc_stride: int,
     max_query_length: int,
-) -> Windows:
-    """Makes the windows of all questions.
+) -> ContextWindows:
+    """Makes the windows of all questions; lengths are in tokens.
 
-    An empty context has none. Where every question says its answers, there
-    are labels `start_positions` and `end_positions`, int32 [rows]: the places
-    of the tokens that cover the first answer, or 0 and 0 where the window does
-    not hold all of them. The log counts answers that tokens exceed. Other
-    arguments are as of `Squad`, in tokens.
+    An empty context has none. Where every question says its answers, there are
+    labels `start_positions` and `end_positions`, int32 [rows]: places of the
+    tokens that cover the first answer, or 0 and 0 where the window does not
+    hold all of them. The log counts answers that tokens exceed.
 
     Source: google-research/bert, `run_squad.py`,
-    `convert_examples_to_features`. That code takes the first place within the
+    `convert_examples_to_features`, which takes the first place within the
     answer's words where the answer's tokens occur.
     """
     labelled = all(question.answers is not None for question in questions)
@@ -251,9 +243,9 @@ def cut_windows(
         tokenizer.encode, (c for c, _ in _paragraphs(questions))
     )
     queries = in_chunks(tokenizer.encode_ids, (q.text for q in questions))
-    for (_, asked), context in zip(_paragraphs(questions), contexts):
+    for (_, of_paragraph), context in zip(_paragraphs(questions), contexts):
         offsets.append(np.array(context.offsets, np.int32).reshape(-1, 2))
-        for question, query in zip(asked, queries):
+        for question, query in zip(of_paragraph, queries):
             head = [
                 tokenizer.classify_id,
                 *query[:max_query_length],
@@ -306,7 +298,7 @@ def cut_windows(
     if labelled:
         starts, ends = np.array(targets, np.int32).reshape(-1, 2).T.copy()
         labels = {"start_positions": starts, "end_positions": ends}
-    return Windows(
+    return ContextWindows(
         tokens=np.asarray(tokens),
         segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
         starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
@@ -321,19 +313,15 @@ def cut_windows(
 
 
 def _paragraphs(
-    questions: Iterable[Question],
-) -> Iterator[tuple[str, Iterator[Question]]]:
-    """Each context, with the questions in a row that share it."""
+    questions: Iterable[SquadQuestion],
+) -> Iterator[tuple[str, Iterator[SquadQuestion]]]:
     return itertools.groupby(questions, key=lambda q: q.context)
 
 
 def _cover(
     offsets: np.ndarray, span: tuple[int, int]
 ) -> Optional[tuple[int, int]]:
-    """The first and last token of a span of characters, or None.
-
-    `offsets` are int32 [tokens, 2], as of `Windows`.
-    """
+    """Finds the first and last token of a span of characters, or None."""
     first = int(np.searchsorted(offsets[:, 1], span[0], side="right"))
     last = int(np.searchsorted(offsets[:, 0], span[1])) - 1
     return (first, last) if first <= last else None

@@ -43,9 +43,9 @@ from adapter_bert.tasks.tagging_files import (
     IO,
     NO_ENTITY,
     OUTSIDE,
-    Columns,
     Sentences,
     Tag,
+    WordColumns,
     answer_of,
     find_scheme,
     map_types,
@@ -72,7 +72,7 @@ class SentenceWindows(Features):
 
     Attributes:
         places: int64 [words], where in `tokens` the first token of each word
-            is, in the window that tags it; -1 of a word that is in no window.
+            is, in the window that tags it; -1 of a word in no window.
         token_labels: at these places the numbers of the words' tags.
         cut_rows: how many sentences hold a word that no window holds.
     """
@@ -82,20 +82,17 @@ class SentenceWindows(Features):
     cut_rows: int = 0
 
     def at_words(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs of words from outputs of tokens.
-
-        [rows, T, ...] -> [words, ...]; zeros of words that are in no window.
-        """
-        found = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
-        known = self.places >= 0
-        places = self.places[known]
+        """Takes words' outputs: [rows, T, ...] -> [words, ...]; else zeros."""
+        values = np.zeros((len(self.places), *outputs.shape[2:]), outputs.dtype)
+        is_shown = self.places >= 0
+        places = self.places[is_shown]
         rows = np.searchsorted(self.starts, places, side="right") - 1
-        found[known] = outputs[rows, places - self.starts[rows]]
-        return found
+        values[is_shown] = outputs[rows, places - self.starts[rows]]
+        return values
 
 
 class Window(NamedTuple):
-    """A window of a sentence holds its words from `first` up to `last`.
+    """Words of a sentence from `first` up to `last`.
 
     Those from `first_own` up to `last_own` are tagged in it.
     """
@@ -127,11 +124,11 @@ def cut_sentences(
     for first, last in zip(rows.starts.tolist(), rows.starts[1:].tolist()):
         words, of_words, longer = [], [], 0
         for word in range(first, last):
-            found = pieces[rows.words[word]]
-            longer += len(found) > room
-            if 0 < len(found) <= room:
+            word_pieces = pieces[rows.words[word]]
+            longer += len(word_pieces) > room
+            if 0 < len(word_pieces) <= room:
                 words.append(word)
-                of_words.append(found)
+                of_words.append(word_pieces)
         too_long += longer
         cut_rows += longer > 0
         for window in cut(list(map(len, of_words)), room):
@@ -170,7 +167,7 @@ def cut_sentences(
 
 
 def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
-    """The windows of a sentence, from its words' tokens, 1 to `room` each.
+    """Cuts a sentence into windows, by its words' tokens, 1 to `room` each.
 
     A window takes as many whole words as fit in `room`. The next one begins
     half a room later. The last one is as full as the others. A word is tagged
@@ -200,7 +197,6 @@ def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
 
 
 def _spans(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:
-    """First word and one past the last of each window."""
     count, first = len(ends) - 1, 0
     while first < count:
         last = int(np.searchsorted(ends, ends[first] + room, "right")) - 1
@@ -231,27 +227,27 @@ def entity_scores(
 def type_scores(
     right: TaggedSentences, predicted: TaggedSentences
 ) -> list[tuple[str, int, int, float, float, float]]:
-    """(Type, entities, predicted ones, precision, recall, F1) of each type.
+    """Lists (type, entities, predicted ones, precision, recall, F1).
 
     Scores are 0 to 1, and 0 where undefined.
     """
     # Each entity has one `B`.
-    counts, given = (
+    counts, predicted_counts = (
         collections.Counter(
             tag.type for tags in sentences for tag in tags if tag.prefix == "B"
         )
         for sentences in (right, predicted)
     )
-    types = sorted({*counts, *given})
+    types = sorted({*counts, *predicted_counts})
     *scores, _ = _measure(right, predicted, None) if types else [()]
     return [
-        (name, counts[name], given[name], *map(float, of_type))
+        (name, counts[name], predicted_counts[name], *map(float, of_type))
         for name, *of_type in zip(types, *scores)
     ]
 
 
 def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
-    """Precision, recall, F1 and number of entities, as seqeval has them."""
+    """Gives precision, recall, F1 and number of entities, as seqeval."""
     # Loads scikit-learn, which takes as long as several steps of training.
     from seqeval.metrics.sequence_labeling import (
         precision_recall_fscore_support,
@@ -272,8 +268,7 @@ class TaggingHead(Head):
     """A logit of each tag for every token.
 
     Parameters: C D + C, and those of `HiddenLayers`. Source: Devlin et al.
-    2019, section 5.3; the loss is as Hugging Face's
-    `BertForTokenClassification` has it.
+    2019, section 5.3; Hugging Face's `BertForTokenClassification`.
     """
 
     needs_pooler = False
@@ -294,7 +289,7 @@ class TaggingHead(Head):
     def loss(self, predictions, features):
         """Cross entropy in nats of each row's labelled tokens, float32 [B].
 
-        Weighted sums, whose mean over the rows of a batch is the mean over its
+        Weighted sums, whose mean over a batch's rows is the mean over its
         labelled tokens (`input_pipeline.token_weights`).
         """
         labels = features["token_labels"]
@@ -318,17 +313,13 @@ class Tagged(NamedTuple):
 class Tagging(Task[Sentences]):
     """Tags for words.
 
-    Attributes:
-        words_and_tags: where files keep them.
-        type_map: (old type, new type or `O`) of `--map_tags`, from map_source.
-        eval_split: the split that is scored.
-        tags: in the order of the logits; None to take those of the training
-            file: `O`, then `B-` and `I-` of each type in order.
-        head: the layers of the head.
+    `type_map` has (old type, new type or `O`) of `--map_tags`, from map_source.
+    `tags` are in the order of the logits, None for those of the training file:
+    `O`, then `B-` and `I-` of each type in order.
     """
 
     name: str = NAME
-    words_and_tags: Columns = Columns()
+    words_and_tags: WordColumns = WordColumns()
     type_map: tuple[tuple[str, str], ...] = ()
     map_source: str = ""
     eval_split: str = "dev"
@@ -340,13 +331,15 @@ class Tagging(Task[Sentences]):
     takes_tokens = True
     reading = "words"
 
+    @classmethod
+    def from_settings(cls, recorded, settings, source):
+        return cls(words_and_tags=WordColumns(**recorded(WordColumns)))
+
     @property
     def dev_splits(self) -> SplitNames:
-        """The one that is scored."""
         return (("", self.eval_split),)
 
     def describe(self):
-        """The tags in the logits' order, what types were renamed, the head."""
         tags = {"tags": list(map(str, self.tags))} if self.tags else {}
         types = {"map_tags": dict(self.type_map)} if self.type_map else {}
         head = {} if self.head == SPANS else self.head.describe()
@@ -355,16 +348,16 @@ class Tagging(Task[Sentences]):
     def restore(self, description, source):
         self.check_name(description, source)
         trained = f"{source} was trained on the task {self.name}"
-        found = description.get("tags")
-        if not isinstance(found, list) or not all(
-            isinstance(text, str) for text in found
+        names = description.get("tags")
+        if not isinstance(names, list) or not all(
+            isinstance(text, str) for text in names
         ):
             raise UserError(f"{trained}, without a list of tags")
-        tags = tuple(map(split_tag, found))
+        tags = tuple(map(split_tag, names))
         has_each_once = len(set(tags)) == len(tags) and NO_ENTITY in tags
         if None in tags or not has_each_once or {t[0] for t in tags} - {*"BIO"}:
             raise UserError(
-                f"{trained} with the tags {', '.join(found)[:200]}; expected "
+                f"{trained} with the tags {', '.join(names)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
             )
         head = SPANS
@@ -378,11 +371,11 @@ class Tagging(Task[Sentences]):
 
     @property
     def settings(self):
-        found = {
+        columns = {
             flag: getattr(self.words_and_tags, field.name)
-            for flag, _, field in declared([Columns])
+            for flag, _, field in declared([WordColumns])
         }
-        return {flag: value for flag, value in found.items() if value}
+        return {flag: value for flag, value in columns.items() if value}
 
     @property
     def score_names(self):
@@ -392,7 +385,6 @@ class Tagging(Task[Sentences]):
         return rows.first(count)
 
     def make_rows(self, texts):
-        """Sentences of texts, split at white space, or of lists of words."""
         return Sentences.of_words(
             [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
@@ -415,8 +407,8 @@ class Tagging(Task[Sentences]):
         for split in names:
             path = self.split_files.find(data_dir, split, FORMATS)
             is_test = split in dict(self.test_splits).values()
-            found = self.words_and_tags, split in scored, is_test
-            rows[split] = read_sentences(path, *found)
+            options = self.words_and_tags, split in scored, is_test
+            rows[split] = read_sentences(path, *options)
             if split in scored:
                 rows[split] = self._to_bio(rows[split])
         task = self if self.tags else self._complete(rows["train"])
@@ -425,7 +417,6 @@ class Tagging(Task[Sentences]):
         return task, {split: rows[split] for split in splits}
 
     def _to_bio(self, rows: Sentences) -> Sentences:
-        """The same sentences, in BIO with wanted types."""
         scheme = find_scheme(rows)
         logging.info("%s: tags of the scheme %s", rows.path, scheme or BIO)
         if scheme == IO:
@@ -440,7 +431,6 @@ class Tagging(Task[Sentences]):
         return rows
 
     def _complete(self, train: Sentences) -> "Tagging":
-        """This task, with the tags of the training file's types."""
         types = sorted({tag.type for tag in train.tags} - {""})
         if not types:
             raise UserError(
@@ -452,10 +442,9 @@ class Tagging(Task[Sentences]):
         return dataclasses.replace(self, tags=(NO_ENTITY, *tags))
 
     def _check_types(self, rows: Sentences) -> None:
-        """Refuses types that the head does not know."""
-        known = set(self.tags)
+        tags = set(self.tags)
         for number, tag in enumerate(rows.tags):
-            if tag not in known:
+            if tag not in tags:
                 types = sorted({t.type for t in self.tags} - {""})
                 raise UserError(
                     f"{rows.where(number)}: unknown type {tag.type!r}, "
@@ -464,7 +453,6 @@ class Tagging(Task[Sentences]):
                 )
 
     def summarize(self, rows):
-        """How many words there are, and entities of each type."""
         counts = collections.Counter(
             tag.type for tag in rows.tags or () if tag.prefix == "B"
         )
@@ -473,7 +461,6 @@ class Tagging(Task[Sentences]):
         return ", ".join([f"{len(rows.lines):,} words", *entities])[:500]
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """Windows of `[CLS] words [SEP]`, and the labels of their words."""
         labels = None if rows.tags is None else self._numbers(rows.tags)
         return cut_sentences(rows, labels, tokenizer, max_seq_length)
 
@@ -491,14 +478,13 @@ class Tagging(Task[Sentences]):
         return super().count_train_steps(features, batch_size, epochs)
 
     def keep(self, rows):
-        """Tags to score, and lines to write predictions into."""
         return dataclasses.replace(rows, words=())
 
     def build_head(self, config, create):
         return TaggingHead(len(self.tags), config, create, self.head)
 
     def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:
-        """The likeliest tags in BIO, `O` of words that no window holds."""
+        """Chooses the likeliest tags in BIO, `O` of words in no window."""
         logits = np.zeros((len(features.places), len(self.tags)), np.float32)
         if outputs:
             logits = features.at_words(outputs["logits"])
@@ -510,34 +496,29 @@ class Tagging(Task[Sentences]):
     def evaluate(
         self, rows: Sentences, features: SentenceWindows, predictions: Tagged
     ) -> dict[str, float]:
-        """Scores of entities, share of right tags, cross entropy in nats.
-
-        The last one is the mean over the words that a window holds.
-        """
+        """Scores entities, right tags, cross entropy in nats of seen words."""
         scores = entity_scores(*_by_sentence(rows, predictions))
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.
         scores["token_accuracy"] = float(np.mean(right)) if right else 0.0
-        known = features.places >= 0
-        if known.any():
+        is_shown = features.places >= 0
+        if is_shown.any():
             losses = metrics.cross_entropy(
-                predictions.logits[known], self._numbers(rows.tags)[known]
+                predictions.logits[is_shown], self._numbers(rows.tags)[is_shown]
             )
             scores["loss"] = float(losses.mean())
         return scores
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes `eval_types.tsv`: precision, recall and F1 of each type."""
         lines = ["type entities predicted precision recall f1".split()]
-        found = type_scores(*_by_sentence(rows, predictions))
-        for name, count, predicted, *scores in found:
+        scores_of_types = type_scores(*_by_sentence(rows, predictions))
+        for name, count, predicted, *scores in scores_of_types:
             shares = (f"{share:.4f}" for share in scores)
             lines.append([name, str(count), str(predicted), *shares])
         path = results_path(output_dir, "eval_types", suffix)
         return (write_table(path, lines),)
 
     def answer(self, rows, predictions) -> list[dict[str, Any]]:
-        """`answer_of` each sentence."""
         return [
             answer_of(words, tags)
             for words, tags in zip(
@@ -546,10 +527,6 @@ class Tagging(Task[Sentences]):
         ]
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        """Writes the test file again with the predicted tags in BIO.
-
-        The name is `test_predictions.conll` or `.jsonl`, as of the test file.
-        """
         name = with_suffix("test_predictions", suffix) + ending_of(rows.path)
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
@@ -559,23 +536,18 @@ class Tagging(Task[Sentences]):
 def _by_sentence(
     rows: Sentences, predictions: Tagged
 ) -> tuple[TaggedSentences, TaggedSentences]:
-    """The right and the predicted tags, sentence by sentence."""
     return tuple(
         list(rows.divide(tags)) for tags in (rows.tags, predictions.tags)
     )
 
 
 def tagging_task(
-    columns: Columns = Tagging.words_and_tags,
+    columns: WordColumns = Tagging.words_and_tags,
     map_tags: str = "",
     eval_split: str = "dev",
     split_files: SplitFiles = NONE_NAMED,
 ) -> Tagging:
-    """A task over `train`, `dev` and `test` as .conll or .jsonl.
-
-    `map_tags` is a file of `read_map` or "", other arguments are as of
-    `Tagging`.
-    """
+    """Makes a task over `train`, `dev` and `test` as .conll or .jsonl."""
     if split_files.named and eval_split != "dev":
         raise UserError(
             f"--eval_split={eval_split} is for --data_dir; --eval_file names "

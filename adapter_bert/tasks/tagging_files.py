@@ -40,13 +40,15 @@ PLAIN = re.compile(
     r"(?!(?i:(ner_?)?(tag|label)s?|ner|entity)$)"
     r"(?![A-Za-z]([\W_]|$))(?!.*[\W_][A-Za-z]?$)[^\W\d_]\S*"
 )
-# What is within an entity, what ends one, and what is one.
+# What is within an entity, what ends one, and what is one alone.
 ENDS = {BMES: "MES", BIOES: "IES", BILOU: "ILU"}
 # The first of these prefixes that occurs tells the scheme. Without `M` and `I`,
 # BMES is BIOES.
-TELLING = {"M": BMES, "E": BIOES, "S": BIOES, "L": BILOU, "U": BILOU}
+TELLING = {x: name for name, of in ENDS.items() for x in of if x != "I"}
+CLOSED = {prefix for _, *closing in ENDS.values() for prefix in closing}
 # Prefixes of other schemes by those of BIO.
-TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I", "": "I"}
+TO_BIO = {"": "I", **{prefix: "I" for prefix in TELLING}}
+TO_BIO.update({single: "B" for *_, single in ENDS.values()})
 
 
 class Tag(NamedTuple):
@@ -72,7 +74,7 @@ class Entity(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def split_tag(text: str) -> Optional[Tag]:
-    """A tag's parts; None if the text is no tag."""
+    """Splits a tag into its parts; None if the text is no tag."""
     if text == OUTSIDE:
         return NO_ENTITY
     match = TAG.fullmatch(text)
@@ -82,7 +84,7 @@ def split_tag(text: str) -> Optional[Tag]:
 
 
 def find_scheme(rows: "Sentences") -> Optional[str]:
-    """The one scheme of all tags of a file, None if there is no entity."""
+    """Finds the one scheme of all tags of a file, None without entities."""
     tags = rows.tags
     used = {tag.prefix for tag in tags}
     if "" in used:
@@ -116,7 +118,6 @@ def find_scheme(rows: "Sentences") -> Optional[str]:
 
 
 def _check_plain(rows: "Sentences") -> None:
-    """Checks that no type has a prefix, and that some word is outside."""
     tags, where = rows.tags, rows.where
     plain = next(n for n, tag in enumerate(tags) if not tag.prefix)
     for number, tag in enumerate(tags):
@@ -136,7 +137,6 @@ def _check_plain(rows: "Sentences") -> None:
 
 
 def _check_ends(rows: "Sentences", scheme: str) -> None:
-    """Checks tags of a scheme that marks the ends of entities."""
     within, end, single = ENDS[scheme]
     for number, (before, tag) in enumerate(_pairs(rows.tags, rows.starts)):
         inside = tag.prefix in (within, end)
@@ -168,7 +168,7 @@ def _check_ends(rows: "Sentences", scheme: str) -> None:
 def _pairs(
     tags: Sequence[Tag], starts: np.ndarray
 ) -> Iterator[tuple[Tag, Tag]]:
-    """The tag before each word, `O` before a sentence, and the word's own."""
+    """Yields the tag before each word, `O` before a sentence, and its own."""
     first = set(starts.tolist())
     before = NO_ENTITY
     for number, tag in enumerate(tags):
@@ -177,37 +177,36 @@ def _pairs(
 
 
 def to_bio(tags: Sequence[Tag], starts: np.ndarray) -> list[Tag]:
-    """The same entities in BIO, of all words of sentences with these starts.
+    """Turns the tags of sentences with these starts into BIO.
 
     An `I` that continues nothing begins an entity, as for conlleval.
     """
-    found: list[Tag] = []
+    bio: list[Tag] = []
     for before, tag in _pairs(tags, starts):
         prefix = TO_BIO.get(tag.prefix, tag.prefix)
         # What has ended is not continued.
-        ended = before.prefix in ("E", "L", "S", "U")
+        ended = before.prefix in CLOSED
         if prefix == "I" and (ended or before.type != tag.type):
             prefix = "B"
-        found.append(Tag(prefix, tag.type))
-    return found
+        bio.append(Tag(prefix, tag.type))
+    return bio
 
 
 def find_entities(tags: Sequence[Tag]) -> list[Entity]:
-    """The entities of a sentence in BIO."""
-    found: list[Entity] = []
+    """Finds the entities of a sentence in BIO."""
+    entities: list[Entity] = []
     for number, tag in enumerate(tags):
         if tag.prefix == "B":
-            found.append(Entity(tag.type, number, number + 1))
+            entities.append(Entity(tag.type, number, number + 1))
         elif tag.prefix == "I":
-            found[-1] = found[-1]._replace(end=number + 1)
-    return found
+            entities[-1] = entities[-1]._replace(end=number + 1)
+    return entities
 
 
 def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> dict[str, Any]:
-    """A sentence's `tokens`, their `tags` in BIO, and `entities`.
+    """Answers with `tokens`, their `tags` in BIO, and `entities`.
 
-    An entity has its `type`, its words from `start` up to `end`, and their
-    `text`.
+    An entity has its `type`, words from `start` up to `end`, and `text`.
     """
     return {
         "tokens": list(words),
@@ -230,7 +229,7 @@ DOCUMENT = "-DOCSTART-"
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class WordColumns:
     """Where a file keeps words and tags, and the flags that say so."""
 
     token: Optional[str] = Topic.DATA.setting(
@@ -248,8 +247,7 @@ class Columns:
     )
 
     def numbers(self, path: str) -> tuple[int, int]:
-        """The columns of a CoNLL file, by default the first and the last."""
-        found = []
+        numbers = []
         for name, default in (("token", "0"), ("tag", "-1")):
             text = getattr(self, name) or default
             if not re.fullmatch("-?[0-9]{1,4}", text):
@@ -257,15 +255,14 @@ class Columns:
                     f"--{name}_column is {text!r}, but the columns of {path} "
                     "have numbers, from 0, or from -1 at the end"
                 )
-            found.append(int(text))
-        token, tag = found
+            numbers.append(int(text))
+        token, tag = numbers
         if token == tag:
             raise UserError(f"--token_column and --tag_column are both {tag}")
         return token, tag
 
     @property
     def keys(self) -> tuple[str, str]:
-        """The keys of JSON objects, by default `tokens` and `tags`."""
         return self.token or "tokens", self.tag or "tags"
 
 
@@ -279,7 +276,6 @@ class Sentences:
         lines: int64 [words], the line of each word, from 0.
         tags: of all words, or None.
         text: the file's lines, where predictions will be written into them.
-        columns: of the file.
     """
 
     path: str
@@ -288,11 +284,10 @@ class Sentences:
     lines: np.ndarray
     tags: Optional[list[Tag]] = None
     text: Sequence[str] = ()
-    columns: Columns = Columns()
+    columns: WordColumns = WordColumns()
 
     @classmethod
     def of_words(cls, sentences: Sequence[Sequence[str]]) -> "Sentences":
-        """Sentences that come from no file."""
         counts = [len(words) for words in sentences]
         return cls(
             "",
@@ -305,11 +300,10 @@ class Sentences:
         return len(self.starts) - 1
 
     def where(self, word: int) -> str:
-        """A word's place for messages: `<path>:<line from 1>`."""
+        """Places a word for messages: `<path>:<line from 1>`."""
         return f"{self.path}:{self.lines[word] + 1}"
 
     def first(self, count: int) -> "Sentences":
-        """The first sentences, at most `count`."""
         starts = self.starts[: count + 1]
         words = starts[-1]
         # The text ends with the last word's line.
@@ -324,7 +318,6 @@ class Sentences:
         )
 
     def divide(self, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-        """Values of words, sentence by sentence."""
         starts = self.starts.tolist()
         for first, last in zip(starts, starts[1:]):
             yield values[first:last]
@@ -336,16 +329,14 @@ _Word = tuple[int, str, Optional[str]]
 
 def read_sentences(
     path: str,
-    columns: Columns = Columns(),
+    columns: WordColumns = WordColumns(),
     needs_tags: bool = True,
     keeps_text: bool = False,
 ) -> Sentences:
-    """Reads a file as `FORMATS` says for its ending.
+    """Reads a file in the format of its ending.
 
-    Args:
-        path, columns: of the file.
-        needs_tags: whether there must be tags; else they are not looked at.
-        keeps_text: whether predictions will be written into the file's lines.
+    Unless `needs_tags`, tags are not looked at. With `keeps_text`, predictions
+    can be written into the file's lines.
     """
     lines = files.read_lines(path, "the data file", "\n")
     text = list(lines) if keeps_text else ()
@@ -383,9 +374,9 @@ def read_sentences(
 
 
 def _read_conll(
-    path: str, text: Iterable[str], columns: Columns, needs_tags: bool
+    path: str, text: Iterable[str], columns: WordColumns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
-    """A word on each line, blank lines between sentences.
+    """Reads a word from each line, blank lines between sentences.
 
     The first word's line decides for all how many columns there are, and
     whether tabs or spaces are between them.
@@ -441,13 +432,12 @@ def _read_conll(
 
 
 def _is_between(line: str) -> bool:
-    """Whether a line stands between sentences."""
     text = line.strip(" \t\r\n")
     return not text or text.startswith(DOCUMENT)
 
 
 def _divide(line: str) -> tuple[list[str], str]:
-    """Blanks and cells of a word's line in turn, and what is between cells.
+    """Splits a word's line into blanks and cells in turn, and names the blanks.
 
     `tabs` if the line has any, then cells may be empty or hold spaces; else
     `spaces`.
@@ -461,7 +451,7 @@ def _divide(line: str) -> tuple[list[str], str]:
 def _places(
     count: int, token: int, tag: int
 ) -> tuple[Optional[int], Optional[int]]:
-    """Where word and tag are in a line of so many cells; None for nowhere."""
+    """Places word and tag in a line of so many cells; None for nowhere."""
     place, tag_place = (
         column % count if -count <= column < count else None
         for column in (token, tag)
@@ -470,9 +460,9 @@ def _places(
 
 
 def _read_json_lines(
-    path: str, text: Iterable[str], columns: Columns, needs_tags: bool
+    path: str, text: Iterable[str], columns: WordColumns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
-    """An object for each sentence, with a list of words and one of tags."""
+    """Reads an object a sentence, with a list of words and one of tags."""
     token, tag = columns.keys
 
     def read(value: dict[str, Any], where: str) -> Iterator[tuple]:
@@ -490,12 +480,11 @@ def _read_json_lines(
             )
         return zip(words, tags)
 
-    for number, found in read_objects(path, text, read):
-        yield [(number, *pair) for pair in found]
+    for number, pairs in read_objects(path, text, read):
+        yield [(number, *pair) for pair in pairs]
 
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
-    """The file's lines with these tags, in place of their own or appended."""
     token, tag = rows.columns.numbers(rows.path)
     ours = iter(tags)
     for line in rows.text:
@@ -513,7 +502,6 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
 
 
 def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
-    """The file's own objects with these tags."""
     ours = rows.divide(tags)
     for _, value in read_objects(
         rows.path, rows.text, lambda value, where: value
@@ -537,7 +525,7 @@ FORMATS: dict[str, tuple[Callable, Callable]] = {
 
 def read_map(path: str) -> dict[str, str]:
     """Reads a table of types: an old type, a tab, a new one or `O`."""
-    found: dict[str, str] = {}
+    table: dict[str, str] = {}
     text = files.read_text(path, "the table of --map_tags")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -551,16 +539,16 @@ def read_map(path: str) -> dict[str, str]:
                 f"{where}: {line[:80]!r}, expected an old type, a tab, and a "
                 "new type or O"
             )
-        if cells[0] in found:
+        if cells[0] in table:
             raise UserError(f"{where}: the type {cells[0]} occurs twice")
-        found[cells[0]] = cells[1]
-    if not found:
+        table[cells[0]] = cells[1]
+    if not table:
         raise UserError(f"{path} is empty")
-    return found
+    return table
 
 
 def map_types(rows: Sentences, table: dict[str, str], source: str) -> Sentences:
-    """Sentences in BIO with other types, or `O`, of a table from `source`."""
+    """Renames types of sentences in BIO, by a table from `source`."""
     unknown = sorted({t.type for t in rows.tags} - {"", *table})
     if unknown:
         first = next(n for n, t in enumerate(rows.tags) if t.type in unknown)

@@ -1,4 +1,4 @@
-"""The interface of a task: what it reads, learns, scores and writes."""
+"""Interface of a task: what it reads, learns, scores and writes."""
 
 import abc
 import dataclasses
@@ -6,6 +6,7 @@ import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import (
     Any,
+    Callable,
     Generic,
     TypeVar,
 )
@@ -41,8 +42,18 @@ SplitNames = tuple[tuple[str, str], ...]
 
 
 def scoped(task: str, name: str) -> str:
-    """The name of a variable or feature of one task among several."""
+    """Names a variable or feature of one task among several."""
     return f"tasks.{task}/{name}"
+
+
+def unscoped(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Selects a task's own values, by its own names; see `scoped`."""
+    scope = scoped(task, "")
+    return {
+        name[len(scope) :]: value
+        for name, value in values.items()
+        if name.startswith(scope)
+    }
 
 
 class Head(tf.Module, abc.ABC):
@@ -69,10 +80,7 @@ class Head(tf.Module, abc.ABC):
         scope: str = "",
         has_bias: bool = True,
     ) -> None:
-        """Sets `weights` [outputs, D] and `bias` [outputs], or None.
-
-        They are called `<scope>output_weights` and `<scope>output_bias`.
-        """
+        """Creates `<scope>output_weights` [n, D] and `output_bias` [n]."""
         shape = outputs, config.hidden_size
         name = f"{scope}output_weights"
         self.weights = create(name, shape, truncated_normal(0.02))
@@ -90,22 +98,20 @@ class Head(tf.Module, abc.ABC):
     ) -> dict[str, tf.Tensor]:
         """Computes predictions, arrays [B, ...] by name.
 
-        Args:
-            bert: the `encoder.Bert`, for its pooler and its variables.
-            sequence_output: float32 [B, T, D].
-            context: of this forward pass.
-            **read: the features of `reads`, [B, ...].
+        `sequence_output` is float32 [B, T, D]; `bert`, an `encoder.Bert`, has
+        the pooler and variables; the features of `reads`, [B, ...], come by
+        keyword.
         """
 
     def select(self, predictions: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The predictions that evaluation and answers need: here, all."""
+        """Chooses the predictions that evaluation and answers need."""
         return predictions
 
     @abc.abstractmethod
     def loss(
         self, predictions: Mapping[str, tf.Tensor], features: Mapping
     ) -> tf.Tensor:
-        """The loss of each row, float32 [B], from the labels in `features`."""
+        """Computes the loss of each row, float32 [B]."""
 
 
 # Features that a step adds for a `BatchHead`: the losses of the rows, float32
@@ -116,15 +122,12 @@ ROW_LOSSES, VECTOR_GRADIENTS = "row_losses", "vector_gradients"
 class BatchHead(Head):
     """A head whose loss compares the vectors of all rows of a batch.
 
-    Its predictions are `vectors`, float32 [B C, D] of C texts of each row, or
-    of two sides [B, C, D]. A step computes those of all rows, wherever they
-    are, and the gradient of `batch_loss` by them. Then it computes each part of
-    the rows again, whose loss has that gradient. So memory grows with the rows
-    of a part, not with those of the batch. Source: Gao et al. 2021, "Scaling
-    Deep Contrastive Learning Batch Size under Memory Limited Setup", section 3.
-
-    Attributes:
-        width: D, a vector's entries.
+    Predictions are `vectors`, float32 [B C, D] of C texts of each row, or of
+    two sides [B, C, D]; `width` is D. A step computes those of all rows,
+    wherever they are, and the gradient of `batch_loss` by them. Then it
+    computes each part of the rows again, with a loss that has that gradient. So
+    memory grows with the part. Source: Gao et al. 2021, "Scaling Deep
+    Contrastive Learning Batch Size under Memory Limited Setup", section 3.
     """
 
     width: int
@@ -135,13 +138,12 @@ class BatchHead(Head):
     def batch_loss(
         self, vectors: tf.Tensor, features: Mapping[str, tf.Tensor]
     ) -> tf.Tensor:
-        """The losses of all rows, float32 [B], whose mean is learned.
+        """Computes the losses of all rows, float32 [B], whose mean is learned.
 
         `vectors` are float32 [B, C, D], `features` those of `compares`.
         """
 
     def loss(self, predictions, features):
-        """The losses that `batch_loss` gave, float32 [B], with its gradient."""
         gradients = features[VECTOR_GRADIENTS]
         vectors = tf.reshape(predictions["vectors"], tf.shape(gradients))
         # Adds nothing but the gradient.
@@ -149,16 +151,8 @@ class BatchHead(Head):
         return features[ROW_LOSSES] + tf.reduce_sum(change, axis=[1, 2])
 
 
-@dataclasses.dataclass(frozen=True)
-class Task(abc.ABC, Generic[RowsType]):
-    """Declares a task: its files, its head, its scores.
-
-    A run reads all splits that it needs. Then it makes the features of each
-    split, and keeps of the rows, which may be large, only what `keep` returns.
-    """
-
-    # Lower-case, as `--task_name` takes it.
-    name: str
+class Reading(abc.ABC, Generic[RowsType]):
+    """What a task reads: its files, rows and features."""
 
     # `SplitNames` of the dev sets and of the test sets.
     dev_splits = (("", "dev"),)
@@ -167,15 +161,6 @@ class Task(abc.ABC, Generic[RowsType]):
     test_is_dev = False
     # Whether a text may also be a list of words.
     takes_tokens = False
-    # Whether a trained adapter answers texts.
-    answers_texts = True
-    # Whether it answers with the likeliest of several labels or choices.
-    chooses_one = False
-    # Whether an answer may have a novelty, and the sketch that tells it.
-    scores_novelty = False
-    novelty = None
-    # Whether the head is a `BatchHead`.
-    compares_rows = False
     # Whether a row's tokens are the same in every step.
     rows_are_fixed = True
     # Flag of the length at which a row is cut.
@@ -189,23 +174,268 @@ class Task(abc.ABC, Generic[RowsType]):
     # Equal for tasks that make equal features of equal texts.
     reading = None
 
+    def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
+        """Looks for the files of splits, before any long step; see `read`."""
+        return
+
+    @property
+    def train_file(self) -> str:
+        return self.split_files.train
+
+    def check_has_training_file(self, data_dir: str, what: str) -> None:
+        if not data_dir and not self.train_file:
+            raise UserError(
+                f"the {what} of the task {self.name} come from its data: pass "
+                "--train_file or --data_dir, or the --adapter of a trained one"
+            )
+
+    @abc.abstractmethod
+    def read(
+        self, data_dir: str, splits: Sequence[str]
+    ) -> tuple["Task", dict[str, RowsType]]:
+        """Reads splits, each file once; without splits, only labels.
+
+        `data_dir` is a folder, or "" where the user named the files. Returns
+        this task, completed from its data, and each split's rows.
+        """
+
+    def first(self, rows: RowsType, count: int) -> RowsType:
+        return rows[:count]
+
+    def check_texts(self, texts: Sequence[str], where: str) -> None:
+        return
+
+    def make_rows(self, texts: Sequence[tuple[str, ...]]) -> RowsType:
+        """Makes rows without labels, of equally many texts each.
+
+        Where `takes_tokens`, a text may be a tuple of words.
+        """
+        raise NotImplementedError
+
+    @property
+    def least_length(self) -> int:
+        """Least `--max_seq_length`: room for `[CLS]`, a token, `[SEP]`."""
+        return 3
+
+    @abc.abstractmethod
+    def featurize(
+        self, rows: RowsType, tokenizer: TextTokenizer, max_seq_length: int
+    ) -> Features:
+        """Tokenizes rows, each to at most `max_seq_length` tokens."""
+
+    def keep(self, rows: RowsType) -> RowsType:
+        """Keeps the part of rows that is needed once features are made."""
+        return rows
+
+    def summarize(self, rows: RowsType) -> str:
+        """Describes a split for the log, next to its size; or ""."""
+        return ""
+
+
+class Learning(abc.ABC):
+    """What a task learns: its head, its batches, what a training keeps."""
+
+    # Whether the head is a `BatchHead`.
+    compares_rows = False
+
+    def learn(self, rows: RowsType) -> "Task":
+        """Adds statistics of the training rows, as class weights."""
+        return self
+
+    def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
+        """Adds what an unfinished run's `learn` found."""
+        return self
+
+    def fit_base(self, opened: Any) -> "Task":
+        """Adds what a BERT's own files (`Pretrained`) say of it."""
+        return self
+
+    def fit_tokenizer(self, tokenizer: Any, max_seq_length: int) -> "Task":
+        """Adds what depends on how its texts become tokens."""
+        return self
+
+    def begin_head(self, base: Any) -> Any:
+        """Turns `checkpoints/weights.py` weights into ones for this head."""
+        return base
+
+    def begin_from(self, trained: Any) -> Any:
+        """Turns trained weights into ones for this head."""
+        return trained
+
+    @property
+    def training_settings(self) -> dict[str, Any]:
+        """Settings of the task's training, as JSON values."""
+        return {}
+
+    @abc.abstractmethod
+    def build_head(self, config: BertConfig, create: CreateVariable) -> Head:
+        """Creates the head's variables."""
+
+    @property
+    def head_kind(self) -> Hashable:
+        """Equal for heads that compute alike if their variables are alike."""
+        return type(self)
+
+    def count_train_steps(
+        self, features: Features, batch_size: int, epochs: float
+    ) -> int:
+        return count_train_steps(len(features), batch_size, epochs)
+
+    def plan(
+        self,
+        features: Features,
+        batch_size: int,
+        num_steps: int,
+        seed: int,
+        pool_batches: int,
+    ) -> Plan:
+        """Chooses the rows of every training batch; see `TrainPlan`."""
+        return TrainPlan(
+            features.lengths, batch_size, num_steps, seed, pool_batches
+        )
+
+    @property
+    def members(self) -> dict[str, "Task"]:
+        """Tasks that are learned, by their folders within the run's."""
+        return {"": self}
+
+    @property
+    def trained_together(self) -> tuple[str, ...]:
+        """Names of several tasks that are learned at once; else none."""
+        return ()
+
+    def values_of(
+        self, folder: str, values: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Selects the trained values of one of `members`, by its own names."""
+        scopes = tuple(scoped(name, "") for name in self.trained_together)
+        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
+        return {**shared, **unscoped(os.path.basename(folder), values)}
+
+
+class Answering(abc.ABC, Generic[RowsType]):
+    """What a task answers, and how answers are scored and written."""
+
+    # Whether a trained adapter answers texts.
+    answers_texts = True
+    # Whether it answers with the likeliest of several labels or choices.
+    chooses_one = False
+    # Whether an answer may have a novelty, and the sketch that tells it.
+    scores_novelty = False
+    novelty = None
+
+    def decode(
+        self,
+        rows: RowsType,
+        features: Features,
+        outputs: Mapping[str, np.ndarray],
+    ) -> Any:
+        """Turns outputs into predictions, as the methods below take them.
+
+        `rows` are as `keep` left them; `outputs` are the head's, [rows of the
+        features, ...], all finite.
+        """
+        return outputs
+
+    @property
+    @abc.abstractmethod
+    def score_names(self) -> tuple[str, ...]:
+        """Names of the scores of `evaluate`, the main one first."""
+
+    @property
+    def dev_score_names(self) -> tuple[str, ...]:
+        return tuple(
+            with_suffix(name, suffix)
+            for suffix, _ in self.dev_splits
+            for name in self.score_names
+        )
+
+    @abc.abstractmethod
+    def evaluate(
+        self, rows: RowsType, features: Features, predictions: Any
+    ) -> dict[str, float]:
+        """Scores labelled rows: `score_names`, and `loss` in nats if any."""
+
+    def score_tables(
+        self, scores: Mapping[str, Mapping[str, float]], data: Mapping[str, str]
+    ) -> dict[str, ScoresAndData]:
+        """Makes the contents of `eval_results.json`, by folder of `members`.
+
+        `scores` are `evaluate`'s by the dev set's suffix, `data` the
+        fingerprints of the dev rows by split.
+        """
+        named = {
+            with_suffix(name, suffix): value
+            for suffix, measured in scores.items()
+            for name, value in measured.items()
+        }
+        return {"": (named, dict(data))}
+
+    def write_report(
+        self,
+        output_dir: str,
+        rows: RowsType,
+        features: Features,
+        predictions: Any,
+        suffix: str = "",
+    ) -> tuple[str, ...]:
+        """Writes tables about an evaluation, and returns their paths."""
+        return ()
+
+    def answer(self, rows: RowsType, predictions: Any) -> list[dict[str, Any]]:
+        """Makes a JSON object for each row."""
+        raise NotImplementedError
+
+    def write_predictions(
+        self,
+        output_dir: str,
+        rows: RowsType,
+        predictions: Any,
+        suffix: str = "",
+    ) -> tuple[str, ...]:
+        """Writes the predictions of a test set."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class Task(Reading[RowsType], Learning, Answering[RowsType]):
+    """Declares a task: what it reads, learns and answers.
+
+    A run reads all splits that it needs. Then it makes the features of each
+    split, and keeps of the rows, which may be large, only what `keep` returns.
+    """
+
+    # Lower-case, as `--task_name` takes it.
+    name: str
+
+    @classmethod
+    def from_settings(
+        cls,
+        recorded: Callable[[type], dict[str, Any]],
+        settings: Mapping[str, Any],
+        source: str,
+    ) -> "Task":
+        """Makes the task that a trained head's `settings` describe.
+
+        `recorded` reads those that a dataclass declares, by its fields.
+        """
+        return cls(**recorded(cls))
+
     @abc.abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Facts that a trained head depends on, as JSON values (labels, ...).
+        """Lists facts that a trained head depends on, as JSON values.
 
         Facts that are not yet read from the task's data are left out.
         """
 
     @abc.abstractmethod
     def restore(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, completed with a trained head's description.
+        """Completes this task with a trained head's description.
 
-        `description` are name and `describe()` of the task that was trained,
-        `source` is the head's file.
+        `description` is the trained task's name and `describe()`.
         """
 
     def check_name(self, description: Mapping[str, Any], source: str) -> None:
-        """Refuses a head of another task; see `restore`."""
         if description["name"] != self.name:
             raise UserError(
                 f"{source} was trained on the task {description['name']}, not "
@@ -215,7 +445,6 @@ class Task(abc.ABC, Generic[RowsType]):
     def check_held_out(
         self, description: Mapping[str, Any], source: str
     ) -> None:
-        """Compares `held_out` with a trained head's; see `restore`."""
         if not self.held_out:
             return
         trained = f"{source} was trained on the task {description['name']}"
@@ -233,108 +462,6 @@ class Task(abc.ABC, Generic[RowsType]):
                 "choice would hold rows that it was trained on"
             )
 
-    def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
-        """Looks for the files of splits, before any long step; see `read`."""
-        return
-
-    @property
-    def train_file(self) -> str:
-        """Path of the training file where the user named it, or ""."""
-        return self.split_files.train
-
-    def check_has_training_file(self, data_dir: str, what: str) -> None:
-        """Refuses to look for labels, or `what` they are, in no file at all."""
-        if not data_dir and not self.train_file:
-            raise UserError(
-                f"the {what} of the task {self.name} come from its data: pass "
-                "--train_file or --data_dir, or the --adapter of a trained one"
-            )
-
-    @abc.abstractmethod
-    def read(
-        self, data_dir: str, splits: Sequence[str]
-    ) -> tuple["Task", dict[str, RowsType]]:
-        """Reads splits, each file once; without splits, only labels.
-
-        `data_dir` is the folder of the files, or "" where the user named them.
-
-        Returns:
-            This task, completed from its data (labels); the splits' rows, in
-            the order of `splits`.
-        """
-
-    def first(self, rows: RowsType, count: int) -> RowsType:
-        """The first rows, at most `count`."""
-        return rows[:count]
-
-    def learn(self, rows: RowsType) -> "Task":
-        """This task, with statistics of its training rows (class weights)."""
-        return self
-
-    def go_on(self, description: Mapping[str, Any], source: str) -> "Task":
-        """This task, with what an unfinished run's `learn` found."""
-        return self
-
-    def fit_base(self, opened: Any) -> "Task":
-        """This task, with what a BERT's own files say of it (`Pretrained`)."""
-        return self
-
-    def fit_tokenizer(self, tokenizer: Any, max_seq_length: int) -> "Task":
-        """This task, with what depends on how its texts become tokens."""
-        return self
-
-    def begin_head(self, base: Any) -> Any:
-        """Weights (`checkpoints/weights.py`) whose head fits this task's."""
-        return base
-
-    def begin_from(self, trained: Any) -> Any:
-        """Trained weights, as of `begin_head`, whose head fits this task's."""
-        return trained
-
-    @property
-    def training_settings(self) -> dict[str, Any]:
-        """The task's own settings of its training, as JSON values."""
-        return {}
-
-    @property
-    @abc.abstractmethod
-    def score_names(self) -> tuple[str, ...]:
-        """Names of the scores of `evaluate`, the main one first."""
-
-    @property
-    def dev_score_names(self) -> tuple[str, ...]:
-        """Names of the scores of all dev sets, the main one first."""
-        return tuple(
-            with_suffix(name, suffix)
-            for suffix, _ in self.dev_splits
-            for name in self.score_names
-        )
-
-    @property
-    def members(self) -> dict[str, "Task"]:
-        """The tasks that are learned, by their folders within the run's."""
-        return {"": self}
-
-    @property
-    def trained_together(self) -> tuple[str, ...]:
-        """The names of several tasks that are learned at once; else none."""
-        return ()
-
-    def values_of(
-        self, folder: str, values: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """The trained values of one of `members`, by its own names."""
-        return dict(values)
-
-    def summarize(self, rows: RowsType) -> str:
-        """Describes a split for the log, next to its size; or ""."""
-        return ""
-
-    @property
-    def least_length(self) -> int:
-        """The least `--max_seq_length`: room for `[CLS]`, a token, `[SEP]`."""
-        return 3
-
     @property
     def settings(self) -> dict[str, Any]:
         """How rows are read and answered, as JSON values.
@@ -343,130 +470,19 @@ class Task(abc.ABC, Generic[RowsType]):
         """
         return {}
 
-    @property
-    def head_kind(self) -> Hashable:
-        """Equal for heads that compute alike if their variables are alike."""
-        return type(self)
-
-    def check_texts(self, texts: Sequence[str], where: str) -> None:
-        """Checks a row's texts, whose number is right."""
-        return
-
-    def make_rows(self, texts: Sequence[tuple[str, ...]]) -> RowsType:
-        """Rows without labels, of equally many texts each, from no file.
-
-        Where `takes_tokens`, a text may be a tuple of words.
-        """
-        raise NotImplementedError
-
-    @abc.abstractmethod
-    def featurize(
-        self, rows: RowsType, tokenizer: TextTokenizer, max_seq_length: int
-    ) -> Features:
-        """Tokenizes rows, each to at most `max_seq_length` tokens."""
-
-    def keep(self, rows: RowsType) -> RowsType:
-        """The part of rows that is needed once their features are made."""
-        return rows
-
-    @abc.abstractmethod
-    def build_head(self, config: BertConfig, create: CreateVariable) -> Head:
-        """Creates the head's variables."""
-
-    def count_train_steps(
-        self, features: Features, batch_size: int, epochs: float
-    ) -> int:
-        """Counts the training steps of `epochs`."""
-        return count_train_steps(len(features), batch_size, epochs)
-
-    def plan(
-        self,
-        features: Features,
-        batch_size: int,
-        num_steps: int,
-        seed: int,
-        pool_batches: int,
-    ) -> Plan:
-        """Chooses the rows of every training batch; see `TrainPlan`."""
-        return TrainPlan(
-            features.lengths, batch_size, num_steps, seed, pool_batches
-        )
-
-    def decode(
-        self,
-        rows: RowsType,
-        features: Features,
-        outputs: Mapping[str, np.ndarray],
-    ) -> Any:
-        """Predictions of a split's rows, as the methods below take them.
-
-        `rows` are as `keep` left them; `outputs` are the head's, [rows of the
-        features, ...], all finite.
-        """
-        return outputs
-
-    @abc.abstractmethod
-    def evaluate(
-        self, rows: RowsType, features: Features, predictions: Any
-    ) -> dict[str, float]:
-        """Scores labelled rows: `score_names`, and `loss` in nats if any."""
-
-    def score_tables(
-        self, scores: Mapping[str, Mapping[str, float]], data: Mapping[str, str]
-    ) -> dict[str, ScoresAndData]:
-        """The contents of `eval_results.json`, by folder as of `members`.
-
-        `scores` are those of `evaluate` by the dev set's suffix, `data` the
-        fingerprints of the dev sets' rows by split.
-        """
-        named = {
-            with_suffix(name, suffix): value
-            for suffix, measured in scores.items()
-            for name, value in measured.items()
-        }
-        return {"": (named, dict(data))}
-
-    def write_report(
-        self,
-        output_dir: str,
-        rows: RowsType,
-        features: Features,
-        predictions: Any,
-        suffix: str = "",
-    ) -> tuple[str, ...]:
-        """Writes tables about an evaluation, if any, and returns their paths.
-
-        `suffix` is the ending of the split's results; see `evaluate`.
-        """
-        return ()
-
-    def answer(self, rows: RowsType, predictions: Any) -> list[dict[str, Any]]:
-        """A JSON object for each row."""
-        raise NotImplementedError
-
-    def write_predictions(
-        self,
-        output_dir: str,
-        rows: RowsType,
-        predictions: Any,
-        suffix: str = "",
-    ) -> tuple[str, ...]:
-        """Writes the predictions of a test set; see `write_report`."""
-        raise NotImplementedError
-
 
 def with_suffix(name: str, suffix: str) -> str:
-    """The name of a split's result, as `accuracy_mismatched`."""
+    """Names a split's result, as `accuracy_mismatched`."""
     return f"{name}_{suffix}" if suffix else name
 
 
 def results_path(output_dir: str, name: str, suffix: str) -> str:
-    """The path of a table of results, as `test_results_mismatched.tsv`."""
+    """Names a table of results, as `test_results_mismatched.tsv`."""
     return os.path.join(output_dir, f"{with_suffix(name, suffix)}.tsv")
 
 
 def cell(text: str) -> str:
-    """A text for `write_table`, with a space for each tab and line break."""
+    """Makes a text for `write_table`: a space for each tab and line break."""
     return " ".join(text.split())
 
 

@@ -43,11 +43,8 @@ OF_TEXTS = ("input_ids", "input_mask", "segment_ids", FROZEN_OUTPUTS)
 class TaskModel:
     """BERT with a method's hooks, then a task's head.
 
-    Attributes:
-        head: of the task.
-        berts: one, or one for each of `Head.sides`, which share whatever is
-            not trained, and the traces of layers.
-        bert: the first of them.
+    `berts` are one, or one for each of `Head.sides`, which share whatever is
+    not trained, and the traces of layers; `bert` is the first.
     """
 
     def __init__(
@@ -60,13 +57,8 @@ class TaskModel:
     ):
         """Creates every variable: the head's, the method's, BERT's.
 
-        Args:
-            config: of the BERT.
-            method: acts on it.
-            build_head: of the task.
-            create: makes variables.
-            lowest: the first layer to compute, of batches that have the
-                outputs of the layer before.
+        `lowest` is the first layer to compute, of batches that have the outputs
+        of the layer before.
         """
         self.lowest = lowest
         self.head = build_head(config, create)
@@ -79,9 +71,11 @@ class TaskModel:
         self.berts: list[encoder.Bert] = []
         for create_own in _of_sides(self.head.sides, trained, create):
             added = make_variables(declared, create_own)
-            own = make_variables(encoder.declare(config, pooler), create_own)
+            variables = make_variables(
+                encoder.declare(config, pooler), create_own
+            )
             self.berts.append(
-                make_bert(config, own, added, make_hooks, functions)
+                make_bert(config, variables, added, make_hooks, functions)
             )
         self.bert = self.berts[0]
 
@@ -90,31 +84,27 @@ class TaskModel:
     ) -> dict[str, tf.Tensor]:
         """Computes the head's predictions for a batch.
 
-        Args:
-            features: `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
-                other inputs of the head, and in a run of several tasks
-                `task_ids`, int32 [B], all alike unless the head has `sides`.
-                Rows of C choices are [B, C, T], each choice a row for BERT and
-                for the head.
-                `frozen_outputs`, float32 [B, T or 1, D] or the bits of
-                bfloat16 as uint16, replace the tokens if there are any;
-                `word_vectors`, float32 [B, T, E], their word embeddings. Texts
-                of two sides have theirs in `task_ids`, int32 [B], or are
-                [B, C, T] in training, of a row's first text and its others.
-            context: of this forward pass.
+        `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [B, T],
+        other inputs of the head, and in a run of several tasks `task_ids`,
+        int32 [B], all alike unless the head has `sides`. Rows of C choices are
+        [B, C, T], each choice a row for BERT and for the head.
+        `frozen_outputs`, float32 [B, T or 1, D] or the bits of bfloat16 as
+        uint16, replace the tokens if there are any; `word_vectors`, float32 [B,
+        T, E], their word embeddings. Texts of two sides have theirs in
+        `task_ids`, or are [B, C, T] in training, a row's first text and its
+        others.
 
-        Returns:
-            The head's outputs by name, [B, ...], or [B C, ...] of choices, or
-            [B, C, ...] of the texts of two sides.
+        Returns the head's outputs by name, [B, ...], or [B C, ...] of choices,
+        or [B, C, ...] of the texts of two sides.
         """
         if not self.head.sides:
             return self._compute(self.bert, features, context)
         if len(features["input_ids"].shape) == 2:
             return self._compute_texts(features, context)
-        found = []
+        predictions = []
         places = slice(1), slice(1, None)
         for side, bert, texts in zip(self.head.sides, self.berts, places):
-            own = {
+            of_side = {
                 name: value[:, texts] if name in OF_TEXTS else value
                 for name, value in features.items()
             }
@@ -124,35 +114,39 @@ class TaskModel:
                 input_mask=context.input_mask[:, texts],
                 seed=context.seed ^ tf.constant([number, 0]),
             )
-            outputs = self._compute(bert, own, context_of_side)
-            shape = -1, own["input_ids"].shape[1]
-            found.append(
+            outputs = self._compute(bert, of_side, context_of_side)
+            shape = -1, of_side["input_ids"].shape[1]
+            predictions.append(
                 {
                     name: tf.reshape(value, [*shape, *value.shape[1:]])
                     for name, value in outputs.items()
                 }
             )
-        return _joined(found, lambda values: tf.concat(values, axis=1))
+        return _joined(predictions, lambda values: tf.concat(values, axis=1))
 
     def _compute_texts(
         self, features: dict[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """The outputs for texts, each of the side, or task, in `task_ids`."""
+        """Computes texts, each of the side, or task, in `task_ids`."""
         features = dict(features)
         sides, mask = features.pop("task_ids"), context.input_mask
         if features["input_ids"].shape.is_fully_defined():
             # Compilers take no number of rows that depends on values.
-            found = [self._compute(x, features, context) for x in self.berts]
-            return _joined(found, functools.partial(_choose, sides))
-        places, found = [], []
+            predictions = [
+                self._compute(x, features, context) for x in self.berts
+            ]
+            return _joined(predictions, functools.partial(_choose, sides))
+        places, predictions = [], []
         for number, bert in enumerate(self.berts):
             rows = tf.where(tf.equal(sides, number))[:, 0]
-            own = {n: tf.gather(value, rows) for n, value in features.items()}
+            row_features = {
+                n: tf.gather(value, rows) for n, value in features.items()
+            }
             own_mask = tf.gather(mask, rows)
             context = dataclasses.replace(context, input_mask=own_mask)
-            found.append(self._compute(bert, own, context))
+            predictions.append(self._compute(bert, row_features, context))
             places.append(tf.cast(rows, tf.int32))
-        return _joined(found, lambda x: tf.dynamic_stitch(places, x))
+        return _joined(predictions, lambda x: tf.dynamic_stitch(places, x))
 
     def _compute(
         self,
@@ -160,7 +154,6 @@ class TaskModel:
         features: dict[str, tf.Tensor],
         context: Context,
     ) -> dict[str, tf.Tensor]:
-        """The head's outputs for all rows, by one of the models."""
         ids, segments = features["input_ids"], features["segment_ids"]
         if "task_ids" in features:
             # A batch is of one task; a lane without rows takes any.
@@ -188,46 +181,49 @@ class TaskModel:
             words = features.get(WORD_VECTORS)
             output = bert(ids, segments, context, words)
             sequence_output = output.sequence_output
-        found = self.head(
+        predictions = self.head(
             bert,
             sequence_output,
             context,
             **{name: features[name] for name in self.head.reads},
         )
         if context.training:
-            return found
-        found = self.head.select(found)
+            return predictions
+        predictions = self.head.select(predictions)
         if context.observes:
-            found.update(bert.hooks.observe(shown, context))
-        return found
+            predictions.update(bert.hooks.observe(shown, context))
+        return predictions
 
     def _continue(
         self, bert: encoder.Bert, outputs: tf.Tensor, context: Context
     ) -> tf.Tensor:
-        """The outputs of the upper layers, float32 [B, T, D]."""
         if outputs.dtype == tf.uint16:
             outputs = tf.bitcast(outputs, tf.bfloat16)
         size = outputs.shape[-1]
         outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
         layers = range(self.lowest, bert.config.num_hidden_layers)
-        found = bert.run_layers(outputs, layers, context)
-        return tf.cast(found[-1] if found else outputs, tf.float32)
+        layer_outputs = bert.run_layers(outputs, layers, context)
+        return tf.cast(
+            layer_outputs[-1] if layer_outputs else outputs, tf.float32
+        )
 
 
 def _joined(
-    found: Sequence[Mapping[str, tf.Tensor]], join: Callable
+    predictions: Sequence[Mapping[str, tf.Tensor]], join: Callable
 ) -> dict[str, tf.Tensor]:
-    """What `join` makes of both sides' outputs, by name."""
-    return {name: join([one[name] for one in found]) for name in found[0]}
+    return {
+        name: join([one[name] for one in predictions])
+        for name in predictions[0]
+    }
 
 
 def _choose(sides: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Of each row, [B, ...], the value of its side, int32 [B]."""
+    """Takes of each row, [B, ...], the value of its side, int32 [B]."""
     chosen = values[0]
     for number, value in enumerate(values[1:], 1):
         shape = [-1, *[1] * (value.shape.rank - 1)]
-        own = tf.reshape(tf.equal(sides, number), shape)
-        chosen = tf.where(own, value, chosen)
+        is_side = tf.reshape(tf.equal(sides, number), shape)
+        chosen = tf.where(is_side, value, chosen)
     return chosen
 
 
@@ -236,16 +232,15 @@ def _of_sides(
     trained: Collection[str],
     create: encoder.CreateVariable,
 ) -> list[encoder.CreateVariable]:
-    """`create` for each side: for names in `trained` anew, for others once."""
     if not sides:
         return [create]
     made: dict[str, Any] = {}
 
     def create_own(side: str, name: str, *more: Any) -> Any:
-        own = scoped(side, name) if name in trained else name
-        if own not in made:
-            made[own] = create(own, *more)
-        return made[own]
+        side_name = scoped(side, name) if name in trained else name
+        if side_name not in made:
+            made[side_name] = create(side_name, *more)
+        return made[side_name]
 
     return [functools.partial(create_own, side) for side in sides]
 
@@ -267,14 +262,8 @@ GROUPS = (
 class Parameter:
     """One variable of a model.
 
-    Attributes:
-        name: its name in checkpoints.
-        shape: its shape.
-        initializer: makes its fresh values.
-        group: one of `GROUPS`, for people to read.
-        trained: whether training changes it.
-        begins_as: the name that its first value is known by: its own, or of
-            one of two sides the name that it has for all rows.
+    `group` is one of `GROUPS`, for people to read. `begins_as` is the name of
+    its first value: its own, or that without a side.
     """
 
     name: str
@@ -286,12 +275,10 @@ class Parameter:
 
     @property
     def is_added(self) -> bool:
-        """Whether BERT itself does not have it."""
         return self.group in ("adapters", "parts", "masks", "head")
 
     @property
     def count(self) -> int:
-        """Number of scalars."""
         return math.prod(self.shape)
 
 
@@ -299,14 +286,9 @@ class Parameter:
 class ParameterTable:
     """Every variable of a model, in order of creation.
 
-    Attributes:
-        method: the method's text.
-        parameters: the variables.
-        recipe: how the trained ones are updated.
-        changed_count: how many of BERT's parameters change, if not all trained
-            ones.
-        hooks: the method's, without values.
-        sides: of the head, by which trained variables are scoped.
+    `method` is the method's text, `recipe` how trained ones are updated,
+    `hooks` the method's, without values. `changed_count` tells how many of
+    BERT's parameters change, if not all trained ones.
     """
 
     method: str
@@ -318,12 +300,10 @@ class ParameterTable:
 
     @property
     def trained(self) -> list[Parameter]:
-        """The variables that training changes."""
         return [p for p in self.parameters if p.trained]
 
     @property
     def slots(self) -> dict[str, encoder.Shape]:
-        """Shapes of the optimizer's averages, `<variable>/<slot>`."""
         return {
             f"{p.name}/{slot}": p.shape
             for p in self.trained
@@ -337,7 +317,6 @@ class ParameterTable:
 
     @property
     def saved_count(self) -> int:
-        """Number of scalars in a training's checkpoint."""
         return sum(map(math.prod, self.saved.values()))
 
     @property
@@ -347,11 +326,9 @@ class ParameterTable:
 
     @property
     def trained_count(self) -> int:
-        """Number of scalars that training changes."""
         return sum(p.count for p in self.trained)
 
     def to_text(self) -> str:
-        """The table of groups, then adapter-bert's two lines of totals."""
         groups: dict[str, list[int]] = {}
         for p in self.parameters:
             if p.group == "masks":
@@ -392,11 +369,6 @@ def list_parameters(
     config: encoder.BertConfig, method: TuningMethod, build_head: BuildHead
 ) -> ParameterTable:
     """Lists the variables of a model without making any.
-
-    Args:
-        config: the BERT.
-        method: declares which variables are added and trained.
-        build_head: the task's head; always trained.
 
     Raises:
         ValueError: a defect of the method: it trains no variable of BERT that
@@ -446,8 +418,8 @@ def list_parameters(
     hooks = method.hooks(config, added)
     plain = {name: name for name in declared}
     if head.sides:
-        own = declared.keys() - added.keys() - of_head.keys()
-        _check_sides(method, hooks, own, declared)
+        of_bert = declared.keys() - added.keys() - of_head.keys()
+        _check_sides(method, hooks, of_bert, declared)
         plain = {
             scoped(side, name)
             if one.trained and groups[name] != "head"
@@ -455,17 +427,17 @@ def list_parameters(
             for name, one in declared.items()
             for side in head.sides
         }
-        declared = {own: declared[name] for own, name in plain.items()}
+        declared = {x: declared[name] for x, name in plain.items()}
     parameters = [
         Parameter(
-            own,
+            full_name,
             one.shape,
             one.initializer,
-            groups[plain[own]],
+            groups[plain[full_name]],
             one.trained,
-            plain[own],
+            plain[full_name],
         )
-        for own, one in declared.items()
+        for full_name, one in declared.items()
     ]
     parameters.sort(key=lambda p: GROUPS.index(p.group))
     berts = sum(p.count for p in parameters if not p.is_added)
@@ -482,16 +454,12 @@ def list_parameters(
 def _check_sides(
     method: TuningMethod,
     hooks: Hooks,
-    own: Collection[str],
+    of_bert: Collection[str],
     declared: Mapping[str, Declared],
 ) -> None:
-    """Refuses a method that two sides cannot have for themselves.
-
-    `own` are the names of BERT's variables among the `declared` ones. Raises
-    UserError as of `list_parameters`.
-    """
     changes = any(
-        declared[name].trained and len(declared[name].shape) > 1 for name in own
+        declared[name].trained and len(declared[name].shape) > 1
+        for name in of_bert
     )
     shares = any(one.allocation for one in declared.values())
     acts = {"parameter", "prepare"} & hooks.places or method.observes
@@ -504,7 +472,7 @@ def _check_sides(
 
 
 def narrow_variables(table: ParameterTable) -> frozenset[str]:
-    """Names of BERT's frozen kernels and biases, which only products read.
+    """Names frozen kernels and biases, which only products read.
 
     So they may be kept in the type of products. There are none where the method
     changes variables as they are read.
@@ -519,33 +487,34 @@ def narrow_variables(table: ParameterTable) -> frozenset[str]:
 
 
 def int8_variables(table: ParameterTable) -> frozenset[str]:
-    """Names of BERT's matrices that are kept with `--base_dtype=int8`."""
-    own = {p.name: p for p in table.parameters if not p.is_added}
-    found = int8.names(own)
+    """Names BERT's matrices that are kept with `--base_dtype=int8`."""
+    of_bert = {p.name: p for p in table.parameters if not p.is_added}
+    kernels = int8.names(of_bert)
     if "parameter" in table.hooks.places or any(
-        own[name].trained for name in found
+        of_bert[name].trained for name in kernels
     ):
         raise UserError(
             f"--base_dtype=int8 is for methods that leave BERT's matrices as "
             f"they are, but {table.method} trains some, or changes BERT's own "
             "variables as they are read; pass --base_dtype=float32"
         )
-    return found
+    return kernels
 
 
 class NotTrained(UserError):
     """A model without trained values, which only a training makes."""
 
 
-def check_is_trained(table: ParameterTable, known: Any, source: str) -> None:
+def check_is_trained(
+    table: ParameterTable, trained_names: Any, source: str
+) -> None:
     """Refuses to evaluate adapters and heads that were never trained.
 
     Raises:
-        NotTrained: one of their variables is not in `known`, the names that
-            `source` holds.
+        NotTrained: `trained_names`, those of `source`, lacks a variable.
     """
     for p in table.parameters:
-        if p.is_added and p.trained and p.name not in known:
+        if p.is_added and p.trained and p.name not in trained_names:
             raise NotTrained(
                 f"{source} holds no trained {p.group} ({p.name} is missing), "
                 f"which {table.method} needs; train first (--do_train=true), "

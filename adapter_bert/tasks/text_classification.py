@@ -61,7 +61,7 @@ class ClassificationHead(Head):
     def __init__(self, classes, config, create, shape=POOLED, weights=None):
         """Creates `output_weights` [C, D] and `output_bias` [C].
 
-        `weights` are C floats that multiply the losses of each class's rows.
+        `weights` are C floats that multiply the losses of each class.
         """
         shape = shape.fitted_to(config)
         self.class_weights = weights
@@ -77,7 +77,7 @@ class ClassificationHead(Head):
     def read(
         self, bert: Any, sequence_output: tf.Tensor, context: Context
     ) -> tf.Tensor:
-        """The input of the last layer, float32 [B, D] of [B, T, D]."""
+        """Computes the last layer's input: [B, T, D] -> float32 [B, D]."""
         read = sequence_output[:, 0]
         if self.needs_pooler:
             read = bert.pooled_output(sequence_output, context)
@@ -88,7 +88,7 @@ class ClassificationHead(Head):
     def logits(
         read: tf.Tensor, weights: tf.Tensor, bias: Optional[tf.Tensor]
     ) -> tf.Tensor:
-        """The last layer: [B, D], weights [C, D], bias [C] or None."""
+        """Applies the last layer, [C, D] and [C] or None, to [B, D]."""
         logits = tf.matmul(read, weights, transpose_b=True)
         return logits if bias is None else logits + bias
 
@@ -108,16 +108,11 @@ class ClassificationHead(Head):
         outputs: Mapping[str, tf.Tensor],
         temperature: float,
     ) -> tf.Tensor:
-        """The distance from another head's outputs, float32 [B].
+        """Computes the distance from another head's outputs, float32 [B].
 
         Here the cross entropy with its probabilities, both at a temperature,
-        times the square of it, so that gradients keep their size. Source:
-        Hinton et al. 2015, section 2.
-
-        Args:
-            predictions: of this head, float32 [B, ...] by name.
-            outputs: of the other head, likewise.
-            temperature: that logits are divided by.
+        times the square of it, so that gradients keep their size. Arrays are
+        float32 [B, ...]. Source: Hinton et al. 2015, section 2.
         """
         losses = tf.nn.softmax_cross_entropy_with_logits(
             labels=tf.nn.softmax(outputs["logits"] / temperature),
@@ -130,13 +125,10 @@ class ClassificationHead(Head):
 class TextClassification(TextTask):
     """A classification task.
 
-    Attributes:
-        labels: the classes, in the order of the logits; None to take those of
-            the training file, sorted.
-        weighting: weights of the labels in training by name, of all others 1;
-            or `BALANCED`; or None.
-        class_weights: the resulting weights, in the order of the logits.
-        has_sets: whether a row has any number of labels.
+    `labels` are in the order of the logits, None for the training file's,
+    sorted. `weighting` is the labels' weights in training by name, else 1, or
+    `BALANCED`; `class_weights` are the resulting ones. `has_sets` tells whether
+    a row has any number of labels.
     """
 
     labels: Optional[tuple[str, ...]] = None
@@ -148,43 +140,40 @@ class TextClassification(TextTask):
     scores_novelty = True
 
     def describe(self):
-        known = {"labels": list(self.labels)} if self.is_complete else {}
-        return {**known, **super().describe()}
+        labels = {"labels": list(self.labels)} if self.is_complete else {}
+        return {**labels, **super().describe()}
 
     @property
     def is_complete(self):
-        """Whether the labels are known."""
         return self.labels is not None
 
     def complete(self, train):
-        found = self.labels_in(train)
-        if len(found) < 2:
+        labels = self.labels_in(train)
+        if len(labels) < 2:
             raise UserError(
                 f"{train.path}: the column {self.labelled.label!r} holds only "
-                f"the label {found.pop()!r}, expected at least two labels"
+                f"the label {labels.pop()!r}, expected at least two labels"
             )
-        return self.with_labels(found, train.path)
+        return self.with_labels(labels, train.path)
 
     def labels_in(self, rows: Rows) -> set[str]:
-        """The labels of rows, none of them empty."""
-        found = set(rows.label)
-        if empty := [label for label in found if not label.strip()]:
+        labels = set(rows.label)
+        if empty := [label for label in labels if not label.strip()]:
             where = rows.where(rows.label.index(empty[0]))
             raise UserError(f"{where}: the label is empty")
-        return found
+        return labels
 
     def with_labels(
-        self, found: Collection[str], path: str
+        self, labels: Collection[str], path: str
     ) -> "TextClassification":
-        """This task with the labels of a file, sorted."""
-        for label in found:
+        for label in labels:
             if not is_one_cell(label):
                 raise UserError(
                     f"{path}: the label {label[:80]!r} holds a tab or a line "
                     "break; is it the right column?"
                 )
-        warn_of_lookalikes(found, path)
-        return dataclasses.replace(self, labels=tuple(sorted(found)))
+        warn_of_lookalikes(labels, path)
+        return dataclasses.replace(self, labels=tuple(sorted(labels)))
 
     def restore(self, description, source):
         trained = f"{source} was trained on the task {description['name']}"
@@ -210,7 +199,6 @@ class TextClassification(TextTask):
         )
 
     def check_label(self, label, where):
-        """The label as the task spells it."""
         if (spelling := spelled(label, self.labels)) is not None:
             return spelling
         raise UserError(
@@ -224,11 +212,9 @@ class TextClassification(TextTask):
         return {"label_ids": np.array([numbers[x] for x in labels], np.int32)}
 
     def numbers(self) -> dict[str, int]:
-        """The place of each label among the logits."""
         return {label: i for i, label in enumerate(self.labels)}
 
     def summarize(self, rows):
-        """Counts the rows of each label, in the columns' order."""
         if rows.label is None:
             return ""
         counts = collections.Counter(
@@ -251,7 +237,7 @@ class TextClassification(TextTask):
         )
 
     def learn(self, rows):
-        """This task, with its classes' weights.
+        """Computes the classes' weights.
 
         Balanced weights are inverse to a label's frequency, with mean 1 over
         the rows, as in scikit-learn.
@@ -290,18 +276,14 @@ class TextClassification(TextTask):
         return {"class_weights": self.weighting}
 
     def compare(self, labels, predictions):
-        """Numbers of labels, and cross entropies in nats."""
+        """Gives numbers of labels, and cross entropies in nats."""
         logits = self.calibration.scaled(predictions["logits"])
         right = labels["label_ids"]
         losses = metrics.cross_entropy(logits, right)
         return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes `eval_labels.tsv`, `eval_confusion.tsv`, `eval_hardest.tsv`.
-
-        Scores of each label, rows of each label that were given each label,
-        and the rows with the greatest losses.
-        """
+        """Writes tables of labels, of confusions and of the hardest rows."""
         labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
@@ -321,10 +303,15 @@ class TextClassification(TextTask):
         ]
         for row in np.argsort(-losses, kind="stable")[:HARDEST]:
             texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
-            own, given = self.labels[labels[row]], self.labels[chosen[row]]
+            right, predicted = (
+                self.labels[labels[row]],
+                self.labels[chosen[row]],
+            )
             numbers = f"{np.exp(-losses[row]):.6f}", f"{losses[row]:.4f}"
             line = str(rows.lines[row] + 1)
-            hardest.append((line, own, given, *numbers, *map(cell, texts)))
+            hardest.append(
+                (line, right, predicted, *numbers, *map(cell, texts))
+            )
         tables = {
             "eval_labels": self.label_table(has[labels], has[chosen]),
             "eval_confusion": confusion,
@@ -338,10 +325,7 @@ class TextClassification(TextTask):
     def label_table(
         self, labels: np.ndarray, chosen: np.ndarray
     ) -> list[list[str]]:
-        """A table of each label's precision, recall and F1.
-
-        Takes the right and the predicted labels of each row, bool [rows, C].
-        """
+        """Tabulates each label's scores, from bool [rows, C] of both labels."""
         table = ["label examples predicted precision recall f1".split()]
         counts = labels.sum(axis=0), chosen.sum(axis=0)
         scored = zip(
@@ -357,7 +341,6 @@ class TextClassification(TextTask):
         return np.exp(metrics.log_softmax(logits))
 
     def answer(self, rows, predictions):
-        """`label` or None, its `probability`, and all labels' `scores`."""
         least = self.calibration.abstain_below
         return [
             {
@@ -373,12 +356,7 @@ class TextClassification(TextTask):
 
 
 def weigh_classes(task: Task, text: str) -> TextClassification:
-    """A task whose classes are weighed in training.
-
-    Args:
-        task: of classification.
-        text: `BALANCED`, or a JSON object of weights by label.
-    """
+    """Weighs classes in training: `BALANCED`, or JSON weights by label."""
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(
             "--class_weights is for tasks with one label for each row, which "
@@ -387,12 +365,12 @@ def weigh_classes(task: Task, text: str) -> TextClassification:
     if text == BALANCED:
         return dataclasses.replace(task, weighting=text)
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        if isinstance(found, dict) and all(
+        weights = json.loads(text)
+        if isinstance(weights, dict) and all(
             type(weight) in (int, float) and 0 < weight <= FLOAT_MAX
-            for weight in found.values()
+            for weight in weights.values()
         ):
-            return dataclasses.replace(task, weighting=found)
+            return dataclasses.replace(task, weighting=weights)
     raise UserError(
         f"--class_weights is {text[:80]!r}, expected {BALANCED} or an object "
         'of positive numbers, as {"spam": 2.5}'

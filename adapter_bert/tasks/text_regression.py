@@ -32,7 +32,6 @@ class LabelUnit(NamedTuple):
 
     @classmethod
     def of(cls, labels: np.ndarray, path: str) -> "LabelUnit":
-        """The unit of labels, float64 [rows], of the file `path`."""
         low, high = float(labels.min()), float(labels.max())
         unit = cls(float(labels.mean()), float(labels.std()), low, high)
         if low == high:
@@ -53,29 +52,28 @@ class LabelUnit(NamedTuple):
 
     @classmethod
     def restore(cls, description: Mapping[str, Any], source: str):
-        """`label_unit` of a task's description; `AS_IS` if there is none."""
-        found = description.get("label_unit")
-        if found is None:
+        recorded = description.get("label_unit")
+        if recorded is None:
             return AS_IS
         if (
-            not isinstance(found, dict)
-            or set(found) != set(cls._fields)
+            not isinstance(recorded, dict)
+            or set(recorded) != set(cls._fields)
             or not all(
                 type(x) in (int, float) and abs(x) <= FLOAT_MAX
-                for x in found.values()
+                for x in recorded.values()
             )
-            or not found["deviation"] >= np.finfo(np.float32).tiny
+            or not recorded["deviation"] >= np.finfo(np.float32).tiny
         ):
             raise UserError(
-                f"{source}: task.label_unit is {str(found)[:200]}, expected "
+                f"{source}: task.label_unit is {str(recorded)[:200]}, expected "
                 f"numbers {', '.join(cls._fields)}, the deviation above 0"
             )
-        return cls(**{name: float(x) for name, x in found.items()})
+        return cls(**{name: float(x) for name, x in recorded.items()})
 
     def join(self, weights: np.ndarray, bias: Optional[np.ndarray]):
-        """Weights [1, D] and bias [1], float32, of a last layer without unit.
+        """Turns a last layer in this unit into one without a unit.
 
-        Takes those of a head that was trained in this unit, the bias or None.
+        Takes and gives weights [1, D] and a bias [1], or takes None, float32.
         """
         if self == AS_IS:
             return weights, bias
@@ -111,7 +109,6 @@ class RegressionHead(ClassificationHead):
         return tf.math.squared_difference(predictions["scores"], labels)
 
     def distillation_loss(self, predictions, outputs, temperature):
-        """Squared error in the unit's deviations, float32 [B]."""
         return tf.math.squared_difference(
             predictions["scores"], outputs["scores"]
         )
@@ -121,9 +118,8 @@ class RegressionHead(ClassificationHead):
 class TextRegression(TextTask):
     """A regression task.
 
-    Attributes:
-        scale: least and greatest score, or None for any.
-        unit: of the head's labels; None until it is known.
+    `scale` is the least and greatest score, or None for any; `unit` is None
+    until it is known.
     """
 
     metrics: tuple[str, ...] = ("pearson", "spearman")
@@ -133,17 +129,16 @@ class TextRegression(TextTask):
     scores_novelty = True
 
     def describe(self):
-        found = {"regression": True, **super().describe()}
+        facts = {"regression": True, **super().describe()}
         if self._is_scaled:
-            found["label_unit"] = self.unit._asdict()
-        return found
+            facts["label_unit"] = self.unit._asdict()
+        return facts
 
     @property
     def _is_scaled(self) -> bool:
         return self.unit not in (None, AS_IS)
 
     def restore(self, description, source):
-        """This task, if the head gives a number, in the head's unit."""
         if not description.get("regression"):
             raise UserError(
                 f"{source} was trained on the task {description['name']}, "
@@ -158,7 +153,7 @@ class TextRegression(TextTask):
         )
 
     def learn(self, rows):
-        """This task, in the unit of the training labels, unless it has one.
+        """Takes the unit of the training labels, unless it has one.
 
         The head of a task with a scale answers in the scale itself.
         """
@@ -168,7 +163,6 @@ class TextRegression(TextTask):
         return self if self.unit else dataclasses.replace(self, unit=unit)
 
     def begin_head(self, base):
-        """Weights whose head, which answers labels, answers in the unit."""
         if not self._is_scaled:
             return base
         mean, deviation = self.unit.mean, self.unit.deviation
@@ -201,10 +195,6 @@ class TextRegression(TextTask):
         return [(None,)] * len(rows)
 
     def summarize(self, rows):
-        """The scores' range and mean, and how many are outliers.
-
-        An outlier is a deviation outside the range of the training labels.
-        """
         if rows.label is None:
             return ""
         scores = np.array(list(map(float, rows.label)))
@@ -228,7 +218,6 @@ class TextRegression(TextTask):
         return RegressionHead(config, create, self.head, self.unit or AS_IS)
 
     def decode(self, rows, features, outputs):
-        """`scores`, [rows]: labels, no longer in the unit."""
         if not self._is_scaled:
             return outputs
         scores = outputs["scores"].astype(np.float64)
@@ -242,13 +231,11 @@ class TextRegression(TextTask):
         return predictions["scores"].astype(np.float64)[:, np.newaxis]
 
     def answer(self, rows, predictions):
-        """`value`, within the task's scale if it has one."""
         values = predictions["scores"].astype(np.float64)
         if self.scale:
             values = np.clip(values, *self.scale)
         return [{"value": value} for value in values.tolist()]
 
     def cells(self, answer):
-        """`label`; within a scale, to three places."""
         form = ".3f" if self.scale else ".7g"
         return {"label": format(answer["value"], form)}

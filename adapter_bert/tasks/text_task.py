@@ -43,7 +43,7 @@ MAX_LAYERS = 16
 
 @dataclasses.dataclass(frozen=True)
 class HeadShape:
-    """The layers of a head; the defaults are BERT's own head."""
+    """Layers of a head; the defaults are BERT's own head."""
 
     # Dense layers, the last one included.
     layers: int = 1
@@ -56,10 +56,7 @@ class HeadShape:
     bias: bool = True
 
     def fitted_to(self, config: encoder.BertConfig) -> "HeadShape":
-        """The shape on a model: a new layer replaces a missing pooler.
-
-        Source: transformers, `RobertaClassificationHead` and the like.
-        """
+        """Adds a layer in place of a missing pooler, as transformers has it."""
         if config.has_pooler or not self.pooler:
             return self
         activation = config.head_activation or "tanh"
@@ -74,27 +71,25 @@ class HeadShape:
         )
 
     def describe(self) -> dict[str, Any]:
-        """`head` of a task's description, unless it is the default."""
         return {} if self == POOLED else {"head": dataclasses.asdict(self)}
 
     @classmethod
     def restore(
         cls, description: Mapping[str, Any], source: str
     ) -> "HeadShape":
-        """Reads `head` of a task's description."""
-        found = description.get("head", {})
+        recorded = description.get("head", {})
         default = dataclasses.asdict(cls())
         if (
-            not isinstance(found, dict)
-            or not set(found) <= set(default)
-            or any(type(v) is not type(default[k]) for k, v in found.items())
-            or not 1 <= found.get("layers", 1) <= MAX_LAYERS
+            not isinstance(recorded, dict)
+            or not set(recorded) <= set(default)
+            or any(type(v) is not type(default[k]) for k, v in recorded.items())
+            or not 1 <= recorded.get("layers", 1) <= MAX_LAYERS
         ):
             raise UserError(
-                f"{source}: task.head is {found!r}, expected values like "
+                f"{source}: task.head is {recorded!r}, expected values like "
                 f"{default}"
             )
-        shape = cls(**found)
+        shape = cls(**recorded)
         functional.activation(shape.activation)
         return shape
 
@@ -105,7 +100,7 @@ SPANS = HeadShape(pooler=False)
 
 
 class HiddenLayers(tf.Module):
-    """The layers of a head before its last: dense, activation, dropout.
+    """Layers of a head before its last: dense, activation, dropout.
 
     Parameters: (layers - 1) (D D + D). Source: AdapterHub's heads.
     """
@@ -150,19 +145,12 @@ class TextTask(Task[Rows]):
 
     Attributes:
         labelled: layout of the training and dev files.
-        unlabelled: layout of the test files; default: the same without labels.
+        unlabelled: of the test files; default: the same without labels.
         columns: names of a row's texts; default: those of `labelled`, or
             `TEXT_COLUMNS` where that has numbers.
         metrics: names of `metric_table`, the main one first.
-        held_out: the part of the training file that is the dev set, if any.
-        trained_as: the task whose heads serve this one, which has no training
-            set; or None.
-        head: the layers of the head.
-        calibration: of the probabilities, where the task `chooses_one`.
-        novelty: the training rows' sketch, where the task `scores_novelty`.
+        trained_as: the task whose heads serve this one, without training set.
         names_rows: whether predictions name rows for users, unlike GLUE's.
-        is_complete: whether all is read that comes from the task's data.
-        metric_table: functions of (labels, predictions) by name.
     """
 
     labelled: Layout
@@ -184,11 +172,7 @@ class TextTask(Task[Rows]):
     metric_table = METRICS
 
     def __post_init__(self):
-        """Completes `columns` and `unlabelled`.
-
-        Raises:
-            ValueError: `columns` has more or fewer than `labelled`.
-        """
+        """Completes `columns` and `unlabelled`; ValueError if counts differ."""
         layout = self.labelled
         numbers = range(len(layout.choices))
         usual = (*TEXT_COLUMNS, *map("choice{}".format, numbers))
@@ -210,18 +194,17 @@ class TextTask(Task[Rows]):
 
     @abc.abstractmethod
     def check_label(self, label: str, where: str) -> str:
-        """The task's own spelling of the label of the row at `where`."""
+        """Spells the label as the task does."""
 
     @abc.abstractmethod
     def label_features(self, labels: Sequence[str]) -> dict[str, np.ndarray]:
-        """The head's feature of these labels, [rows]."""
+        """Makes the head's feature of these labels, [rows]."""
 
     def strata(self, rows: Rows) -> Sequence[Sequence[Any]]:
-        """The labels of each row, which both parts of a split should have."""
+        """Lists each row's labels, which both parts of a split should have."""
         return [(label,) for label in rows.label]
 
     def describe(self):
-        """Whether texts are pairs, which rows were held out, the head."""
         description: dict[str, Any] = {
             "pairs": self.labelled.text_b is not None,
             **self.head.describe(),
@@ -250,10 +233,6 @@ class TextTask(Task[Rows]):
 
     @property
     def settings(self):
-        """The columns of the user's tables, the calibration, the novelty.
-
-        `column_numbers` has their numbers in files without a header.
-        """
         settings: dict[str, Any] = {
             "columns": list(self.columns),
             **self.calibration.settings,
@@ -277,7 +256,7 @@ class TextTask(Task[Rows]):
 
     @property
     def least_length(self):
-        """For a pair, room for a token of each text and a second `[SEP]`."""
+        """Room for a token of each text, and a pair's second `[SEP]`."""
         return 3 if self.labelled.text_b is None else 5
 
     def make_rows(self, texts):
@@ -295,7 +274,6 @@ class TextTask(Task[Rows]):
         return rows.take(np.arange(len(rows)) < count)
 
     def complete(self, train: Rows) -> "TextTask":
-        """This task, completed from the training rows, or a UserError."""
         return self
 
     def check_files(self, data_dir, splits):
@@ -303,10 +281,6 @@ class TextTask(Task[Rows]):
             self._find(data_dir, split)
 
     def read(self, data_dir, splits):
-        """Reads the files that were named, or files of the folder.
-
-        The latter are `<data_dir>/<split>.tsv`, `.csv` or `.jsonl`.
-        """
         rows: dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
@@ -327,7 +301,6 @@ class TextTask(Task[Rows]):
         return task, {split: task._check(rows[split]) for split in splits}
 
     def _read(self, data_dir: str, split: str) -> Rows:
-        """Reads the rows of a file, whose ids are unique."""
         is_test = split in dict(self.test_splits).values()
         layout = self.unlabelled if is_test else self.labelled
         rows = read_rows(self._find(data_dir, split), layout)
@@ -341,17 +314,17 @@ class TextTask(Task[Rows]):
         return rows
 
     def _check(self, rows: Rows) -> Rows:
-        """Gives labels the task's own spelling, or refuses them."""
         if rows.label is None:
             return rows
-        own: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for row, label in enumerate(rows.label):
-            if label not in own:
-                own[label] = self.check_label(label, rows.where(row))
-        return dataclasses.replace(rows, label=[own[x] for x in rows.label])
+            if label not in spellings:
+                spellings[label] = self.check_label(label, rows.where(row))
+        return dataclasses.replace(
+            rows, label=[spellings[x] for x in rows.label]
+        )
 
     def _divide(self, rows: Rows) -> dict[str, Rows]:
-        """Both parts of the training file, neither of them empty."""
         sets = self.strata(rows)
         held_out = self.held_out.choose(rows.texts, sets)
         if not held_out.any():
@@ -373,7 +346,6 @@ class TextTask(Task[Rows]):
         return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
 
     def _find(self, data_dir: str, split: str) -> str:
-        """The file of a split, which may be a part of the training file."""
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
@@ -382,7 +354,7 @@ class TextTask(Task[Rows]):
         return self.split_files.find(data_dir, split, READERS, self.held_out)
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
-        """`[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and the labels."""
+        """Makes `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and labels."""
         labels = {}
         if rows.label is not None:
             labels = self.label_features(rows.label)
@@ -392,7 +364,6 @@ class TextTask(Task[Rows]):
         )
 
     def keep(self, rows: Rows):
-        """Labelled rows; of a test set, which may be large, the rows' names."""
         if rows.label is not None:
             return rows
         return dataclasses.replace(
@@ -405,16 +376,17 @@ class TextTask(Task[Rows]):
         labels: Mapping[str, np.ndarray],
         predictions: Mapping[str, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Labels and predictions as metrics read them, and losses.
+        """Turns `label_features` and `decode` into what metrics read.
 
-        Takes what `label_features` and `decode` return. Labels and predictions
-        are [rows, ...], losses float64 [rows] or [rows, C].
+        Labels and predictions are [rows, ...], losses float64 [rows] or [rows,
+        C].
         """
 
     def evaluate(self, rows, features, predictions):
-        right, given, losses = self.compare(features.labels, predictions)
+        right, predicted, losses = self.compare(features.labels, predictions)
         scores: dict[str, float] = {
-            name: self.metric_table[name](right, given) for name in self.metrics
+            name: self.metric_table[name](right, predicted)
+            for name in self.metrics
         }
         return {**scores, "loss": float(losses.mean())}
 
@@ -427,9 +399,9 @@ class TextTask(Task[Rows]):
     ):
         """Writes results as BERT does, and answers as GLUE takes them.
 
-        `test_results.tsv`: `results`, no header; `test_results.json` names the
-        columns. `test_predictions.tsv`: `index`, `prediction` with a header;
-        for the user's own files `id` and all of `cells`.
+        `test_results.tsv`: `results`, no header; `test_results.json` names its
+        columns. `test_predictions.tsv`: `index`, `prediction`; for the user's
+        own files `id` and all of `cells`.
         """
         path = results_path(output_dir, "test_results", suffix)
         numbers = self.results(predictions).tolist()
@@ -458,7 +430,7 @@ class TextTask(Task[Rows]):
         """Probabilities or numbers, float64 [rows, C]."""
 
     def cells(self, answer: dict[str, Any]) -> dict[str, str]:
-        """The cells of an answer in a table, the answer itself first."""
+        """Lists an answer's cells in a table, the answer itself first."""
         label, probability, *_ = answer.values()
         shown = "" if label is None else str(label)
         return {"label": shown, "probability": str(probability)}

@@ -1,4 +1,4 @@
-"""The form of a text's vector: prompt, pooling, dense layers, length.
+"""Form of a text's vector: prompt, pooling, dense layers, length.
 
 Trainings, exports, folders of sentence-transformers and the server share it.
 """
@@ -23,17 +23,10 @@ DEFAULT = "default"
 def pool(
     states: tf.Tensor, mask: tf.Tensor, pooling: str, left_out: int = 0
 ) -> tf.Tensor:
-    """Pools the hidden states of texts' tokens.
+    """Pools states of texts' tokens: float32 [B, T, D] -> [B, D].
 
-    Args:
-        states: float32 [B, T, D].
-        mask: int32 [B, T], 1 for a token.
-        pooling: `cls` for the first token's states, `mean` for the mean over
-            all tokens, special tokens included.
-        left_out: so many first tokens are not pooled.
-
-    Returns:
-        float32 [B, D].
+    `mask` is int32 [B, T], 1 for a token. `pooling` is `cls` for the first
+    token, or `mean` over all, special ones included, but the first `left_out`.
     """
     states, mask = states[:, left_out:], mask[:, left_out:]
     if pooling == CLS:
@@ -45,14 +38,9 @@ def pool(
 
 @dataclasses.dataclass(frozen=True)
 class Dense:
-    """A dense layer after the pooling.
+    """A dense layer after the pooling, from `in_features` to `out_features`.
 
-    Attributes:
-        in_features: entries of a vector before it.
-        out_features: entries of a vector after it.
-        bias: whether it adds a bias.
-        activation: a name of `functional.ACTIVATIONS`.
-        values: float32 [in, out] and [out], or none where an adapter has them.
+    `values` are float32 [in, out] and [out], or none where an adapter has them.
     """
 
     in_features: int
@@ -64,7 +52,6 @@ class Dense:
     )
 
     def variables(self, number: int) -> dict[str, tuple[int, ...]]:
-        """Returns the shapes of the layer's variables by name."""
         shapes: dict[str, tuple[int, ...]] = {
             f"dense_{number}/kernel": (self.in_features, self.out_features)
         }
@@ -73,7 +60,6 @@ class Dense:
         return shapes
 
     def describe(self) -> dict[str, Any]:
-        """Describes the layer without its values."""
         fields = (x.name for x in dataclasses.fields(self) if x.compare)
         return {name: getattr(self, name) for name in fields}
 
@@ -115,11 +101,8 @@ class Pooled:
 
     Attributes:
         pooling: `cls` for the first token's, `mean` for the mean over tokens.
-        normalize: whether a vector's length becomes 1.
-        max_seq_length: longest input in tokens; None for all that the model
-            has positions for.
+        max_seq_length: longest input in tokens; None for all positions.
         prompts: texts that may stand before each text, by name.
-        default_prompt_name: the one that does, or None.
         include_prompt: whether the prompt's tokens are pooled; if not, neither
             is the first special token.
         similarity_fn_name: how vectors are compared, for other programs.
@@ -138,11 +121,7 @@ class Pooled:
     dense: tuple[Dense, ...] = ()
 
     def prompt(self, chosen: Optional[str] = None) -> str:
-        """Returns the text before a text.
-
-        Args:
-            chosen: name of a prompt, or a prompt; None for the default one.
-        """
+        """Returns the text before a text; None chooses the default one."""
         if chosen is None:
             return self.prompts.get(self.default_prompt_name or "", "")
         if chosen in self.prompts:
@@ -156,7 +135,6 @@ class Pooled:
         return chosen
 
     def with_default(self, prompt: str) -> "Pooled":
-        """Returns this form with a text as its default prompt."""
         if prompt == self.prompt():
             return self
         if not prompt:
@@ -171,10 +149,7 @@ class Pooled:
     def left_out(
         self, prompt: str, tokenizer: TextTokenizer, max_seq_length: int
     ) -> int:
-        """Returns the number of first tokens that are not pooled.
-
-        Refuses a prompt that leaves no room for a text.
-        """
+        """Counts the first tokens that are not pooled."""
         if not prompt:
             return 0
         [ids] = tokenizer.encode_ids([prompt])
@@ -187,14 +162,10 @@ class Pooled:
         return 0 if self.include_prompt else 1 + len(ids)
 
     def width(self, hidden_size: int) -> int:
-        """Returns the number of a vector's entries."""
         return self.dense[-1].out_features if self.dense else hidden_size
 
     def describe(self) -> dict[str, Any]:
-        """Describes the form in an adapter, but the length of inputs.
-
-        What is as usual is left out, besides pooling and normalization.
-        """
+        """Describes all that is unusual, but the length of inputs."""
         described = {"pooling": self.pooling, "normalize": self.normalize}
         usual = Pooled(self.pooling, self.normalize, self.max_seq_length)
         for field in dataclasses.fields(self):
@@ -207,7 +178,6 @@ class Pooled:
 
     @classmethod
     def restore(cls, described: Mapping[str, Any], source: str) -> "Pooled":
-        """Reads what `describe` gave; refuses what is malformed."""
         form = cls(
             **{
                 field.name: described[field.name]

@@ -22,15 +22,9 @@ def info_nce(
     The candidates of a text are the matches, then the hard negatives, of all
     rows. A candidate with the same text as the row's match, or as the row's own
     first text, is no negative; nor is the match of a row with an equal first
-    text.
-
-    Args:
-        vectors: float32 [B, C, D], of a text, its match, hard negatives.
-        text_ids: int32 [B, C], equal for equal texts.
-        temperature: divides the cosines.
-
-    Returns:
-        float32 [B], nats.
+    text. `vectors` are float32 [B, C, D], of a text, its match, hard negatives;
+    `text_ids`, int32 [B, C], are equal for equal texts; `temperature` divides
+    the cosines. Returns float32 [B], nats.
 
     Source: van den Oord et al. 2018, equation 4, with cosines as in Gao et al.
     2021 (SimCSE), equation 5; sentence-transformers,
@@ -63,18 +57,11 @@ def info_nce(
 def cosent(
     vectors: tf.Tensor, scores: tf.Tensor, temperature: float
 ) -> tf.Tensor:
-    """The loss of the order of the pairs' cosines.
+    """Computes the loss of the order of the pairs' cosines, float32 [], nats.
 
-    log(1 + sum over i, j with score i > score j of
-    exp((cosine j - cosine i) / temperature)).
-
-    Args:
-        vectors: float32 [B, 2, D].
-        scores: float32 [B], greater for pairs that are more alike.
-        temperature: divides the cosines.
-
-    Returns:
-        float32 [], nats.
+    log(1 + sum over i, j with score i > score j of exp((cosine j - cosine i) /
+    temperature)). `vectors` are float32 [B, 2, D], `scores` float32 [B],
+    greater for pairs that are more alike.
 
     Source: Su 2022, "CoSENT", https://kexue.fm/archives/8847;
     sentence-transformers, `CoSENTLoss` with a scale of 1 / temperature.

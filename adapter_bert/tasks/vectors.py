@@ -29,13 +29,13 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.methods.base import below
-from adapter_bert.tasks import glue, metrics, squad_data, vector_losses
+from adapter_bert.tasks import metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multi_task import FOLDER
+from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
-from adapter_bert.tasks.task import BatchHead, Task, scoped
+from adapter_bert.tasks.task import BatchHead, Task
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 from adapter_bert.tasks.vector_form import (
     CLS,
@@ -68,18 +68,11 @@ QUESTIONS = Layout("question", "context", "answers")
 
 
 class VectorHead(BatchHead):
-    """The vectors themselves; its only variables are of dense layers.
-
-    Attributes:
-        loss_name: `infonce` or `cosent`.
-        temperature: of the loss.
-        sizes: numbers of first entries that are learned to be vectors too.
-    """
+    """Vectors themselves; the only variables are of dense layers."""
 
     needs_pooler = False
 
     def __init__(self, task: "Vectors", width: int, create: Callable):
-        """Takes the task's settings, and the width of vectors."""
         self.width = width
         self.pooling, self.left_out = task.pooled, task.left_out
         self.dense = task.dense
@@ -99,7 +92,7 @@ class VectorHead(BatchHead):
         return {"vectors": apply_layers(self.dense, self.layers, vectors)}
 
     def batch_loss(self, vectors, features):
-        """The sum over `sizes` of the loss of so many first entries.
+        """Sums the loss of the first entries over `sizes`.
 
         Source: Kusupati et al. 2022 (Matryoshka), equation 1, with weights of
         1; sentence-transformers, `MatryoshkaLoss`.
@@ -127,16 +120,10 @@ class Vectors(Task[Union[Rows, Search]]):
     dropout tells both apart (Gao et al. 2021, SimCSE, section 3).
 
     Attributes:
-        layout: columns of the files.
         matching: the label of pairs that belong together, where a label says
-            so; other pairs are not trained on, and their second texts are
-            searched too.
-        split_files: files of splits that the user named.
-        held_out: the part of the training file that is the dev set, if any.
-        corpus_file: the documents to search in, whose ids rows have in place of
-            a second text and a negative; "" to search among second texts.
-            Scores are then gains of documents.
-        corpus_layout: columns of that file; its second text is the title.
+            so; other pairs are only searched among.
+        corpus_file: documents to search in, whose ids rows have in place of a
+            second text and a negative; scores are then gains. "" for none.
         base_form: the adapter's form of vectors, else that of BERT's folder.
         left_out: so many first tokens of each text are not pooled.
     """
@@ -203,7 +190,6 @@ class Vectors(Task[Union[Rows, Search]]):
     columns = ("text",)
 
     def __post_init__(self):
-        """Takes the sizes as numbers, the greatest first."""
         try:
             sizes = sorted(set(map(int, self.sizes)), reverse=True)
         except ValueError:
@@ -233,7 +219,6 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def has_scores(self) -> bool:
-        """Whether pairs of texts have scores."""
         return (
             self.layout.label is not None
             and self.matching is None
@@ -242,27 +227,23 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def loss_name(self) -> str:
-        """The loss, by its name."""
         return COSENT if self.has_scores else INFONCE
 
     @property
     def pooled(self) -> str:
-        """The pooling of the flags or the adapter, else the default."""
         return self.pooling or MEAN
 
     @property
     def dense(self):
-        """The dense layers after the pooling."""
         return self.base_form.dense
 
     @property
     def head_kind(self):
-        """Heads of one pooling and of like layers compute alike."""
         return type(self), self.pooled, self.left_out, self.dense
 
     @property
     def prompts(self) -> tuple[str, str]:
-        """The texts before first texts, and before all others."""
+        """Texts before first texts, and before all others."""
         default = self.base_form.prompt(self.prompt)
         first, second = (
             default if chosen is None else self.base_form.prompt(chosen)
@@ -272,7 +253,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def form(self) -> Pooled:
-        """The form of vectors; its default prompt is that of first texts."""
+        """Form of vectors; its default prompt is that of first texts."""
         form = dataclasses.replace(
             self.base_form,
             pooling=self.pooled,
@@ -289,7 +270,6 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def describe(self):
-        """How vectors follow from texts, which rows were held out."""
         about: dict[str, Any] = self.form.describe()
         if len({*self.prompts}) > 1:
             about["document_prompt"] = SIDES_PROMPTS[1]
@@ -305,7 +285,6 @@ class Vectors(Task[Union[Rows, Search]]):
         return about
 
     def restore(self, description, source):
-        """This task, with the adapter's form of vectors."""
         self.check_name(description, source)
         self.check_held_out(description, source)
         form = Pooled.restore(
@@ -325,11 +304,11 @@ class Vectors(Task[Union[Rows, Search]]):
             "sizes": tuple(sizes),
         }
         for name, value in trained.items():
-            own = getattr(self, name)
-            if own not in (None, (), value):
+            setting = getattr(self, name)
+            if setting not in (None, (), value):
                 raise UserError(
                     f"{source} was trained with {name} {value!r}, not "
-                    f"{own!r}; leave out the flag"
+                    f"{setting!r}; leave out the flag"
                 )
         trained["base_form"] = form
         document_prompt = description.get("document_prompt")
@@ -358,24 +337,22 @@ class Vectors(Task[Union[Rows, Search]]):
         return restored
 
     def go_on(self, description, source):
-        """This task."""
         has_two = "tasks" in description
         if description.get("name") == self.name and (
             has_two != self.two_adapters
         ):
-            found, value = (
+            differing, value = (
                 ("two adapters", "true")
                 if has_two
                 else ("one adapter", "false")
             )
             raise UserError(
-                f"{source} holds a run of {found}; pass "
+                f"{source} holds a run of {differing}; pass "
                 f"--two_adapters={value}, or choose another --output_dir"
             )
         return self
 
     def fit_base(self, opened):
-        """This task, with the vectors of a folder of sentence-transformers."""
         if opened.pooled is None:
             return self
         form, normalize = opened.pooled, self.normalize
@@ -387,7 +364,6 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def begin_head(self, base):
-        """Weights with the dense layers of BERT's folder."""
         values = {
             name: value
             for number, layer in enumerate(self.dense)
@@ -403,11 +379,7 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def fit_tokenizer(self, tokenizer, max_seq_length):
-        """This task, with the number of tokens that are not pooled.
-
-        Refuses prompts that leave no room for a text, or of different numbers
-        of tokens that are not pooled.
-        """
+        """Counts the tokens that are not pooled, as many for each prompt."""
         counts = {
             self.base_form.left_out(prompt, tokenizer, max_seq_length)
             for prompt in self.prompts
@@ -422,40 +394,28 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def training_settings(self):
-        """The loss and its temperature, and whether there are two adapters."""
-        found = {"loss": self.loss_name, "temperature": self.temperature}
+        settings = {"loss": self.loss_name, "temperature": self.temperature}
         return {
-            **found,
+            **settings,
             **({"two_adapters": True} if self.two_adapters else {}),
         }
 
     @property
     def trained_together(self):
-        """The two sides, if there is an adapter for each."""
         return SIDES if self.two_adapters else ()
 
     @property
     def members(self):
-        """This task, or the one of each side, in `tasks/<side>`."""
         if not self.two_adapters:
             return super().members
         return {os.path.join(FOLDER, x): self._alone(x) for x in SIDES}
 
     def _alone(self, side: str) -> "Vectors":
-        """The task of one of two adapters, with its prompt."""
         form = self.base_form.with_default(self.prompts[SIDES.index(side)])
         flags = dict.fromkeys(("prompt", "query_prompt", "document_prompt"))
         return dataclasses.replace(
             self, two_adapters=False, base_form=form, **flags
         )
-
-    def values_of(self, folder, values):
-        if not self.two_adapters:
-            return super().values_of(folder, values)
-        scopes = tuple(scoped(side, "") for side in SIDES)
-        shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
-        own = below(scoped(os.path.basename(folder), ""), values)
-        return {**shared, **own}
 
     @property
     def score_names(self):
@@ -493,15 +453,15 @@ class Vectors(Task[Union[Rows, Search]]):
         corpus = None
         if self.corpus_file:
             corpus = Corpus.read(self.corpus_file, self.corpus_layout)
-        found: dict[str, Union[Rows, Search]] = {}
+        by_split: dict[str, Union[Rows, Search]] = {}
         for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
             if split != "train":
                 if corpus:
                     matches = rows.take(self._is_match(rows))
-                    found[split] = Search.of(matches, corpus)
+                    by_split[split] = Search.of(matches, corpus)
                 else:
-                    found[split] = rows
+                    by_split[split] = rows
                 continue
             if not self.has_scores:
                 is_match = self._is_match(rows)
@@ -516,11 +476,10 @@ class Vectors(Task[Union[Rows, Search]]):
                 rows = dataclasses.replace(
                     rows, text_b=text_b, choices=tuple(choices)
                 )
-            found[split] = rows
-        return self, found
+            by_split[split] = rows
+        return self, by_split
 
     def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
-        """The rows of splits as their files have them."""
         unscored = dataclasses.replace(self.layout, choices=())
         if not self.held_out:
             paths = {split: self._find(data_dir, split) for split in splits}
@@ -548,24 +507,25 @@ class Vectors(Task[Union[Rows, Search]]):
         return {split: sides[split] for split in splits}
 
     def _is_match(self, rows: Rows) -> np.ndarray:
-        """Which pairs belong together, bool [rows]."""
+        """Tells which pairs belong together, bool [rows]."""
         if rows.label is None or self.has_scores:
             return np.ones(len(rows), bool)
         if self.matching is None:
             sought = "a score above 0"
-            found = np.array([float(score) > 0 for score in rows.label])
+            is_match = np.array([float(score) > 0 for score in rows.label])
         else:
             sought = f"the label {self.matching!r}"
-            found = np.array([label == self.matching for label in rows.label])
-        if not found.any():
+            is_match = np.array(
+                [label == self.matching for label in rows.label]
+            )
+        if not is_match.any():
             raise UserError(
                 f"{rows.path}: no pair has {sought}, which means that both "
                 "texts belong together"
             )
-        return found
+        return is_match
 
     def _check(self, rows: Rows) -> None:
-        """Refuses empty texts of pairs that belong together, and no scores."""
         has_numbers = self.matching is None and rows.label is not None
         for row, label in enumerate(rows.label if has_numbers else ()):
             if not (NUMBER.fullmatch(label) and abs(float(label)) <= FLOAT_MAX):
@@ -587,7 +547,6 @@ class Vectors(Task[Union[Rows, Search]]):
                     )
 
     def learn(self, rows):
-        """This task, if the rows to train on can be told apart."""
         if self.has_scores:
             if len(set(map(float, rows.label))) < 2:
                 raise UserError(
@@ -606,17 +565,16 @@ class Vectors(Task[Union[Rows, Search]]):
         return Rows("", np.arange(len(texts)), text_a)
 
     def summarize(self, rows):
-        """The size of a search in a corpus."""
         if not isinstance(rows, Search):
             return ""
         return f"{len(rows.questions)} texts, {len(rows.documents)} documents"
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
-        """`[CLS] text [SEP]` of each text of a row, and what they are.
+        """Makes `[CLS] text [SEP]` of each text of a row, and labels.
 
         `text_ids`, int32 [rows, C], are equal for equal texts; `is_match`,
-        int32 [rows], says of the rows to score whether both belong together;
-        `label_scores`, float32 [rows]. Of a search each text is a row.
+        int32 [rows], is 1 where both belong together; `label_scores` are
+        float32 [rows]. In a search each text is a row.
         """
         if isinstance(rows, Search):
             first, second = self.prompts
@@ -664,7 +622,7 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def keep(self, rows):
-        """The rows' number and places; their texts are numbers by now."""
+        """Keeps rows' number and places; their texts are numbers by now."""
         if isinstance(rows, Search):
             return Rows("", np.arange(len(rows)))
         return dataclasses.replace(
@@ -672,7 +630,6 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def build_head(self, config, create):
-        """The head; raises UserError if a size is greater than the vectors."""
         width = self.form.width(config.hidden_size)
         if self.sizes and self.sizes[0] > width:
             raise UserError(
@@ -682,23 +639,22 @@ class Vectors(Task[Union[Rows, Search]]):
         return VectorHead(self, width, create)
 
     def decode(self, rows, features, outputs):
-        """The vectors of each row's texts, float32 [rows, C, D]."""
-        found = outputs["vectors"]
-        return found.reshape(len(rows), -1, found.shape[-1])
+        """Gives the vectors of each row's texts, float32 [rows, C, D]."""
+        vectors = outputs["vectors"]
+        return vectors.reshape(len(rows), -1, vectors.shape[-1])
 
     def answer(self, rows, predictions):
-        """`vector`, the entries of each row's only vector."""
-        found = predictions[:, 0]
+        vectors = predictions[:, 0]
         if self.normalize:
-            found = unit(found).astype(np.float32)
-        return [{"vector": vector} for vector in found.tolist()]
+            vectors = unit(vectors).astype(np.float32)
+        return [{"vector": vector} for vector in vectors.tolist()]
 
     def evaluate(self, rows, features, predictions):
-        """Correlations of the cosines with scores, or scores of the search.
+        """Scores cosines by their correlation, or a search.
 
         A pair's second text is searched among those of all pairs, equal texts
-        counted once, or in the whole corpus. A text is no answer to itself: it
-        is left out unless the rows say that both belong together.
+        counted once, or in the whole corpus. A text is left out of its own
+        search unless the rows say that both belong together.
         """
         scores = self._score(features, predictions)
         main = self.score_names[0]
@@ -711,18 +667,20 @@ class Vectors(Task[Union[Rows, Search]]):
         self, features: Features, vectors: np.ndarray
     ) -> dict[str, float]:
         if isinstance(features, SearchTexts):
-            asked = len(features.relevant)
+            count = len(features.relevant)
             return self._search(
-                vectors[:asked, 0],
-                vectors[asked:, 0],
+                vectors[:count, 0],
+                vectors[count:, 0],
                 features.relevant,
                 features.copies,
             )
         labels = features.labels
         if self.has_scores:
-            found = cosines(vectors[:, 0], vectors[:, 1])
+            similarities = cosines(vectors[:, 0], vectors[:, 1])
             return {
-                name: metrics.METRICS[name](labels["label_scores"], found)
+                name: metrics.METRICS[name](
+                    labels["label_scores"], similarities
+                )
                 for name in ("spearman", "pearson")
             }
         ids = labels["text_ids"]
@@ -745,9 +703,9 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def _search(self, queries, corpus, relevant, copies) -> dict[str, float]:
-        """Scores of a search, as `retrieval_scores`; counts what it omits."""
         if count := sum(
-            bool(set(own) - set(gains)) for own, gains in zip(copies, relevant)
+            bool(set(places) - set(gains))
+            for places, gains in zip(copies, relevant)
         ):
             logging.info(
                 "%d of %d texts are among those that are searched; each is "
@@ -761,10 +719,7 @@ class Vectors(Task[Union[Rows, Search]]):
 def _sequences(
     columns: Sequence[Sequence[str]], tokenizer: TextTokenizer, length: int
 ) -> Iterator[tuple[list[int], list[int], bool]]:
-    """Tokens and segments of each row's texts, row by row.
-
-    The third value, of a row's first text, is whether one of them was cut.
-    """
+    """Makes tokens, segments and cuts of each row's texts, row by row."""
     made = [join_texts(column, None, tokenizer, length) for column in columns]
     for texts in zip(*made):
         is_cut = any(cut for *_, cut in texts)
@@ -774,21 +729,21 @@ def _sequences(
 
 
 def endings_of(layout: Layout) -> Collection[str]:
-    """Endings of the names of files with these columns."""
+    """Lists endings of names of files with these columns."""
     return (".json",) if layout is QUESTIONS else READERS
 
 
 def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
-    """`layout` and `matching` of SQuAD, or of one of GLUE's tasks."""
-    known = {task.name: task.labelled for task in glue.GLUE}
-    known[SQUAD] = QUESTIONS
-    if name.lower() not in MATCHING:
+    """Finds `layout` and `matching` of SQuAD, or of one of GLUE's tasks."""
+    task = name.lower()
+    if task not in MATCHING:
         raise UserError(
             f"--task_name is {name!r}, expected one of {', '.join(MATCHING)}, "
             "whose pairs belong together or have scores, or custom for files "
             "of your own"
         )
-    return known[name.lower()], MATCHING[name.lower()]
+    layout = QUESTIONS if task == SQUAD else TASKS[task].labelled
+    return layout, MATCHING[task]
 
 
 def own_layout(
@@ -798,7 +753,7 @@ def own_layout(
     score: Optional[Column],
     header: bool = True,
 ) -> Layout:
-    """The layout of the user's own tables, by names or numbers of columns."""
+    """Makes the layout of the user's own tables from columns."""
     named = {
         "--text_a_column": text_a,
         "--text_b_column": text_b,

@@ -15,18 +15,14 @@ class Xnli(TextClassification):
     """Translated training pairs, and the published pairs of a language.
 
     The files are `multinli/multinli.train.<language>.tsv`, `xnli.dev.tsv` and
-    `xnli.test.tsv`, which hold all languages.
-
-    Attributes:
-        language: its code in the files; Chinese, as google-research/bert has.
+    `xnli.test.tsv`, which hold all languages. `language` is as there.
     """
 
     language: str = "zh"
 
     def check_label(self, label, where):
-        """A label; the training files spell one of them otherwise."""
-        own = "contradiction" if label == "contradictory" else label
-        return super().check_label(own, where)
+        spelling = "contradiction" if label == "contradictory" else label
+        return super().check_label(spelling, where)
 
     def _find(self, data_dir, split):
         if split == "train":
@@ -34,7 +30,6 @@ class Xnli(TextClassification):
         return super()._find(data_dir, split)
 
     def _read(self, data_dir: str, split: str) -> Rows:
-        """Reads the rows of the language."""
         if split == "train":
             return super()._read(data_dir, split)
         label = (

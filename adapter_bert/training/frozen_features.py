@@ -10,7 +10,7 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import TaskModel
-from adapter_bert.tasks.vectors import MEAN, pool
+from adapter_bert.tasks.vector_form import MEAN, pool
 from adapter_bert.training import frozen_outputs
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.setup import Setup

@@ -66,7 +66,11 @@ from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import read_questions
-from adapter_bert.tasks.tagging_files import Columns, read_map, read_sentences
+from adapter_bert.tasks.tagging_files import (
+    WordColumns,
+    read_map,
+    read_sentences,
+)
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import run_from_flags
 from lab.report import ROOT
@@ -539,7 +543,7 @@ def text_readers() -> dict[str, Reader]:
         **_named("model.ckpt-3", write_bundle({"global_step": np.int64(3)})),
     }
     adapter, adapterhub = _artifact(), "adapterhub/houlsby_7"
-    columns = Columns("0", "1")
+    columns = WordColumns("0", "1")
     refused = (request_core.Refused,)
     return {
         "tsv": _table("tsv"),
