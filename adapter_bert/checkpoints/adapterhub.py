@@ -38,7 +38,7 @@ from adapter_bert.checkpoints.foreign_base import (
     unit_scales,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.foreign_heads import HeadOptions
 from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
@@ -106,41 +106,6 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
-# Configs that old files only name, by `ADAPTER_CONFIG_MAP` of the library; the
-# names of today follow.
-_SEQ = {
-    "original_ln_before": True,
-    "mh_adapter": False,
-    "output_adapter": True,
-    "non_linearity": "relu",
-    "reduction_factor": 16,
-}
-_PARALLEL = {
-    **_SEQ,
-    "original_ln_before": False,
-    "is_parallel": True,
-    "reduction_factor": 2,
-    "scaling": 4.0,
-}
-_INVERSE = {"inv_adapter": "nice", "inv_adapter_reduction_factor": 2}
-_DOUBLE = {
-    **_SEQ,
-    "original_ln_before": False,
-    "mh_adapter": True,
-    "non_linearity": "swish",
-}
-NAMED = {
-    "pfeiffer": _SEQ,
-    "houlsby": _DOUBLE,
-    "parallel": _PARALLEL,
-    "scaled_parallel": {**_PARALLEL, "scaling": "learned"},
-    "pfeiffer+inv": {**_SEQ, **_INVERSE},
-    "seq_bn": _SEQ,
-    "double_seq_bn": _DOUBLE,
-    "par_bn": _PARALLEL,
-    "scaled_par_bn": {**_PARALLEL, "scaling": "learned"},
-    "seq_bn_inv": {**_SEQ, **_INVERSE},
-}
 # The architecture of several configs in one.
 UNION = "union"
 # The kind of invertible adapters that this project has.
@@ -186,17 +151,8 @@ PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
 OF_TOKENS = QUESTIONS, TAGGING, MASKED_LM
 # Where virtual tokens are put -> what heads then read in the place of [CLS].
 COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
-# Names of modules in the files of 2020 and 2021 -> names of today. Source:
-# `AdapterLoader.legacy_weights_mapping` of the library.
-OLD_MODULES = {
-    "attention_text_task_adapters": "adapters",
-    "attention_text_lang_adapters": "adapters",
-    "layer_text_task_adapters": "adapters",
-    "layer_text_lang_adapters": "adapters",
-    "invertible_lang_adapters": "invertible_adapters",
-}
-# The type of an adapter that has no invertible one, whatever it says.
-OLD_TASK = "text_task"
+# In the names of tensors of 2020, before the types of adapters went.
+OLD_TENSOR = re.compile(r"_(?:text_(?:task|lang)|lang)_adapters\.")
 # Places of tensors that may lack "bert." before them.
 OF_BERT = re.compile(
     r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning"
@@ -228,7 +184,7 @@ def _tensor(variable: str, name: str) -> str:
 
 
 def read(
-    path: str, config: BertConfig, told: Told
+    path: str, config: BertConfig, options: HeadOptions
 ) -> tuple[TuningMethod, Arrays, Head, dict[str, Any]]:
     """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it.
 
@@ -238,7 +194,7 @@ def read(
     folder = os.path.dirname(path)
     head = Head(MASKED_LM, usual_shape(MASKED_LM))
     if adapterhub_heads.is_in(folder) or not isinstance(method, MadX):
-        head = adapterhub_heads.read(folder, config, told)
+        head = adapterhub_heads.read(folder, config, options)
     if head.kind in OF_TOKENS:
         method = _of_tokens(method)
     return method, values, head, origin
@@ -262,7 +218,7 @@ def read_adapter(
     Returns the method, its float32 variables by name, and the origin. Raises
     UserError if no method here computes the same.
     """
-    described = _described(path)
+    described = files.read_object(path, "AdapterHub's description", CONFIG)
     check_model(described, config, path)
     own, name = _as_of_now(described), described["name"]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
@@ -270,12 +226,14 @@ def read_adapter(
     readers = [_reader(part, path) for part in parts]
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
-    tensors.rename(lambda tensor: name_of_now(tensor, config))
-    if described.get("type") == OLD_TASK and not any(
-        f".invertible_adapters.{name}." in tensor for tensor in tensors.names
-    ):
-        # Source: `AdapterLoader._fix_legacy_config` of the library.
-        own["inv_adapter"] = None
+    if any(map(OLD_TENSOR.search, tensors.names)):
+        raise UserError(
+            f"{path} is of AdapterHub's first version, which is not read; load "
+            "it in the library of today, and save it again"
+        )
+    tensors.rename(
+        lambda tensor: OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
+    )
     check_depth(tensors.names, config, path)
     # Copies: a prefix is in the model once, and in each layer.
     copies = f".prefix_tuning.pool.prefix_tunings.{name}."
@@ -291,27 +249,6 @@ def read_adapter(
         _check_union(methods, path)
     tensors.check_all_taken()
     return method, values, {"version": described.get("version"), "name": name}
-
-
-def _described(path: str) -> dict[str, Any]:
-    """A description whose config is whole; raises UserError."""
-    raw = files.read_json(path, "AdapterHub's description")
-    named = isinstance(raw, dict) and isinstance(raw.get("config"), str)
-    keys = {k: v for k, v in CONFIG.items() if not k.startswith("config")}
-    described = files.read_object(
-        path,
-        "AdapterHub's description",
-        {**keys, "config": str} if named else CONFIG,
-    )
-    if named:
-        name = described["config"]
-        if name not in NAMED:
-            raise UserError(
-                f"{path}: config is {name[:80]!r}, expected an object, or one "
-                f"of {', '.join(NAMED)}"
-            )
-        described["config"] = dict(NAMED[name])
-    return described
 
 
 def check_model(
@@ -361,15 +298,6 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
     return reader
 
 
-def name_of_now(tensor: str, config: BertConfig) -> str:
-    """The name of a tensor in files of today, of a BERT's adapter."""
-    for old, new in OLD_MODULES.items():
-        tensor = tensor.replace(f".{old}.", f".{new}.")
-        if tensor.startswith(f"{old}."):
-            tensor = new + tensor[len(old) :]
-    return OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
-
-
 def _as_of_now(described: Mapping[str, Any]) -> dict[str, Any]:
     """The config as the library reads it, whatever version has written it.
 
@@ -377,12 +305,6 @@ def _as_of_now(described: Mapping[str, Any]) -> dict[str, Any]:
     `BnConfig.__setattr__` of the library.
     """
     own, version = dict(described["config"]), described.get("version")
-    # Version 1 described an invertible adapter by a config of its own.
-    inverse = own.get("invertible_adapter")
-    if isinstance(inverse, dict):
-        del own["invertible_adapter"]
-        own["inv_adapter"] = inverse.get("block_type")
-        own["inv_adapter_reduction_factor"] = inverse.get("reduction_factor")
     if version is None and "non_linearity" in own:
         name = own["non_linearity"]
         older = {"gelu": "gelu_new", "gelu_orig": "gelu"}
@@ -638,7 +560,7 @@ def _read_lora(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
         else:
             down = take(scope, "lora_a", rank, None)
             up = take(scope, "lora_b", None, rank)
-        factors = peft_lora.Factors(down.T, up.T, float(own["alpha"]))
+        factors = peft_lora.Update(down.T, up.T, float(own["alpha"]))
         found[layer, target] = factors
     method, values = peft_lora.to_method(found, adapter.config, path)
     method = dataclasses.replace(method, gating=gating)
@@ -892,7 +814,8 @@ def _describe(method: TuningMethod, exported: Exported) -> dict[str, Any]:
         reason = (
             f"{method.name} is not written for AdapterHub's library; expected "
             "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora, "
-            "prefix, prompt, loreft, or a union of them"
+            "prefix, prompt, loreft, or a union of them; write each adapter of "
+            "a composition alone"
         )
     if reason:
         raise UserError(f"{exported.source}: {reason}")

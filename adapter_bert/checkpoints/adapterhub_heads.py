@@ -25,7 +25,7 @@ from adapter_bert.checkpoints.foreign_base import (
     is_of,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import THRESHOLD, Told
+from adapter_bert.checkpoints.foreign_heads import THRESHOLD, HeadOptions
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -103,7 +103,7 @@ def is_in(folder: str) -> bool:
     return files.exists(os.path.join(folder, CONFIG_FILE))
 
 
-def read(folder: str, config: BertConfig, told: Told) -> Head:
+def read(folder: str, config: BertConfig, options: HeadOptions) -> Head:
     """Reads the head next to an adapter."""
     path = os.path.join(folder, CONFIG_FILE)
     if not is_in(folder):
@@ -128,14 +128,14 @@ def read(folder: str, config: BertConfig, told: Told) -> Head:
     model_class = described["model_class"]
     own, static = flexible(config), foreign_heads.classes(config)
     if model_class in own:
-        head = _read_flexible(described, tensors, config, told, path)
+        head = _read_flexible(described, tensors, config, options, path)
     elif model_class in static:
         kind = static[model_class]
         head = (
             foreign_heads.read_masked_lm(tensors, config, path)
             if kind == MASKED_LM
             else foreign_heads.read_dense(
-                kind, tensors, config, described, told, path
+                kind, tensors, config, described, options, path
             )
         )
     else:
@@ -151,7 +151,7 @@ def _read_flexible(
     described: Mapping[str, Any],
     tensors: Tensors,
     config: BertConfig,
-    told: Told,
+    options: HeadOptions,
     path: str,
 ) -> Head:
     """A head of the library's own models."""
@@ -197,7 +197,7 @@ def _read_flexible(
     outputs = 1 if kind == CHOICE else own.get("num_labels", 2)
     layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
     said = {**own, THRESHOLD: described.get(THRESHOLD)}
-    head = foreign_heads.make_head(kind, layers, shape, said, told, path)
+    head = foreign_heads.make_head(kind, layers, shape, said, options, path)
     usual = usual_shape(head.kind)
     if head.kind == CHOICE:
         config = config.for_choices

@@ -3,7 +3,7 @@
 A program is a module with
 
 - `MARK`, a key that only its descriptions have;
-- `read(path, config, told)` of a description, the BERT and a `Told`, which
+- `read(path, config, options)` of a description, the BERT and a `HeadOptions`, which
   returns the method, its float32 variables by name, the head, and the origin;
 - `write(exported)`, which returns the files' contents by name: a value for
   JSON, bytes, or tensors by name.
@@ -21,7 +21,7 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints import adapterhub, adapterhub_setup, peft
+from adapter_bert.checkpoints import adapterhub, peft
 from adapter_bert.checkpoints.foreign_base import (
     Exported,
     Foreign,
@@ -29,7 +29,7 @@ from adapter_bert.checkpoints.foreign_base import (
     for_all_layers,
     task_of,
 )
-from adapter_bert.checkpoints.foreign_heads import Told, masked_lm_shapes
+from adapter_bert.checkpoints.foreign_heads import HeadOptions, masked_lm_shapes
 from adapter_bert.checkpoints.peft import LAYER_NORM
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.tables import is_one_cell
@@ -40,12 +40,12 @@ from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 PROGRAMS: dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 CONFIG_FILE = "adapter_config.json"
+# Of AdapterHub's folders of adapters that answer together.
+COMPOSITIONS = "adapter_setup.json", "adapter_fusion_config.json"
 
 
 def detect(folder: str) -> Optional[str]:
     """The name of the program that has written an adapter, or None."""
-    if adapterhub_setup.detect(folder):
-        return "adapterhub"
     path = os.path.join(folder, CONFIG_FILE)
     if files.exists(path):
         config = files.read_json(path, "an adapter's description")
@@ -132,12 +132,21 @@ def read_all(
     """
     places = [folder]
     if not detect(folder) and files.is_folder(folder):
-        inner = [os.path.join(folder, name) for name in files.folders(folder)]
-        places = [place for place in inner if detect(place)]
+        places += [os.path.join(folder, name) for name in files.folders(folder)]
+    for place in places:
+        for name in COMPOSITIONS:
+            if files.exists(os.path.join(place, name)):
+                raise UserError(
+                    f"{place} holds a composition ({name}), which is not read; "
+                    "name one of its adapters (--adapter), or save each alone"
+                )
+    places = list(filter(detect, places))
     found: dict[str, Foreign] = {}
     for place in places:
-        told = Told(tuple(labels) if len(places) == 1 else (), multi_label)
-        for name, foreign in _read(place, config, pairs, told).items():
+        options = HeadOptions(
+            tuple(labels) if len(places) == 1 else (), multi_label
+        )
+        for name, foreign in _read(place, config, pairs, options).items():
             if found.setdefault(name, foreign) is not foreign:
                 raise UserError(
                     f"{folder} holds two adapters that are called "
@@ -160,7 +169,7 @@ def _read(
     folder: str,
     config: BertConfig,
     pairs: Optional[bool],
-    told: Told,
+    options: HeadOptions,
 ) -> dict[str, Foreign]:
     """What one of the programs has written into a folder, if one has."""
     program = detect(folder)
@@ -169,37 +178,17 @@ def _read(
     whole, config = config, as_exchanged(config)
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
-        if adapterhub_setup.detect(folder):
-            several = adapterhub_setup.read(folder, config, told)
-        else:
-            path = os.path.join(folder, CONFIG_FILE)
-            read = PROGRAMS[program].read(path, config, told)
-            name = read[-1].get("name") or os.path.basename(folder)
-            several = {name: adapterhub_setup.Answer(*read, {})}
-    found = {}
-    for name, (method, values, head, origin, parts) in several.items():
-        labels = told.labels if len(several) == 1 else ()
-        _check_labels(folder, head.labels, labels)
-        task, head_values = task_of(head, pairs)
-        origin = {"program": program, **origin}
-        if parts and whole.num_hidden_groups:
-            _refuse_composition(folder)
-        values = {**for_all_layers(values, whole), **head_values}
-        method.check(whole)
-        length = head.pooled.max_seq_length if head.pooled else None
-        found[name] = Foreign(
-            method, task, values, origin, head.words, parts, length
-        )
-    return found
-
-
-def _refuse_composition(source: str) -> None:
-    """Raises UserError for a composition of adapters of shared layers."""
-    raise UserError(
-        f"{source}: the layers of the model, an ALBERT, share their variables, "
-        "and compositions of its adapters are not exchanged; expected a single "
-        "adapter"
-    )
+        path = os.path.join(folder, CONFIG_FILE)
+        read = PROGRAMS[program].read(path, config, options)
+    method, values, head, origin = read
+    _check_labels(folder, head.labels, options.labels)
+    task, head_values = task_of(head, pairs)
+    origin = {"program": program, **origin}
+    values = {**for_all_layers(values, whole), **head_values}
+    method.check(whole)
+    length = head.pooled.max_seq_length if head.pooled else None
+    name = origin.get("name") or os.path.basename(folder)
+    return {name: Foreign(method, task, values, origin, head.words, length)}
 
 
 def _check_labels(
@@ -262,24 +251,9 @@ def write(
     folder: str,
     exported: Exported,
     card: str,
-    others: Sequence[Exported] = (),
 ) -> None:
-    """Writes an adapter, with a card, for one of `PROGRAMS`.
-
-    Others may answer next to it.
-    """
-    is_setup = others or adapterhub_setup.is_setup(exported.method)
-    if is_setup and exported.config.num_hidden_groups:
-        _refuse_composition(exported.source)
-    if program == "adapterhub" and is_setup:
-        contents = adapterhub_setup.write([exported, *others])
-    elif others:
-        raise UserError(
-            f"{exported.source}: {program}'s files hold one adapter; write "
-            "each into a folder of its own"
-        )
-    else:
-        contents = PROGRAMS[program].write(exported)
+    """Writes an adapter, with a card, for one of `PROGRAMS`."""
+    contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
         for name, content in contents.items():
             path = os.path.join(place, name)

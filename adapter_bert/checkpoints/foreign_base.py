@@ -106,7 +106,6 @@ class Foreign:
             head of masked words that is BERT's own, of the method alone.
         origin: program, version and name, for people.
         words: the word embeddings that a head of masked words was saved with.
-        parts: of a composition, SHA-256 of its adapters by name.
         max_seq_length: of texts whose vectors are made, in tokens, if the
             files say it.
     """
@@ -116,7 +115,6 @@ class Foreign:
     values: dict[str, np.ndarray]
     origin: dict[str, Any]
     words: Optional[np.ndarray] = None
-    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_seq_length: Optional[int] = None
 
 

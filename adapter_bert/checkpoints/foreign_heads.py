@@ -100,7 +100,7 @@ def theirs_of(name: str, config: BertConfig) -> tuple[str, bool]:
     return hugging_face_name(name, config.model_type)
 
 
-class Told(NamedTuple):
+class HeadOptions(NamedTuple):
     """What a user says of a head, as its files do not.
 
     Attributes:
@@ -117,7 +117,7 @@ def make_head(
     layers: Sequence[Layer],
     shape: HeadShape,
     described: Mapping[str, Any],
-    told: Told,
+    options: HeadOptions,
     source: str,
 ) -> Head:
     """A head of dense layers.
@@ -128,11 +128,11 @@ def make_head(
         shape: of the head.
         described: `label2id`, without which labels are `LABEL_0`, ..., and
             `THRESHOLD`.
-        told: by the user.
+        options: by the user.
         source: the file, for messages.
     """
     count = len(layers[-1][0])
-    if told.multi_label:
+    if options.multi_label:
         if kind not in (ANY_OF_TEXTS, MULTI_LABEL):
             raise UserError(
                 f"{source}: the head is one of {kind}; leave out --multi_label"
@@ -152,9 +152,9 @@ def make_head(
         return Head(kind, shape, tuple(layers))
     if kind == CHOICE:
         return Head(
-            kind, shape, tuple(layers), _choices(described, told, source)
+            kind, shape, tuple(layers), _choices(described, options, source)
         )
-    labels = _labels(described.get("label2id"), count, told.labels, source)
+    labels = _labels(described.get("label2id"), count, options.labels, source)
     if kind == REGRESSION:
         return Head(kind, shape, tuple(layers))
     threshold = described.get(THRESHOLD) if kind == MULTI_LABEL else None
@@ -167,7 +167,7 @@ def make_head(
 
 
 def _choices(
-    described: Mapping[str, Any], told: Told, source: str
+    described: Mapping[str, Any], options: HeadOptions, source: str
 ) -> tuple[str, ...]:
     """Names of choices, whose number alone has a meaning."""
     label2id = described.get("label2id")
@@ -176,7 +176,7 @@ def _choices(
             f"{source}: label2id is {str(label2id)[:200]}, expected a number "
             "for each name of a choice, or null"
         )
-    names = told.labels or tuple(label2id or ())
+    names = options.labels or tuple(label2id or ())
     count = described.get("num_choices", len(names))
     if not names and type(count) is int and count <= MOST_CHOICES:
         names = tuple(map("choice{}".format, range(count)))
@@ -189,16 +189,16 @@ def _choices(
 
 
 def _labels(
-    label2id: Any, count: int, told: tuple[str, ...], source: str
+    label2id: Any, count: int, options: tuple[str, ...], source: str
 ) -> tuple[str, ...]:
-    """The labels that were told, or of a file, or `LABEL_0`, ..."""
-    if told:
-        if len(told) != count:
+    """The labels that a user names, or of a file, or `LABEL_0`, ..."""
+    if options:
+        if len(options) != count:
             raise UserError(
-                f"{source}: {len(told)} labels are named, but the head has "
+                f"{source}: {len(options)} labels are named, but the head has "
                 f"{count}"
             )
-        return told
+        return options
     if label2id is None:
         label2id = {f"LABEL_{number}": number for number in range(count)}
     try:
@@ -218,7 +218,7 @@ def read_dense(
     tensors: Tensors,
     config: BertConfig,
     described: Mapping[str, Any],
-    told: Told,
+    options: HeadOptions,
     source: str,
     root: str = "",
 ) -> Head:
@@ -236,7 +236,7 @@ def read_dense(
     *first, last = (f"{root}{name}" for name in modules)
     layers = [tensors.take_layer(name, hidden, hidden) for name in first]
     layers.append(tensors.take_layer(last, outputs, hidden))
-    return make_head(kind, layers, shape, described, told, source)
+    return make_head(kind, layers, shape, described, options, source)
 
 
 def read_masked_lm(

@@ -35,7 +35,7 @@ from adapter_bert.checkpoints.foreign_base import (
     unit_scales,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.foreign_heads import HeadOptions
 from adapter_bert.checkpoints.hugging_face import (
     as_bert,
     describe_head,
@@ -131,7 +131,7 @@ TENSORS = {
 
 
 def read(
-    path: str, config: BertConfig, told: Told
+    path: str, config: BertConfig, options: HeadOptions
 ) -> tuple[TuningMethod, dict[str, np.ndarray], Head, dict[str, Any]]:
     """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
@@ -178,7 +178,7 @@ def read(
     )
     adapter = Adapter(described, tensors, config, path)
     peft_modules.check_saved(adapter)
-    head = _read_head(adapter, told)
+    head = _read_head(adapter, options)
     method, values = reader(adapter)
     rows, words = peft_words.read(adapter)
     if rows is not None:
@@ -241,7 +241,7 @@ def _read_layer_norms(adapter: Adapter):
     return LayerNormOnly(), values
 
 
-def _read_head(adapter: Adapter, told: Told) -> Head:
+def _read_head(adapter: Adapter, options: HeadOptions) -> Head:
     """The head, which peft trains next to the adapter.
 
     Its kind is that of the class of the model, which peft writes for a task of
@@ -277,7 +277,7 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
                 "answers nothing; save it with modules_to_save"
             )
     return foreign_heads.read_dense(
-        kind, tensors, config, model, told, path, ROOT
+        kind, tensors, config, model, options, path, ROOT
     )
 
 

@@ -50,7 +50,7 @@ PLACES = {
 SMALL = 1e-5
 
 
-class Factors(NamedTuple):
+class Update(NamedTuple):
     """The update of a matrix.
 
     Attributes:
@@ -67,7 +67,7 @@ class Factors(NamedTuple):
 
 
 def to_method(
-    found: Mapping[Place, Factors],
+    found: Mapping[Place, Update],
     config: BertConfig,
     source: str,
     rs: bool = False,
@@ -179,7 +179,7 @@ def read_lora(adapter: Adapter) -> tuple[Lora, Arrays]:
             )
         alpha = alphas.get(module, described["lora_alpha"])
         check_number(alpha, f"{path}: lora_alpha")
-        found[layer, target] = Factors(down.T, up.T, float(alpha), lengths)
+        found[layer, target] = Update(down.T, up.T, float(alpha), lengths)
     return to_method(found, config, path, bool(described.get("use_rslora")))
 
 
@@ -217,7 +217,7 @@ def read_adalora(adapter: Adapter) -> tuple[Lora, Arrays]:
             )
         if rank:
             up = up.T * singular * np.float32(rank / (first + SMALL))
-            found[layer, target] = Factors(down.T, up, float(alpha))
+            found[layer, target] = Update(down.T, up, float(alpha))
     return to_method(found, config, path)
 
 
