@@ -425,7 +425,7 @@ def test_a_split_that_was_not_named_is_missing_whatever_lies_there(tmp_path):
     (tmp_path / "dev.csv").write_text("x")
     named = SplitFiles(train=str(tmp_path / "tickets.csv"))
     assert named.find("elsewhere", "train", ENDINGS) == named.train
-    assert named.found(str(tmp_path), "dev", ENDINGS) == []
+    assert named.present(str(tmp_path), "dev", ENDINGS) == []
     message = refusal(named.find, str(tmp_path), "dev", ENDINGS)
     assert message == "--eval_file is missing: the rows to evaluate on"
     message = refusal(named.find, str(tmp_path), "test", ENDINGS)

@@ -3,8 +3,8 @@
 A program is a module with
 
 - `MARK`, a key that only its descriptions have;
-- `read(path, config, options)` of a description, the BERT and a `HeadOptions`, which
-  returns the method, its float32 variables by name, the head, and the origin;
+- `read(path, config, options)` of a description, the BERT and `HeadOptions`,
+  which returns the method, its float32 variables, the head, and the origin;
 - `write(exported)`, which returns the files' contents by name: a value for
   JSON, bytes, or tensors by name.
 
@@ -45,7 +45,7 @@ COMPOSITIONS = "adapter_setup.json", "adapter_fusion_config.json"
 
 
 def detect(folder: str) -> Optional[str]:
-    """The name of the program that has written an adapter, or None."""
+    """Names the program that has written an adapter, if one has."""
     path = os.path.join(folder, CONFIG_FILE)
     if files.exists(path):
         config = files.read_json(path, "an adapter's description")
@@ -56,34 +56,38 @@ def detect(folder: str) -> Optional[str]:
 
 
 def choose(folder: str, name: str = "") -> str:
-    """The folder of an adapter: that one, or one of the folders in it.
+    """Chooses the folder of an adapter: that one, or one in it.
 
     Programs save several adapters in a folder for each, peft the first of them
     outside. `name` is that of a folder, or of an adapter in its description.
     """
     places: dict[str, str] = {}
     inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
-    for place in (folder, *(os.path.join(folder, part) for part in inner)):
+    for place in (folder, *(os.path.join(folder, below) for below in inner)):
         path = os.path.join(place, CONFIG_FILE)
         if files.exists(path) and detect(place):
-            own = files.read_json(path, "an adapter's description")
-            own = own.get("name") if isinstance(own, dict) else None
-            places[place] = own if isinstance(own, str) else ""
+            described = files.read_json(path, "an adapter's description")
+            described = (
+                described.get("name") if isinstance(described, dict) else None
+            )
+            places[place] = described if isinstance(described, str) else ""
     if not name and (folder in places or not places):
         return folder
-    found = [
+    meant = [
         place
-        for place, own in places.items()
-        if not name or name in (own, os.path.basename(place))
+        for place, described in places.items()
+        if not name or name in (described, os.path.basename(place))
     ]
-    if len(found) != 1:
-        names = (own or os.path.basename(p) for p, own in places.items())
+    if len(meant) != 1:
+        names = (
+            described or os.path.basename(p) for p, described in places.items()
+        )
         raise UserError(
             f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "
-            f"{len(found)} are meant; name one (--adapter), or pass a --name "
+            f"{len(meant)} are meant; name one (--adapter), or pass a --name "
             "for each, with commas between them"
         )
-    return found[0]
+    return meant[0]
 
 
 def read(
@@ -98,13 +102,13 @@ def read(
     `multi_label` says that rows have any number of labels, which not all files
     say.
     """
-    found = read_all(folder, config, pairs, labels, multi_label)
-    if len(found) > 1:
+    adapters = read_all(folder, config, pairs, labels, multi_label)
+    if len(adapters) > 1:
         raise UserError(
-            f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}; "
-            "expected one"
+            f"{folder} holds {len(adapters)} adapters, "
+            f"{', '.join(adapters)[:200]}; expected one"
         )
-    return next(iter(found.values()))
+    return next(iter(adapters.values()))
 
 
 def read_all(
@@ -141,28 +145,28 @@ def read_all(
                     "name one of its adapters (--adapter), or save each alone"
                 )
     places = list(filter(detect, places))
-    found: dict[str, Foreign] = {}
+    adapters: dict[str, Foreign] = {}
     for place in places:
         options = HeadOptions(
             tuple(labels) if len(places) == 1 else (), multi_label
         )
         for name, foreign in _read(place, config, pairs, options).items():
-            if found.setdefault(name, foreign) is not foreign:
+            if adapters.setdefault(name, foreign) is not foreign:
                 raise UserError(
                     f"{folder} holds two adapters that are called "
                     f"{name[:80]!r}; name the folder of one (--adapter)"
                 )
-    if not found:
+    if not adapters:
         raise UserError(
             f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "
             f"{CONFIG_FILE} of theirs"
         )
-    if labels and len(found) > 1:
+    if labels and len(adapters) > 1:
         raise UserError(
-            f"{folder} holds {len(found)} heads; leave out --label, which is "
-            "for one"
+            f"{folder} holds {len(adapters)} heads; leave out --label, which "
+            "is for one"
         )
-    return found
+    return adapters
 
 
 def _read(
@@ -171,7 +175,6 @@ def _read(
     pairs: Optional[bool],
     options: HeadOptions,
 ) -> dict[str, Foreign]:
-    """What one of the programs has written into a folder, if one has."""
     program = detect(folder)
     if program is None:
         return {}
@@ -194,7 +197,6 @@ def _read(
 def _check_labels(
     folder: str, names: Sequence[str], labels: Sequence[str]
 ) -> None:
-    """Refuses labels that are no names, or are for a head without any."""
     if labels and not names:
         raise UserError(
             f"{folder} has a head without labels; leave out --label"
@@ -211,7 +213,7 @@ def _check_labels(
 
 
 def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
-    """An adapter with what it has of its BERT.
+    """Adds what an adapter has of its BERT.
 
     That is the head of masked words, if it has none, and LayerNorms.
     """
@@ -226,8 +228,8 @@ def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
     if isinstance(foreign.method, LayerNormOnly):
         # LayerNorms that were not trained are those of the BERT.
         names = (n for n in list_variables(config) if LAYER_NORM in n)
-        own = {name: weights.read(name) for name in names}
-        values = {**own, **foreign.values}
+        pretrained = {name: weights.read(name) for name in names}
+        values = {**pretrained, **foreign.values}
         foreign = dataclasses.replace(foreign, values=values)
     if foreign.task["name"] != MASKED_LM:
         return foreign
@@ -242,8 +244,8 @@ def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
             f"neither the adapter nor {weights.source} has a head of masked "
             "words; expected a BERT with its pretrained head"
         )
-    own = {name: weights.read(name) for name in of_bert}
-    return dataclasses.replace(foreign, values={**foreign.values, **own})
+    pretrained = {name: weights.read(name) for name in of_bert}
+    return dataclasses.replace(foreign, values={**foreign.values, **pretrained})
 
 
 def write(

@@ -1,4 +1,4 @@
-"""The fields of other programs' descriptions, and those that are refused.
+"""Fields of other programs' descriptions, and those that are refused.
 
 Sources: `LoraConfig`, `IA3Config` and `LNTuningConfig` of peft 0.21.2;
 `BnConfig`, `LoRAConfig`, `PrefixTuningConfig`, `build_full_config` and the
