@@ -119,15 +119,15 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
 def test_an_adapter_of_the_same_name_is_exchanged_too(
     classify, flags, carried, tiny_bert, tmp_path
 ):
-    asked = {**flags, "adapter": carried / "adapter"}
+    values = {**flags, "adapter": carried / "adapter"}
     task = restore_task(CLASSIFICATION, {}, "")
     shelf = tmp_path / "shelf"
     make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=77)
     shutil.copytree(shelf / "a", shelf / "other")
-    found = {
+    scores = {
         name: predict(
             classify,
-            {**asked, "library": shelf},
+            {**values, "library": shelf},
             tmp_path / name,
             exchange_part=pair,
         )
@@ -137,9 +137,9 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
             ("other", "a=other"),
         )
     }
-    assert abs(found["same"] - predicted(carried)).max() > 1e-5
+    assert abs(scores["same"] - predicted(carried)).max() > 1e-5
     for name in ("folder", "other"):
-        np.testing.assert_array_equal(found[name], found["same"])
+        np.testing.assert_array_equal(scores[name], scores["same"])
 
 
 @pytest.mark.gate
@@ -182,8 +182,8 @@ def test_what_was_trained_further_is_found_again(
             {"init_checkpoint": further / step},
         )
     ):
-        found = predict(classify, flags, tmp_path / str(number), **source)
-        np.testing.assert_array_equal(found, expected)
+        scores = predict(classify, flags, tmp_path / str(number), **source)
+        np.testing.assert_array_equal(scores, expected)
     # Without an adapter that holds it, the library is asked for.
     shutil.rmtree(further / "adapter")
     with pytest.raises(UserError, match="needs the adapter a .* --library"):
@@ -193,14 +193,14 @@ def test_what_was_trained_further_is_found_again(
             tmp_path / "lost",
             init_checkpoint=further / step,
         )
-    found = predict(
+    scores = predict(
         classify,
         flags,
         tmp_path / "shown",
         init_checkpoint=further / step,
         library=first,
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(scores, expected)
 
 
 @pytest.mark.gate
@@ -209,8 +209,8 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
 ):
     del flags["library"]
     adapter = lacking / "adapter"
-    found = predict(classify, flags, tmp_path / "again", adapter=adapter)
-    np.testing.assert_array_equal(found, predicted(lacking))
+    scores = predict(classify, flags, tmp_path / "again", adapter=adapter)
+    np.testing.assert_array_equal(scores, predicted(lacking))
     predictor = Predictor.load(str(tiny_bert), [str(adapter)])
     assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
     moved = shutil.copytree(adapter, tmp_path / "moved")
@@ -228,9 +228,9 @@ def test_what_is_exchanged_is_not_looked_for(
         shutil.copytree(library / name, shelf / name)
     moved = tmp_path / "moved"
     shutil.copytree(lacking / "adapter", moved)
-    asked = {**flags, "library": shelf, "adapter": moved}
-    found = predict(classify, asked, tmp_path / "it", exchange_part="a=b")
-    assert abs(found - predicted(lacking)).max() > 1e-5
+    values = {**flags, "library": shelf, "adapter": moved}
+    scores = predict(classify, values, tmp_path / "it", exchange_part="a=b")
+    assert abs(scores - predicted(lacking)).max() > 1e-5
 
 
 @pytest.mark.gate
@@ -238,13 +238,13 @@ def test_a_name_may_repeat_the_training(
     classify, flags, carried, library, tiny_bert, tmp_path, monkeypatch
 ):
     """Also the path of the folder, or the shell's."""
-    asked = {**flags, "adapter": carried / "adapter"}
+    values = {**flags, "adapter": carried / "adapter"}
     monkeypatch.chdir(library / "a")
     for number, name in enumerate((library / "a", ".")):
         text = f"stack('{name}', pfeiffer(size=2))"
         folder = tmp_path / str(number)
-        found = predict(classify, asked, folder, tuning_method=text)
-        np.testing.assert_array_equal(found, predicted(carried))
+        scores = predict(classify, values, folder, tuning_method=text)
+        np.testing.assert_array_equal(scores, predicted(carried))
     other = tmp_path / "other" / "a"
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(other, tiny_bert, "pfeiffer(size=4)", task, seed=77)
@@ -253,7 +253,7 @@ def test_a_name_may_repeat_the_training(
     ):
         predict(
             classify,
-            asked,
+            values,
             tmp_path / "else",
             tuning_method=f"stack('{other}', pfeiffer(size=2))",
         )
@@ -312,8 +312,8 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
     for name in ("sha256", files.SEAL):
         del values[name]
     path.write_text(json.dumps(values))
-    known = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
-    assert part_values.by_hash([str(shelf)]) == {known: (str(shelf / "a"), "")}
+    sha256 = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
+    assert part_values.by_hash([str(shelf)]) == {sha256: (str(shelf / "a"), "")}
 
 
 @pytest.fixture
@@ -372,19 +372,19 @@ def test_programs_that_answer_find_parts_in_all_places(
     words = "needs the adapter a .* --library"
     with pytest.raises(UserError, match=words):
         answer(adapter=adapter)
-    found = answer(adapter=adapter, library=library)
+    answers = answer(adapter=adapter, library=library)
     # As in a library, which needs no flag.
     shelf = tmp_path / "shelf"
     for name, folder in (("a", library / "a"), ("it", adapter)):
         shutil.copytree(folder, shelf / name)
-    assert answer(adapter=shelf / "it") == found
+    assert answer(adapter=shelf / "it") == answers
     # Runs in place of their adapters.
     shutil.copytree(library / "a", tmp_path / "runs" / "first" / "adapter")
-    assert answer(adapter=adapter, library=tmp_path / "runs") == found
+    assert answer(adapter=adapter, library=tmp_path / "runs") == answers
     # Where it lay in the training.
     places = {"parts": {"a": str(library / "a")}}
     files.write_json(str(tmp_path / "run" / run_record.PLACES_FILE), places)
-    assert answer(adapter=adapter) == found
+    assert answer(adapter=adapter) == answers
     # Also for what is a part itself.
     task = restore_task(CLASSIFICATION, {}, "")
     sha256 = adapter_artifact.read_config(str(adapter))["sha256"]
@@ -397,7 +397,7 @@ def test_programs_that_answer_find_parts_in_all_places(
         parts={"in": sha256},
         carries_parts=False,
     )
-    assert answer(adapter=outer, library=tmp_path / "run") != found
+    assert answer(adapter=outer, library=tmp_path / "run") != answers
     with pytest.raises(UserError, match="needs the adapter in .*; found none"):
         answer(adapter=outer)
 
@@ -408,21 +408,21 @@ def test_parts_are_exchanged_where_texts_are_answered(
     first = bare(tmp_path / "first")
     text = "stack({'c': pfeiffer(size=4)}, pfeiffer(size=2))"
     second = bare(tmp_path / "second", text)
-    asked = {"adapter": first, "library": library}
-    found = answer(**asked, exchange_part="a=c")
-    assert found == answer(adapter=second, library=library)
-    assert found != answer(**asked)
+    values = {"adapter": first, "library": library}
+    answers = answer(**values, exchange_part="a=c")
+    assert answers == answer(adapter=second, library=library)
+    assert answers != answer(**values)
     # The one that is exchanged is not looked for; folders are names too.
-    assert found == answer(adapter=first, exchange_part=f"a={library}/c")
+    assert answers == answer(adapter=first, exchange_part=f"a={library}/c")
     # Of several adapters those that have it.
-    del asked["adapter"]
+    del values["adapter"]
     shutil.copytree(library / "a", tmp_path / "shelf" / "plain")
     shutil.copytree(library / "c", tmp_path / "shelf" / "c")
     shutil.copytree(first, tmp_path / "shelf" / "it")
     both = answer(
         library=tmp_path / "shelf", task="it,plain", exchange_part="a=c"
     )
-    np.testing.assert_allclose(both[::2], found, atol=1e-6)
+    np.testing.assert_allclose(both[::2], answers, atol=1e-6)
     for pair, words in (
         ("x=c", "names 'x', but the adapters are made of: a"),
         ("a=x", "'x' is neither a trained adapter nor .* library .* has: a, b"),
@@ -438,14 +438,14 @@ def test_what_is_exchanged_is_exported(
 ):
     """Of the library nothing else is read; some of it could not be."""
     adapter = bare(tmp_path / "it")
-    asked = {"adapter": adapter, "library": library, "exchange_part": "a=c"}
+    values = {"adapter": adapter, "library": library, "exchange_part": "a=c"}
     with entry_point(export) as run:
-        run(**asked, init_checkpoint=tiny_bert, output_dir=tmp_path / "model")
+        run(**values, init_checkpoint=tiny_bert, output_dir=tmp_path / "model")
     model = tf.saved_model.load(str(tmp_path / "model" / "1"))
     texts = [text for text, _ in SENTENCES]
-    found = model.signatures["serving_default"](
+    outputs = model.signatures["serving_default"](
         text=tf.constant(texts),
         text_b=tf.constant([""] * len(texts)),
         task=tf.constant(["custom"] * len(texts)),
     )
-    np.testing.assert_allclose(found["scores"], answer(**asked), atol=1e-6)
+    np.testing.assert_allclose(outputs["scores"], answer(**values), atol=1e-6)

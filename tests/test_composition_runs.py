@@ -385,11 +385,11 @@ def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
     folders = {name: str(tmp_path / name) for name in texts}
     for seed, (name, text) in enumerate(texts.items()):
         make_artifact(tmp_path / name, tiny_bert, text, TASK, seed=seed)
-    asked = [(name, text) for text in TEXTS for name in texts]
+    questions = [(name, text) for text in TEXTS for name in texts]
     predictor = Predictor.load(str(tiny_bert), folders)
-    mixed = [list(row["scores"].values()) for row in predictor.ask(asked)]
+    mixed = [list(row["scores"].values()) for row in predictor.ask(questions)]
     alone = {name: answers(tiny_bert, folders[name]) for name in texts}
-    expected = [alone[name][TEXTS.index(text)] for name, text in asked]
+    expected = [alone[name][TEXTS.index(text)] for name, text in questions]
     np.testing.assert_allclose(mixed, expected, atol=1e-5)
 
 

@@ -70,8 +70,8 @@ def test_layers_are_dense_and_the_activation():
     for weights, bias in layers.layers:
         expected = np.maximum(expected @ weights.numpy().T + bias.numpy(), 0)
     mask = tf.ones([2, 3], tf.int32)
-    found = layers(tf.constant(inputs), Context(mask))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    outputs = layers(tf.constant(inputs), Context(mask))
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_hidden_layers_are_drawn_as_berts_own_are():

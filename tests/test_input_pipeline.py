@@ -269,8 +269,8 @@ def test_concatenated_shards_are_the_batch(shards):
     assert all(len(part["row"]) == 8 // shards for part in parts)
     for step in range(3, 7):
         batch = input_pipeline.make_batch(features, plan.rows(step), None)
-        own, parts = parts[:shards], parts[shards:]
-        joined = {n: np.concatenate([p[n] for p in own]) for n in batch}
+        first, parts = parts[:shards], parts[shards:]
+        joined = {n: np.concatenate([p[n] for p in first]) for n in batch}
         assert_same_batches([joined], [batch])
 
 
@@ -380,12 +380,12 @@ def test_labels_of_tokens_are_padded_and_weighted(lengths, seed, length):
     assert labels.dtype == np.int32
     assert labels.shape == batch["input_ids"].shape
     count = 0
-    for row, found in zip(rows, labels):
+    for row, padded in zip(rows, labels):
         first, last = features.starts[row], features.starts[row + 1]
-        own = features.token_labels[first:last]
+        expected = features.token_labels[first:last]
         count += sum(place % 3 == 0 for place in range(first, last))
-        assert found[: len(own)].tolist() == own.tolist()
-        assert (found[len(own) :] == input_pipeline.NO_LABEL).all()
+        assert padded[: len(expected)].tolist() == expected.tolist()
+        assert (padded[len(expected) :] == input_pipeline.NO_LABEL).all()
     weights = batch["token_weights"]
     assert weights.dtype == np.float32 and len(set(weights)) == 1
     # Their mean over the rows is one of all labelled tokens alike.

@@ -164,11 +164,11 @@ def test_heads_without_a_mean_are_refused_or_chosen(
     for folder, task in zip(folders, (CLASSIFICATION, other)):
         description, values = merged(folders, weights, head_of=folder)
         assert description["task"] == task
-        own = stored(folder)
-        head = [name for name in own if not name.startswith("bert/")]
+        kept = stored(folder)
+        head = [name for name in kept if not name.startswith("bert/")]
         assert head
         for name in head:
-            np.testing.assert_array_equal(values[name], own[name])
+            np.testing.assert_array_equal(values[name], kept[name])
 
 
 @pytest.mark.parametrize(

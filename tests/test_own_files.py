@@ -223,10 +223,10 @@ def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
             output_dir=tmp_path / name,
             **{f"{name}_file": value, f"do_{name}": True},
         )
-        [told] = [line for line in caplog.messages if "supplies" in line]
-        assert 'task custom, labels "bad", "good", "long"' in told
-        assert "adapter.safetensors supplies without flags" in told
-        assert ", --max_seq_length=24 (trained with BERT" in told
+        [message] = [line for line in caplog.messages if "supplies" in line]
+        assert 'task custom, labels "bad", "good", "long"' in message
+        assert "adapter.safetensors supplies without flags" in message
+        assert ", --max_seq_length=24 (trained with BERT" in message
         caplog.clear()
     scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
     assert "eval_micro_f1" in scores
@@ -255,18 +255,18 @@ def task_of(classify, description, **values):
 
 
 def test_flags_come_before_what_an_adapter_tells(classify):
-    known = trained(columns=["message"], label_column="queue")
-    task = task_of(classify, known)
+    description = trained(columns=["message"], label_column="queue")
+    task = task_of(classify, description)
     assert type(task) is TextClassification
     assert task.labelled.text_a == "message" == task.columns[0]
     assert task.labelled.label == "queue"
-    task = task_of(classify, known, text_a_column="body")
+    task = task_of(classify, description, text_a_column="body")
     assert task.unlabelled.text_a == "body"
     assert task.labelled.label == "queue"
 
 
 @pytest.mark.parametrize(
-    "training,given,expected",
+    "training, passed, expected",
     [
         ({"max_seq_length": 24}, {}, 24),
         ({"max_seq_length": 24}, {"max_seq_length": 9}, 9),
@@ -288,14 +288,14 @@ def test_flags_come_before_what_an_adapter_tells(classify):
     ],
 )
 def test_an_adapter_supplies_its_length(
-    classify, monkeypatch, training, given, expected
+    classify, monkeypatch, training, passed, expected
 ):
     description = None if training is None else {"training": training}
     monkeypatch.setattr(
         run_from_flags, "adapter_description", lambda: description
     )
     with flagsaver.flagsaver():
-        names = [f"--{name}={value}" for name, value in given.items()]
+        names = [f"--{name}={value}" for name, value in passed.items()]
         absl_flags.FLAGS(["run_classifier.py", "--adapter=a", *names])
         if isinstance(expected, str):
             assert refusal(run_from_flags.max_seq_length) == expected
@@ -304,23 +304,23 @@ def test_an_adapter_supplies_its_length(
 
 
 def test_another_kind_of_labels_is_left_to_the_comparison(classify):
-    known = trained(label_separator=";")
-    known["task"]["multi_label"] = True
-    assert task_of(classify, known).separator == ";"
+    description = trained(label_separator=";")
+    description["task"]["multi_label"] = True
+    assert task_of(classify, description).separator == ";"
     # A flag that says the same changes nothing.
-    assert task_of(classify, known, multi_label=True).separator == ";"
-    assert task_of(classify, known, regression=False).separator == ";"
-    task = task_of(classify, known, regression=True)
+    assert task_of(classify, description, multi_label=True).separator == ";"
+    assert task_of(classify, description, regression=False).separator == ";"
+    task = task_of(classify, description, regression=True)
     assert type(task) is TextRegression
     assert "was trained on the task custom" in refusal(
-        task.restore, known["task"], "head"
+        task.restore, description["task"], "head"
     )
 
 
 def test_a_kind_that_is_denied_changes_no_other(classify):
-    known = trained()
-    known["task"]["regression"] = True
-    assert type(task_of(classify, known, multi_label=False)) is TextRegression
+    description = trained()
+    description["task"]["regression"] = True
+    assert type(task_of(classify, description, multi_label=False)) is TextRegression
 
 
 def test_a_declared_task_is_that_of_the_adapter(classify):

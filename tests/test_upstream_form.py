@@ -55,8 +55,8 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     trained = {n for n, _ in recorded.trained}
     base, adapter = tmp_path / "base", tmp_path / "adapter"
     base.mkdir()
-    own = encoder.list_variables(recorded.config)
-    save_tensorflow(base / "bert_model.ckpt", {n: values[n] for n in own})
+    names = encoder.list_variables(recorded.config)
+    save_tensorflow(base / "bert_model.ckpt", {n: values[n] for n in names})
     shutil.copy(
         golden_dir / "adapter_bert_tiny" / "bert_config.json",
         base / "bert_config.json",
@@ -71,7 +71,7 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
         {
             "method": f"houlsby(size={recorded.training['adapter_size']})",
             "task": {**CLASSIFICATION, "labels": ["0", "1", "2"]},
-            "base": identify(opened.weights, own).describe(),
+            "base": identify(opened.weights, names).describe(),
             "tokenizer": sources.read_tokenizer(
                 opened, recorded.config
             ).describe(),
@@ -80,14 +80,14 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
         {name: values[name] for name in trained},
     )
     out = tmp_path / "out"
-    told = convert(base, "adapter_bert", out, f"--adapter={adapter}")
-    assert "adapters of size 8, hidden_size of feedforward_adapter" in told
-    found = read(out)
-    assert {n: list(v.shape) for n, v in found.items()} == {
+    printed = convert(base, "adapter_bert", out, f"--adapter={adapter}")
+    assert "adapters of size 8, hidden_size of feedforward_adapter" in printed
+    values_out = read(out)
+    assert {n: list(v.shape) for n, v in values_out.items()} == {
         name: shape for name, shape in recorded.training["all"]
     }
     for name, value in values.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        np.testing.assert_array_equal(values_out[name], value, err_msg=name)
     config = json.loads((out / "bert_config.json").read_text())
     assert config["hidden_act"] == "gelu"
 
@@ -106,11 +106,11 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     adapter, out = tmp_path / "adapter", tmp_path / "out"
     make_artifact(adapter, google_tiny, method)
     convert(google_tiny, "adapter_bert", out, f"--adapter={adapter}")
-    found = read(out)
-    places = [n for n in found if n.endswith("adapters/weights1")]
+    values_out = read(out)
+    places = [n for n in values_out if n.endswith("adapters/weights1")]
     assert len(places) == 4
-    assert {found[name].shape for name in places} == {(16, size)}
-    assert all(np.abs(found[name]).max() > 0 for name in places)
+    assert {values_out[name].shape for name in places} == {(16, size)}
+    assert all(np.abs(values_out[name]).max() > 0 for name in places)
     # As a whole model of the program's adapters.
     whole = tmp_path / "whole"
     config = {
@@ -121,14 +121,14 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     whole.mkdir()
     kept = {
         name: value
-        for name, value in found.items()
+        for name, value in values_out.items()
         if "adapters" in name or "LayerNorm" in name or "output_" in name[:7]
     }
     plain = tmp_path / "plain"
     shutil.copytree(google_tiny, plain)
     save_tensorflow(
         plain / "bert_model.ckpt",
-        {n: found[n] for n in read(google_tiny)},
+        {n: values_out[n] for n in read(google_tiny)},
     )
     config["base"] = read_base(plain)[2].describe()
     adapter_artifact.write(str(whole), config, kept)
@@ -208,5 +208,5 @@ def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
         convert(tiny_bert, "adapter_bert", out, f"--adapter={adapter}")
     assert not out.exists()
     more = f"--adapter={adapter}", "--activation=gelu"
-    told = convert(tiny_bert, "adapter_bert", out, *more)
-    assert "of random tokens differ by at most" in told.splitlines()[2]
+    printed = convert(tiny_bert, "adapter_bert", out, *more)
+    assert "of random tokens differ by at most" in printed.splitlines()[2]

@@ -75,11 +75,11 @@ def check_masked_words(folder, expected):
     context = Context(features["input_mask"])
     hidden = model.bert(features["input_ids"], features["segment_ids"], context)
     places = np.tile(np.arange(9, dtype=np.int32), (2, 1))
-    found = model.head(
+    computed = model.head(
         model.bert, hidden.sequence_output, context, places, places * 0
     )["logits"].numpy()
     real = expected["attention_mask"] > 0
-    np.testing.assert_allclose(found[real], expected["logits"][real], atol=1e-5)
+    np.testing.assert_allclose(computed[real], expected["logits"][real], atol=1e-5)
 
 
 def build_choices(config, create):
@@ -89,10 +89,10 @@ def build_choices(config, create):
 def check_texts(folder, expected, build_head):
     """Compares a row's logits."""
     features = features_of(expected)
-    found = model_of(folder, build_head)(
+    computed = model_of(folder, build_head)(
         features, Context(features["input_mask"])
     )
-    np.testing.assert_allclose(found["logits"], expected["logits"], atol=1e-5)
+    np.testing.assert_allclose(computed["logits"], expected["logits"], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*UNTIED, *ACTIVATIONS])
@@ -108,8 +108,8 @@ def test_golden_logits_of_choices(name):
 @pytest.mark.parametrize("name", [*UNTIED, *CHOICES])
 def test_what_transformers_saved_is_written_the_same(tmp_path, name):
     opened = sources.open_init_checkpoint(str(GOLDEN / name))
-    found = convert.convert_plain(opened, sources.read_config(opened))
-    write_model(str(tmp_path), HUGGING_FACE, **found)
+    model = convert.convert_plain(opened, sources.read_config(opened))
+    write_model(str(tmp_path), HUGGING_FACE, **model)
     theirs, ours = (
         safetensors.numpy.load_file(place / "model.safetensors")
         for place in (GOLDEN / name, tmp_path)
@@ -186,8 +186,8 @@ def check_adapter(folder, expected):
     ]
     task = restore_task(foreign.task, {}, "a test")
     assert list(task.labels) == LABELS
-    found = outputs_of(BASE, foreign.method, foreign.values, task, rows)
-    logits = np.stack([row["logits"] for row in found])
+    computed = outputs_of(BASE, foreign.method, foreign.values, task, rows)
+    logits = np.stack([row["logits"] for row in computed])
     np.testing.assert_allclose(logits, expected["logits"], atol=1e-5)
     return foreign
 
@@ -314,8 +314,8 @@ def test_a_new_pooler_is_written_as_bert_s(bare_bert, tmp_path, command, to):
     task = restore_task(CLASSIFICATION, {}, "a test")
     head = {n: opened.weights.read(n) for n in OUTPUTS}
     expected = outputs_of(bare_bert, kept, values, task, rows)
-    found = outputs_of(tmp_path / "merged", parse("head"), head, task, rows)
-    for ours, theirs in zip(found, expected):
+    computed = outputs_of(tmp_path / "merged", parse("head"), head, task, rows)
+    for ours, theirs in zip(computed, expected):
         np.testing.assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
 
 

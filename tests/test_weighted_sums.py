@@ -61,7 +61,7 @@ def test_sums_are_those_of_peft(golden, monkeypatch, case, texts, by):
 
     monkeypatch.setattr(WeightedSum, "chosen", chosen)
     weights = golden[f"weights/{'ia3' if case == 'ia3' else 'lora'}"]
-    merged, found = how.merge(
+    merged, summed = how.merge(
         CONFIG,
         None,
         [parse(text) for text in texts],
@@ -70,13 +70,13 @@ def test_sums_are_those_of_peft(golden, monkeypatch, case, texts, by):
     )
     assert next(masks, None) is None
     expected = below(golden, f"{case}/{by}/merged/")
-    assert set(found) == set(expected) == set(merged.variables(CONFIG))
+    assert set(summed) == set(expected) == set(merged.variables(CONFIG))
     if by in weighted_sums.OF_UPDATES:
         assert merged.rank == 3 == merged.alpha
         # An SVD leaves the signs of its vectors open.
-        found, expected = map(updates, (found, expected))
-    assert found
-    for name, value in found.items():
+        summed, expected = map(updates, (summed, expected))
+    assert summed
+    for name, value in summed.items():
         np.testing.assert_allclose(value, expected[name], atol=1e-5)
 
 
@@ -101,10 +101,10 @@ def test_a_sum_by_svd_or_cat_is_that_of_the_updates():
             update = weight * method.alpha / method.rank * update
             expected[scope] = expected.get(scope, 0.0) + update
     for how in (WeightedSum("svd", rank=6), WeightedSum("cat")):
-        merged, found = how.merge(CONFIG, None, methods, values, weights)
+        merged, summed = how.merge(CONFIG, None, methods, values, weights)
         assert merged.rank == 6
         assert merged.alpha == merged.rank
-        for scope, update in updates(found).items():
+        for scope, update in updates(summed).items():
             np.testing.assert_allclose(update, expected[scope], atol=1e-5)
 
 
@@ -148,15 +148,15 @@ def test_ties_by_hand():
 def test_dare_is_a_function_of_the_seed_and_keeps_the_expectation():
     changes = np.ones((2, 100, 100), np.float32)
     how = WeightedSum("dare_linear", density=0.2)
-    found = how("x", changes, [0.5, 0.5])
-    np.testing.assert_array_equal(found, how("x", changes, [0.5, 0.5]))
-    assert set(np.unique(found)) == {0.0, 2.5, 5.0}
-    assert abs(found.mean() - 1.0) < 0.05
+    summed = how("x", changes, [0.5, 0.5])
+    np.testing.assert_array_equal(summed, how("x", changes, [0.5, 0.5]))
+    assert set(np.unique(summed)) == {0.0, 2.5, 5.0}
+    assert abs(summed.mean() - 1.0) < 0.05
     for other in (
         dataclasses.replace(how, seed=1)("x", changes, [0.5, 0.5]),
         how("y", changes, [0.5, 0.5]),
     ):
-        assert np.any(other != found)
+        assert np.any(other != summed)
 
 
 @pytest.mark.parametrize("text", METHOD_TEXTS)
@@ -176,11 +176,11 @@ def test_the_mean_of_equal_adapters_is_the_adapter(text):
             with pytest.raises(UserError, match=why):
                 how.merge(*arguments)
             continue
-        merged, found = how.merge(*arguments)
+        merged, summed = how.merge(*arguments)
         assert merged == method
-        assert set(found) == set(values)
+        assert set(summed) == set(values)
         for variable, value in values.items():
-            np.testing.assert_allclose(found[variable], value, atol=1e-6)
+            np.testing.assert_allclose(summed[variable], value, atol=1e-6)
 
 
 def test_changes_count_from_where_training_starts():
@@ -188,21 +188,21 @@ def test_changes_count_from_where_training_starts():
     ia3, houlsby = parse("ia3"), parse("houlsby(size=4)")
     how = WeightedSum("linear")
     ones = {n: np.full(d.shape, 1.5) for n, d in ia3.variables(CONFIG).items()}
-    _, found = how.merge(CONFIG, None, [ia3] * 2, [ones] * 2, [1.0, 2.0])
-    for value in found.values():
+    _, summed = how.merge(CONFIG, None, [ia3] * 2, [ones] * 2, [1.0, 2.0])
+    for value in summed.values():
         np.testing.assert_allclose(value, 2.5)
     values = random_values(houlsby, 0)
     name = "bert/encoder/layer_0/output/LayerNorm/gamma"
     values[name] = np.full(CONFIG.hidden_size, 3.0)
-    _, found = how.merge(
+    _, summed = how.merge(
         CONFIG,
         lambda name: np.full(CONFIG.hidden_size, 2.0),
         [houlsby] * 2,
         [values] * 2,
         [1.0, 2.0],
     )
-    np.testing.assert_allclose(found.pop(name), 2.0 + 3.0 * (3.0 - 2.0))
-    for name, value in found.items():
+    np.testing.assert_allclose(summed.pop(name), 2.0 + 3.0 * (3.0 - 2.0))
+    for name, value in summed.items():
         np.testing.assert_allclose(value, 3.0 * values[name], atol=1e-6)
 
 
@@ -275,10 +275,10 @@ def test_ranks_by_pattern_are_filled_up_with_zeros():
     methods = [parse(text) for text in texts]
     values = [random_values(method, n) for n, method in enumerate(methods)]
     for by in ("cat", "svd"):
-        merged, found = WeightedSum(by, rank=6 if by == "svd" else None).merge(
+        merged, summed = WeightedSum(by, rank=6 if by == "svd" else None).merge(
             CONFIG, None, methods, values, [1.0, -0.5]
         )
-        after = merged.merge(CONFIG, _zeros, found)
+        after = merged.merge(CONFIG, _zeros, summed)
         each = [m.merge(CONFIG, _zeros, v) for m, v in zip(methods, values)]
         for name, update in after.items():
             expected = sum(
@@ -289,10 +289,10 @@ def test_ranks_by_pattern_are_filled_up_with_zeros():
         assert not after[
             "bert/encoder/layer_1/attention/self/value/kernel"
         ].any()
-    _, found = WeightedSum("linear").merge(
+    _, summed = WeightedSum("linear").merge(
         CONFIG, None, methods, values, [1.0, 1.0]
     )
-    assert len({value.shape for value in found.values()}) == 2
+    assert len({value.shape for value in summed.values()}) == 2
 
 
 def _zeros(name):
