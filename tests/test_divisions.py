@@ -54,4 +54,7 @@ def test_rows_of_a_label_that_no_other_fold_has_are_no_suspects():
     guessed = np.full((5, 3), [0.8, 0.1, 0.1])
     suspects = audit.trusting(guessed, labels, fold)
     right = np.eye(3)
-    assert suspects.tolist() == [*guessed[:2].tolist(), *right[[1, 2, 2]].tolist()]
+    assert suspects.tolist() == [
+        *guessed[:2].tolist(),
+        *right[[1, 2, 2]].tolist(),
+    ]

@@ -185,9 +185,7 @@ def test_labels_are_names_of_a_heads_outputs(case, labels, message):
         (HUB, "lora(2, rank_pattern='1.query:0')", "at other matrices in some"),
         (HUB, "dora(2)", "AdapterHub's DoRA ... write it for peft"),
         (HUB, "vera(2)", "AdapterHub's VeRA ... write it for peft"),
-        (HUB, "adapterdrop(1, 'houlsby', 4)", "has trained BERT's LayerNorms"),
         (HUB, "union(prompt(2), loreft(2))", "counts virtual tokens among"),
-        (HUB, "union(prompt(2), bapna(4))", "bapna is not written for Adap"),
         (
             HUB,
             "union(lora(2), lora(2, targets='key'))",
@@ -319,14 +317,11 @@ CONTRADICTIONS = {
         ({"scaling": -1e300}, ": scaling is -1e+300, ... at most 3.4e38"),
         ({"reduction_factor": 4}, "the shape [7, 16], expected [4, 16]"),
         ({"reduction_factor": {"2": 8, "default": 2.1}}, "ted [2, 16];"),
-        ({"reduction_factor": {"7": 8}}, "or one for each layer"),
         ({"leave_out": [1]}, "8 tensors are of no part ... layer.1.attention"),
         ({"leave_out": [3]}, "layer 3, expected ... 0 to 2"),
         ({"mh_adapter": False}, "of no part ... attention.output.adapters"),
-        ({"output_adapter": False}, "of no part ... layer.0.output.adapters"),
-        ({"non_linearity": None}, "activation None is not known"),
-        ({"ln_before": True}, "computes a LayerNorm in the adap"),
         ({"original_ln_after": False}, "computes no LayerNorm af"),
+        ({"output_adapter": False}, "of no part ... layer.0.output.adapters"),
         ({"scaling": "learned"}, "lacks the tensor ... scaling"),
         ({"of_tomorrow": "x"}, "'of_tomorrow' is 'x', a field"),
     ],
@@ -335,22 +330,18 @@ CONTRADICTIONS = {
             {"model_class": "RobertaModel"},
             "of a RobertaM ... one of BertAdapte",
         ),
-        ({"model_type": "roberta"}, "'roberta', expected 'bert'"),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "0 to 2 for each of 3 label"),
         ({"layers": 0}, "the head has 0 layers"),
         ({"layers": 3 * 10**8}, "lacks tensors: ... says 300000000 layers"),
         ({"num_labels": 2}, "shape [3, 16], expected"),
-        ({"layers": 1}, "has the shape [16, 16]"),
-        ({"bias": False}, "tensors are of no part ... bias"),
         ({"of_tomorrow": 1}, "does not know"),
         ({"head_type": "masked_lm"}, "field that this version does not know"),
         ({"head_type": "causal_lm"}, "of the type 'causal_lm' is not read"),
     ],
     ("adapterhub/houlsby_attention", CONFIG, "config__"): [
         ({"leave_out": []}, "lacks ... layer.0.attention.output.adapters"),
-        ({"output_adapter": True}, "lacks ... layer.1.output.adapters"),
     ],
     ("adapterhub/ia3_keys_values", CONFIG, "config__"): [
         ({"r": 2}, "r is 2, expected 1"),
@@ -369,9 +360,7 @@ CONTRADICTIONS = {
     ],
     ("adapterhub/mad_x_7", CONFIG, "config__"): [
         ({"inv_adapter": "glow"}, "r is 'glow': no method ... expected 'nice'"),
-        ({"mh_adapter": True}, "and the other adapters as in seq_bn_inv"),
         ({"inv_adapter": None}, "of no part ... invertible_adapters"),
-        ({"inv_adapter_reduction_factor": 4}, "expected [2, 8]"),
     ],
     ("adapterhub/parallel_7", CONFIG, "config__"): [
         ({"mh_adapter": True}, "next to the attention"),
@@ -390,15 +379,12 @@ CONTRADICTIONS = {
             "lacks ... bert.invertible_adapters ... F.0.weight",
         ),
     ],
-    ("adapterhub/pfeiffer_channels", CONFIG, "config__"): [
-        ({"scaling": 1.0}, "of no part ... scaling"),
-    ],
+    ("adapterhub/pfeiffer_channels", CONFIG, "config__"): [],
     ("adapterhub/prefix_5", CONFIG, "config__"): [
         ({"non_linearity": "relu"}, "activation 'relu', expected tanh"),
         ({"leave_out": [1]}, "without some layers"),
         ({"use_gating": True}, "lacks the tensor ... prefix_gates"),
         ({"prefix_length": 4}, "shape [5, 16], expected [4, 16]"),
-        ({"bottleneck_size": 9}, "shape [8, 16], expected [9, 16]"),
         ({"flat": True}, "lacks the tensor ... control_trans"),
     ],
     ("adapterhub/houlsby_13_gated", CONFIG, "config__"): [
@@ -425,42 +411,33 @@ CONTRADICTIONS = {
         ({"r": 2}, "shape [3, 16], expected [2, 16]"),
         ({"r": 16}, "rank is 16, expected less than"),
         ({"prefix_positions": 10**30}, "prefix is 10 ... model's 24 tokens"),
-        ({"suffix_positions": 25}, "suffix is 25, expected ... 24 tokens"),
         ({"prefix_positions": 0, "suffix_positions": 0}, "not both 0"),
         ({"layers": [3]}, "only the layers 0 to 2"),
-        ({"layers": [0]}, "of no part ... layer.1.reft"),
         ({"tied_weights": True}, "of no part ... units.1"),
         ({"orthogonality": False}, "lacks the tensor ... projection.weight"),
         ({"output_reft": False}, "nothing is moved"),
-        ({"non_linearity": "laplace"}, "'laplace' is not known"),
     ],
     ("adapterhub/static_classifier", HUB_HEAD, ""): [
         ({"num_labels": 2}, "shape [3, 16], expected"),
-        ({"label2id": {"a": 0}}, "for each of 3 labels"),
         ({"hidden_size": 32}, "hidden_size is 32, expect"),
     ],
     ("peft/ia3_same", CONFIG, ""): [
         ({"target_modules": None}, "names ... attention.output"),
-        ({"r": 8}, "'r' is '8', a field that this version"),
         ({"feedforward_modules": []}, "outputs of ... output"),
         ({"feedforward_modules": ".*"}, "inputs of ... key"),
     ],
     ("peft/lora_7", CONFIG, ""): [
         ({"task_type": "CAUSAL_LM"}, "'CAUSAL_LM'"),
         ({"lora_bias": True}, "lora_bias is True"),
-        ({"target_modules": "(?=.*)query"}, "no regular expression that can"),
         ({"init_lora_weights": "pissa"}, "changes BERT's ... merge_and_unload"),
         ({"r": 16}, "is of rank 7 in ... , expected 16 as r "),
-        ({"r": None}, "has no r, which the updates follow from"),
         ({"rank_pattern": {"query": 3}}, "rank 7 ... expected 3"),
         ({"target_modules": ["query"]}, "holds tensors of ... val"),
         ({"target_modules": ["q_proj"]}, "names no matrix"),
         ({"target_modules": "all-linear"}, "holds nothing"),
-        ({"exclude_modules": ["value"]}, "holds tensors of ... v"),
         ({"layers_to_transform": [0, 2]}, "of ... layer.1 ... , whi"),
         ({"modules_to_save": ["pooler"]}, "no tensors of it"),
         ({"bias": "lora_only"}, "bias='lora_only'"),
-        ({"enable_lora": [True, False]}, "parts of a matrix"),
         ({"of_tomorrow": 7}, "'of_tomorrow' is '7', a field th"),
     ],
     ("peft/dora_5", CONFIG, ""): [
@@ -475,7 +452,6 @@ CONTRADICTIONS = {
     ("peft/new_words", CONFIG, ""): [
         ({"trainable_token_indices": [40]}, "[2, 16], expected [1, 16]"),
         ({"trainable_token_indices": [5, 40]}, "follow BERT's from 40 on"),
-        ({"trainable_token_indices": [41, 42]}, "from 40 on without a gap"),
         ({"trainable_token_indices": ["a", 7]}, "numbers of word_emb"),
         (
             {"trainable_token_indices": None},
@@ -497,18 +473,13 @@ CONTRADICTIONS = {
             {"layers_to_transform": None},
             "names bert ... layer.1 ... holds nothing",
         ),
-        ({"bias": "vera_only"}, "bias='vera_only'"),
         ({"use_rslora": True}, "'use_rslora' is 'True', a field that"),
     ],
     ("peft/adalora_5", CONFIG, ""): [
         ({"rank_pattern": None}, "is of rank ... expected 5 as init_r"),
-        ({"rank_pattern": {}}, "is of rank ... expected 5 as init_r"),
         ({"init_r": 0}, "init_r 0, expected numbers above 0"),
         ({"init_r": 10**13, "rank_pattern": {}}, "expected 10 ... as init_r"),
-        ({"init_r": 10**400}, "init_r is 10 ... at most 3.4e38"),
-        ({"use_dora": True}, "use_dora is True: no method ... DoRA"),
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
-        ({"alpha_pattern": {"key": 2}}, "AdaLoRA with several alphas"),
     ],
     ("peft/lora_everywhere", CONFIG, ""): [
         (
@@ -517,7 +488,6 @@ CONTRADICTIONS = {
         ),
     ],
     ("peft/lora_patterns", CONFIG, ""): [
-        ({"rank_pattern": {}}, "of rank 2 ... expected 4"),
         ({"layers_pattern": "h"}, "names no matrix"),
         ({"target_modules": ".*(query|key)"}, "only where ... is a list"),
     ],
@@ -547,13 +517,10 @@ LONG = "a" * 100_000
 @pytest.mark.parametrize(
     "values",
     [
-        {"peft_type": LONG},
         {"task_type": LONG},
-        {"bias": LONG},
         {"use_qalora": LONG},
         {"init_lora_weights": LONG},
         {"target_modules": f"({LONG}"},
-        {"layers_to_transform": LONG},
         {"layers_to_transform": [0], "layers_pattern": {LONG: 1}},
     ],
     ids=lambda values: " ".join(values),
@@ -860,8 +827,6 @@ def test_a_saved_state_dict_is_read(copied, case):
     [
         ("peft/lora_7", {"alpha_pattern": {"q_proj": 3}}, "'q_proj'"),
         ("peft/lora_7", {"rank_pattern": {"key": 3}}, "'key'"),
-        # The first that fits holds.
-        ("peft/lora_7", {"rank_pattern": {".*": 7, "query": 3}}, "'query'"),
         (
             "peft/lora_7",
             {"target_modules": ["query", "v", "value"]},

@@ -61,7 +61,9 @@ def compute(golden, values):
     outputs = head(bert, output.sequence_output, context, everywhere, masked)
     count = tf.reduce_sum(tf.cast(masked >= 0, tf.float32))
     weights = tf.fill([len(ids)], len(ids) / count)
-    losses = head.loss(outputs, {"masked_ids": masked, "masked_weights": weights})
+    losses = head.loss(
+        outputs, {"masked_ids": masked, "masked_weights": weights}
+    )
     return output, outputs["logits"], tf.reduce_mean(losses)
 
 
@@ -95,7 +97,9 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
             atol=1e-5 * np.linalg.norm(expected),
             err_msg=name,
         )
-        values[name].assign_sub(golden["inputs/learning_rate"] * gradients[name])
+        values[name].assign_sub(
+            golden["inputs/learning_rate"] * gradients[name]
+        )
         np.testing.assert_allclose(
             values[name], case[f"after/{name}"], atol=1e-5, err_msg=name
         )
