@@ -5,8 +5,10 @@ import shutil
 
 import numpy as np
 import pytest
+import refusals
 import safetensors.numpy
-from conftest import SENTENCES, entry_point, make_flags, run_process
+from conftest import SENTENCES, entry_point, make_flags
+from exchanged import change
 from run_folders import artifact_bytes, saved_step
 from tiny_artifacts import (
     CLASSIFICATION,
@@ -21,7 +23,6 @@ from tiny_artifacts import (
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_classifier
-from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.library import AdapterLibrary, check
 from adapter_bert.serving.predictor import Predictor
@@ -196,8 +197,9 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     np.testing.assert_array_equal(answers(tiny_bert, small), expected)
     alone = tmp_path / "far" / "alone"
     shutil.copytree(small, alone)
-    with pytest.raises(UserError, match=r"needs the adapter .* add it to the"):
-        answers(tiny_bert, alone)
+    refusals.check(
+        lambda: answers(tiny_bert, alone), "needs the adapter ", "add it to the"
+    )
     shelf = tmp_path / "shelf"
     shutil.copytree(library, shelf)
     for name in PARTS:
@@ -275,9 +277,12 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
 
 
 @pytest.mark.parametrize(
-    "change,words",
+    "values, words",
     [
-        ({"tuning_method": "stack(c)"}, "'c' is neither .* has: a, b, low, no"),
+        (
+            {"tuning_method": "stack(c)"},
+            "'c' is neither  ... has: a, b, low, no",
+        ),
         ({"tuning_method": "stack(a, a)"}, "'a' is no name, or is there twice"),
         ({"tuning_method": "stack()"}, "has no parts; expected names"),
         ({"tuning_method": "stack(stack(a))"}, "made of parts itself"),
@@ -286,12 +291,10 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
             "train the same variable",
         ),
         ({"tuning_method": "fusion(a)"}, "two or more trained adapters"),
-        ({"tuning_method": "fusion(a, pfeiffer)"}, "two or more trained"),
         (
             {"tuning_method": "fusion(a, low)"},
             "low is an adapter of lora, a of",
         ),
-        ({"tuning_method": "fusion(norms, a)"}, "a is an adapter of pfeiffer"),
         ({"tuning_method": "fusion(a, b, first=2)"}, "only the layers 0 to 1"),
         (
             {"tuning_method": "fusion(a, b, penalty=-1)"},
@@ -304,7 +307,7 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
         ),
         (
             {"tuning_method": "stack({'a': pfeiffer(size=5)})"},
-            "was trained with pfeiffer.size=4",
+            "was trained with pfeiffer(size=4",
         ),
         (
             {"tuning_method": "stack(a)", "exchange_part": "b=a"},
@@ -320,7 +323,7 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
         ),
         (
             {"tuning_method": "stack(a)", "library": ""},
-            "'a' is neither .*; pass the folder that holds it as --library",
+            "'a' is neither  ... ; pass the folder that holds it as --library",
         ),
         (
             {"tuning_method": "pfeiffer", "exchange_part": "a=b"},
@@ -328,10 +331,10 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
         ),
     ],
 )
-def test_what_cannot_be_composed_is_refused(classify, flags, change, words):
-    with pytest.raises(UserError, match=words) as caught:
-        classify(**{**flags, **change})
-    assert "\n" not in str(caught.value)
+def test_what_cannot_be_composed_is_refused(classify, flags, values, words):
+    refusals.check(
+        lambda: classify(**{**flags, **values}), *words.split(" ... ")
+    )
     assert not flags["output_dir"].exists()
 
 
@@ -385,11 +388,11 @@ def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
     folders = {name: str(tmp_path / name) for name in texts}
     for seed, (name, text) in enumerate(texts.items()):
         make_artifact(tmp_path / name, tiny_bert, text, TASK, seed=seed)
-    asked = [(name, text) for text in TEXTS for name in texts]
+    questions = [(name, text) for text in TEXTS for name in texts]
     predictor = Predictor.load(str(tiny_bert), folders)
-    mixed = [list(row["scores"].values()) for row in predictor.ask(asked)]
+    mixed = [list(row["scores"].values()) for row in predictor.ask(questions)]
     alone = {name: answers(tiny_bert, folders[name]) for name in texts}
-    expected = [alone[name][TEXTS.index(text)] for name, text in asked]
+    expected = [alone[name][TEXTS.index(text)] for name, text in questions]
     np.testing.assert_allclose(mixed, expected, atol=1e-5)
 
 
@@ -398,25 +401,29 @@ def test_an_adapter_of_another_bert_is_refused(
 ):
     shelf = tmp_path / "shelf"
     shutil.copytree(library, shelf)
-    path = shelf / "a" / "adapter_config.json"
-    config = json.loads(path.read_text())
-    config["base"]["fingerprint"] = "0" * 64
-    del config[files.SEAL]
-    path.write_text(json.dumps(config))
-    with pytest.raises(UserError, match="trained on another BERT"):
-        classify(
-            **{**flags, "library": shelf}, tuning_method="stack(a, pfeiffer)"
-        )
-
-
-def test_a_composition_is_described_without_weights(flags):
-    done = run_process(
-        "--describe",
-        "--task_name=custom",
-        f"--data_dir={flags['data_dir']}",
-        f"--library={flags['library']}",
-        f"--bert_config_file={flags['init_checkpoint']}/config.json",
-        "--tuning_method=fusion(a, b)",
+    change(
+        shelf / "a" / "adapter_config.json",
+        base__fingerprint="0" * 64,
+        **{files.SEAL: None},
     )
-    assert "parts" in done.stdout
-    assert "**** Total Trainable Parameters" in done.stdout
+    flags["library"] = shelf
+    refusals.check(
+        lambda: classify(**flags, tuning_method="stack(a, pfeiffer)"),
+        "trained on another BERT",
+    )
+
+
+def test_a_composition_is_described_without_weights(classify, flags, capsys):
+    """Of which there are none."""
+    bert = flags.pop("init_checkpoint")
+    for name in ("output_dir", "do_train", "do_predict"):
+        del flags[name]
+    classify(
+        **flags,
+        bert_config_file=bert / "config.json",
+        tuning_method="fusion(a, b)",
+        describe=True,
+    )
+    printed = capsys.readouterr().out
+    assert "parts" in printed
+    assert "**** Total Trainable Parameters" in printed

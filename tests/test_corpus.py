@@ -87,17 +87,17 @@ def test_a_search_is_that_of_its_first_pairs(pairs, count):
     texts = [f"t{n}" for n in range(6)]
     corpus = Corpus("c", texts, {f"{n}": n for n in range(6)}, texts)
     rows = rows_of(
-        [(f"q{question}", *map(str, own)) for question, *own in pairs]
+        [(f"q{question}", *map(str, pair)) for question, *pair in pairs]
     )
     search = Search.of(rows, corpus).first(count)
     expected = {}
     for question, place, gain in pairs[:count]:
-        own = expected.setdefault(f"q{question}", {})
-        own.setdefault(place, []).append(gain)
+        pair = expected.setdefault(f"q{question}", {})
+        pair.setdefault(place, []).append(gain)
     assert search.questions == list(expected)
     assert search.relevant == [
-        {place: max(gains) for place, gains in own.items()}
-        for own in expected.values()
+        {place: max(gains) for place, gains in pair.items()}
+        for pair in expected.values()
     ]
 
 
@@ -109,12 +109,12 @@ def test_what_belongs_together_is_part_of_the_fingerprint():
         assert features.cut_rows == 1
         return features.fingerprint()
 
-    told = ([{0: 1}], [{0: 1, 1: 1}], [{0: 1}, {1: 1}], [{0: 2}])
-    assert len(set(map(fingerprint, told))) == 4
+    gains = ([{0: 1}], [{0: 1, 1: 1}], [{0: 1}, {1: 1}], [{0: 2}])
+    assert len(set(map(fingerprint, gains))) == 4
 
 
 @pytest.mark.parametrize(
-    "documents, told",
+    "documents, message",
     [
         (
             [("d1", "a"), ("d2", " ")],
@@ -131,8 +131,8 @@ def test_what_belongs_together_is_part_of_the_fingerprint():
         ([], "corpus.jsonl is empty"),
     ],
 )
-def test_a_wrong_corpus_is_refused(tmp_path, documents, told):
-    assert told in refusal(Corpus.read, write(tmp_path, documents), LAYOUT)
+def test_a_wrong_corpus_is_refused(tmp_path, documents, message):
+    assert message in refusal(Corpus.read, write(tmp_path, documents), LAYOUT)
 
 
 def test_an_id_of_no_document_is_refused(tmp_path):

@@ -42,9 +42,9 @@ def test_rows_of_a_text_stay_together(way, caplog):
     order = rng.permutation(120)
     texts = [texts[n] for n in order]
     sets = [(str(label),) for label in rng.integers(0, 3, 120)]
-    found = WAYS[way](texts, sets)
+    chosen = WAYS[way](texts, sets)
     side: dict = {}
-    assert all(side.setdefault(x, y) == y for x, y in zip(texts, found))
+    assert all(side.setdefault(x, y) == y for x, y in zip(texts, chosen))
     assert len(set(side.values())) == (5 if way == "folds" else 2)
     assert "40 of 40 texts have several rows (120)" in caplog.text
 
@@ -52,6 +52,9 @@ def test_rows_of_a_text_stay_together(way, caplog):
 def test_rows_of_a_label_that_no_other_fold_has_are_no_suspects():
     labels, fold = np.array([0, 0, 1, 2, 2]), np.array([0, 1, 0, 1, 1])
     guessed = np.full((5, 3), [0.8, 0.1, 0.1])
-    found = audit.trusting(guessed, labels, fold)
+    suspects = audit.trusting(guessed, labels, fold)
     right = np.eye(3)
-    assert found.tolist() == [*guessed[:2].tolist(), *right[[1, 2, 2]].tolist()]
+    assert suspects.tolist() == [
+        *guessed[:2].tolist(),
+        *right[[1, 2, 2]].tolist(),
+    ]

@@ -13,13 +13,21 @@ import pathlib
 import pickle
 import re
 import shutil
-import types
 
 import numpy as np
 import pytest
+import refusals
 import safetensors.numpy
 from conftest import RECORDED
-from exchanged import read_examples
+from exchanged import (
+    assert_computes,
+    assert_same_files,
+    assert_same_values,
+    change,
+    change_tensors,
+    without,
+    write,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_writer import written
@@ -35,7 +43,6 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import NAMES, places, scope_of
-from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from lab import exchange
 
@@ -51,6 +58,10 @@ THEIRS = [
 OURS = sorted(
     str(path.relative_to(GOLDEN / "ours")) for path in GOLDEN.glob("ours/*/*")
 )
+CONFIG, HUB_HEAD = "adapter_config.json", "head_config.json"
+HUB_TENSORS, HEAD_TENSORS = "adapter.safetensors", "model_head.safetensors"
+PEFT_TENSORS = "adapter_model.safetensors"
+LABELS = exchange.THREE["labels"]
 
 
 @pytest.fixture(scope="module")
@@ -58,53 +69,55 @@ def bert(eagerly):
     return FrozenBert.open(str(GOLDEN / "bert"))
 
 
-@pytest.fixture(scope="module")
-def examples():
-    return read_examples(GOLDEN)
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of a recorded adapter, whose files may be changed."""
+
+    def copy(case):
+        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
+
+    return copy
 
 
-@pytest.fixture(scope="module")
-def artifacts(bert):
-    made = {}
-    for case in OURS:
-        program, name = case.split("/")
-        method, task = exchange.CASES[program][name]
-        made[case] = exchange.our_artifact(bert, case, method, task)
-    return made
+def config_of_bert():
+    config = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    names = BertConfig.__dataclass_fields__
+    return BertConfig(**{k: v for k, v in config.items() if k in names})
+
+
+def read(case, *arguments):
+    """Reads a recorded adapter, or the one of a whole path."""
+    folder = str(GOLDEN / case)
+    return foreign_adapters.read(folder, config_of_bert(), *arguments)
+
+
+def assert_reads_as(folder, case):
+    adapter, expected = read(folder), read(case)
+    assert (adapter.method, adapter.task) == (expected.method, expected.task)
+    assert_same_values(adapter.values, expected.values)
 
 
 @pytest.mark.parametrize("case", THEIRS)
-def test_golden_adapters_of_others_compute_the_same(bert, examples, case):
-    folder = str(GOLDEN / case)
-    assert foreign_adapters.detect(folder) == case.split("/")[0]
-    artifact = exchange.imported(bert, folder)
-    assert exchange.difference(bert, artifact, folder, examples) < 1e-5
+def test_golden_adapters_of_others_compute_the_same(bert, case):
+    folder = GOLDEN / case
+    assert foreign_adapters.detect(str(folder)) == case.split("/")[0]
+    assert_computes(bert, exchange.imported(bert, str(folder)), folder)
 
 
 @pytest.mark.parametrize("case", OURS)
 def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
-    bert, examples, artifacts, case, tmp_path
+    bert, case, tmp_path
 ):
     """What they computed of them is what is computed here."""
-    artifact, recorded = artifacts[case], GOLDEN / "ours" / case
-    folder, program = tmp_path / "written", case.split("/")[0]
-    foreign_adapters.write(
-        program, str(folder), exported(artifact, "our_task"), "card"
-    )
-    assert (folder / "README.md").read_text() == "card"
-    written = {path.name for path in folder.iterdir()} - {"README.md"}
-    assert written == {path.name for path in recorded.glob("*.[js]*")}
-    for path in recorded.glob("*.json"):
-        found = json.loads((folder / path.name).read_text())
-        assert found == json.loads(path.read_text())
-    for path in recorded.glob("*.safetensors"):
-        found = safetensors.numpy.load_file(folder / path.name)
-        expected = safetensors.numpy.load_file(path)
-        assert set(found) == set(expected)
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
-    place = str(recorded)
-    assert exchange.difference(bert, artifact, place, examples) < 1e-5
+    program, name = case.split("/")
+    artifact = exchange.our_artifact(bert, case, *exchange.CASES[program][name])
+    recorded, folder = GOLDEN / "ours" / case, tmp_path / "written"
+    write(program, folder, artifact, "our_task")
+    assert (folder / "README.md").read_text() == "a card"
+    files = {path.name for path in folder.iterdir()} - {"README.md"}
+    assert files == {path.name for path in recorded.glob("*.[js]*")}
+    assert_same_files(folder, recorded)
+    assert_computes(bert, artifact, recorded)
     back = exchange.imported(bert, str(folder))
     # Of a robust AdapterDrop the adapters that it drops are left out.
     names = set(back.weights.shapes)
@@ -112,23 +125,23 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     assert not dropped or "robust" in case and len(dropped) == 4
     if "direft" in case:
         # Written as NoReFT.
-        assert exchange.difference(bert, back, place, examples) < 1e-5
+        assert_computes(bert, back, recorded)
         names = set()
     for name in names:
         before, after = artifact.weights.read(name), back.weights.read(name)
         np.testing.assert_array_equal(before, after)
     if program == HUB:
         for key in ("labels", "regression"):
-            said = artifact.config["task"].get(key)
-            assert back.config["task"].get(key) == said
+            before, after = (
+                x.config["task"].get(key) for x in (artifact, back)
+            )
+            assert before == after
 
 
 def test_golden_labels_are_those_of_the_file():
-    found = read("adapterhub/houlsby_7")
-    labels = ["not at all", "yes, of course", "größer ≥ 7 日本"]
-    assert found.task["labels"] == labels
-    assert found.task["pairs"] is None
-    assert found.origin == {
+    adapter = read("adapterhub/houlsby_7")
+    assert (adapter.task["labels"], adapter.task["pairs"]) == (LABELS, None)
+    assert adapter.origin == {
         "program": "adapterhub",
         "version": "adapters.1.3.0",
         "name": "my task",
@@ -142,100 +155,75 @@ def test_labels_and_pairs_can_be_told(case):
     labels = ["a", "b, c", "ß"]
     task = read(case, True, labels).task
     assert (task["labels"], task["pairs"]) == (labels, True)
-    with pytest.raises(UserError, match="2 labels are named, but the head has"):
-        read(case, True, labels[:2])
 
 
 @pytest.mark.parametrize(
     "case, labels, message",
     [
-        ("peft/lora_7", ["a", "b", "a"], "two labels have one name"),
-        ("peft/lora_7", ["a", "b", ""], "the label '' is empty, or holds"),
-        ("peft/lora_7", ["a", "b", "c\td"], "is empty, or holds a tab"),
-        ("adapterhub/houlsby_7", ["a", "b", "c\nd"], "holds a tab or a line"),
-        ("adapterhub/static_questions", ["a"], "without labels; leave out"),
-        ("peft/lora_questions", ["a"], "has a head without labels"),
+        ("peft/lora_7", "ab", "2 labels are named, but the head has 3"),
+        ("peft/lora_7", "aba", "two labels have one name"),
+        ("peft/lora_7", ["a", "b", ""], "the label '' is empty"),
+        ("adapterhub/houlsby_7", ["a", "b", "c\td"], "a tab or a line break"),
+        ("adapterhub/static_questions", "a", "without labels; leave out"),
+        ("peft/lora_questions", "a", "without labels; leave out"),
     ],
 )
 def test_labels_are_names_of_a_heads_outputs(case, labels, message):
-    with pytest.raises(UserError, match=message):
-        read(case, None, labels)
-
-
-def config_of_bert():
-    config = json.loads((GOLDEN / "bert" / "config.json").read_text())
-    names = BertConfig.__dataclass_fields__
-    return BertConfig(**{k: v for k, v in config.items() if k in names})
-
-
-def read(case, *told):
-    """Reads a recorded adapter, or the one of a whole path."""
-    return foreign_adapters.read(str(GOLDEN / case), config_of_bert(), *told)
+    refusals.check(lambda: read(case, None, labels), message)
 
 
 @pytest.mark.parametrize(
-    "program,method,message",
+    "program, method, message",
     [
-        (HUB, "houlsby(4)", r"LayerNorms, .*houlsby\(layer_norms=false\)"),
+        (HUB, "houlsby(4)", "LayerNorms ... houlsby(layer_norms=false)"),
         (HUB, "houlsby(4, depth=2, layer_norms=False)", "expected depth=1"),
-        (HUB, "bapna(4)", "bapna is not written for AdapterHub"),
-        (HUB, "full", "full is not written for AdapterHub"),
+        (HUB, "bapna(4)", "bapna is not written ... each adapter of a comp"),
         (HUB, "ia3", "write it for peft"),
-        (HUB, "compacter(4)", "compacter is not written for Adap"),
-        (HUB, "lora(2, targets='attention_output')", "LoRA at .*; .* for peft"),
+        (HUB, "lora(2, targets='attention_output')", "LoRA at ... for peft"),
+        (HUB, "lora(2, targets='query,pooler')", "LoRA at pooler ... for peft"),
         (HUB, "lora(2, rank_pattern='query:3')", "LoRA of several ranks"),
         (HUB, "lora(2, rank_pattern='1.query:0')", "at other matrices in some"),
-        (HUB, "dora(2)", "AdapterHub's DoRA scales .*; write it for peft"),
-        (HUB, "vera(2)", "AdapterHub's VeRA trains .*; write it for peft"),
-        (HUB, "adapterdrop(1, 'houlsby', 4)", "has trained BERT's LayerNorms"),
+        (HUB, "dora(2)", "AdapterHub's DoRA ... write it for peft"),
+        (HUB, "vera(2)", "AdapterHub's VeRA ... write it for peft"),
         (HUB, "union(prompt(2), loreft(2))", "counts virtual tokens among"),
-        (HUB, "union(prompt(2), bapna(4))", "bapna is not written for Adap"),
         (
             HUB,
             "union(lora(2), lora(2, targets='key'))",
-            "two parts .* architecture lora",
+            "two parts ... architecture lora",
         ),
         (
             HUB,
             "loreft(orthogonal=False, subtract=False, nonlinearity='relu')",
             "reads all adapters of ReFT as if subtract",
         ),
-        (PEFT, "lora(2, gating=True)", "gates is not written for peft"),
-        (PEFT, "loreft(2)", "expected lora, dora, vera, ia3"),
+        (HUB, "stack(lora(2), new_words(1))", "stack is not written for Ada"),
+        (PEFT, "lora(2, gating=True)", "gates is not written ... adapterhub"),
         (PEFT, "stack(ia3, new_words(1))", "new words next to ia3 with a head"),
-        (HUB, "stack(lora(2), new_words(1))", "new_words in a composition"),
-        (HUB, "lora(2, targets='query,pooler')", "LoRA at pooler .* for peft"),
-        (PEFT, "bitfit", "bitfit is not written for peft"),
-        (PEFT, "pfeiffer(4)", "expected lora, dora, vera, ia3"),
+        (
+            PEFT,
+            "pfeiffer(4)",
+            "pfeiffer is not written ... expected lora, dora",
+        ),
     ],
 )
 def test_what_a_program_cannot_hold_is_refused(
     bert, program, method, message, tmp_path
 ):
     artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
-    with pytest.raises(UserError, match=message):
-        foreign_adapters.write(
-            program, str(tmp_path / "out"), exported(artifact, "x"), ""
-        )
+    refusals.check(
+        lambda: write(program, tmp_path / "out", artifact),
+        *message.split(" ... "),
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
     method = "prompt(2, heads_read='prompt')"
     artifact = exchange.random_artifact(bert, method, exchange.SPANS, 0)
-    with pytest.raises(UserError, match="a virtual token into the place of"):
-        foreign_adapters.write(
-            HUB, str(tmp_path / "out"), exported(artifact, "x"), ""
-        )
-
-
-@pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
-def test_a_refusal_claims_nothing_of_the_program(program):
-    fusion = types.SimpleNamespace(
-        source="x", method=parse("fusion(a, b)"), head=None
+    refusals.check(
+        lambda: write(HUB, tmp_path / "out", artifact),
+        "a virtual token into the place of [CLS]",
     )
-    with pytest.raises(UserError, match="^x: fusion is not written for "):
-        foreign_adapters.PROGRAMS[program].write(fusion)
 
 
 @pytest.mark.parametrize(
@@ -252,12 +240,10 @@ def test_peft_takes_berts_own_head_in_a_new_folder(
     bert, tmp_path, task, message
 ):
     artifact = exchange.random_artifact(bert, "lora(2)", task, 0)
-    ours = exported(artifact, "sst-2.v1")
     # A dot would divide the name of a module.
-    assert ours.name == "sst-2_v1"
+    assert exported(artifact, "sst-2.v1").name == "sst-2_v1"
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match=message):
-        foreign_adapters.write("peft", str(tmp_path), ours, "")
+    refusals.check(lambda: write(PEFT, tmp_path, artifact), message)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -279,69 +265,28 @@ def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
     config = config_of_bert()
     rng = np.random.default_rng(0)
     sizes = {"intermediate": (16, 32), "output": (32, 16)}
-    found = {}
+    updates = {}
     for (layer, target), (rank, alpha) in wanted.items():
         inputs, outputs = sizes.get(target, (16, 16))
         down = rng.normal(size=(inputs, rank)).astype(np.float32)
         up = rng.normal(size=(rank, outputs)).astype(np.float32)
-        found[layer, target] = peft_lora.Factors(down, up, alpha)
-    method, values = peft_lora.to_method(found, config, "a file")
+        updates[layer, target] = peft_lora.Update(down, up, alpha)
+    method, values = peft_lora.to_method(updates, config, "a file")
     method.check(config)
     assert set(method.variables(config)) == set(values)
-    for place, (down, up, alpha, _) in found.items():
+    for place, (down, up, alpha, _) in updates.items():
         scope, matrix = scope_of(place), method.matrix(place)
         assert values[f"{scope}/lora_a"] is down
         assert values[f"{scope}/lora_b"] is up
         assert (matrix.rank, matrix.alpha) == (len(up), alpha)
         assert matrix.scale == alpha / len(up)
-    assert len(method.matrices(config)) == len(found)
-
-
-def test_no_update_at_all_is_refused():
-    with pytest.raises(UserError, match="a file holds no update"):
-        peft_lora.to_method({}, config_of_bert(), "a file")
-
-
-@pytest.mark.parametrize(
-    "names, method",
-    [
-        (["pfeiffer", "seq_bn"], "pfeiffer(1, nonlinearity='relu')"),
-        (
-            ["houlsby", "double_seq_bn"],
-            "houlsby(1, nonlinearity='swish', layer_norms=False)",
-        ),
-        (
-            ["parallel", "par_bn"],
-            "parallel(8, scale=4.0, nonlinearity='relu')",
-        ),
-        (
-            ["pfeiffer+inv", "seq_bn_inv"],
-            "mad_x(1, inverse_size=4, nonlinearity='relu')",
-        ),
-    ],
-)
-def test_a_config_that_is_only_named_is_read(bert, names, method, tmp_path):
-    """As old files of AdapterHub's do, whose library knows the names."""
-    artifact = exchange.random_artifact(bert, method, exchange.THREE, 0)
-    folder = tmp_path / "named"
-    foreign_adapters.write(HUB, str(folder), exported(artifact, "x"), "")
-    wanted = foreign_adapters.read(str(folder), bert.config)
-    for name in names:
-        change(folder / CONFIG, config=name, version=None)
-        found = foreign_adapters.read(str(folder), bert.config)
-        assert found.method == wanted.method
-        assert found.values.keys() == wanted.values.keys()
-        for key, value in wanted.values.items():
-            np.testing.assert_array_equal(found.values[key], value)
-    change(folder / CONFIG, config="compacter")
-    with pytest.raises(UserError, match="config is 'compacter', expected an"):
-        foreign_adapters.read(str(folder), bert.config)
+    assert len(method.matrices(config)) == len(updates)
 
 
 REFUSED = {
     "adapterhub_refused/compacter": "computes Compacter's products",
     "adapterhub_refused/dora": "use_dora is True",
-    "adapterhub_refused/ia3": "scales intermediate.dense .* intermediate_lora",
+    "adapterhub_refused/ia3": "scales intermediate.dense ... intermediate_lora",
     "adapterhub_refused/no_head": "without a head",
     "adapterhub_refused/other_residual": "residual_before_ln=False",
     "adapterhub_refused/own_layer_norm": "a LayerNorm in the adapter",
@@ -354,45 +299,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_golden_adapters_that_no_method_computes_are_refused(case):
-    with pytest.raises(UserError, match=REFUSED[case]):
-        read(case)
-
-
-@pytest.fixture
-def copied(tmp_path):
-    """A copy of a recorded adapter, whose files may be changed."""
-
-    def copy(case):
-        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
-
-    return copy
-
-
-def change(path, **values):
-    """Replaces parts of a JSON file, dotted names with `__` for the dot."""
-    content = json.loads(path.read_text())
-    for key, value in values.items():
-        *parents, last = key.split("__")
-        part = content
-        for parent in parents:
-            part = part[parent]
-        part[last] = value
-    path.write_text(json.dumps(content))
-
-
-def change_tensors(path, function):
-    tensors = function(safetensors.numpy.load_file(path))
-    safetensors.numpy.save_file(tensors, path)
-
-
-def without(part):
-    """What leaves out the tensors whose names have a part."""
-    return lambda tensors: {k: v for k, v in tensors.items() if part not in k}
-
-
-CONFIG, HUB_HEAD = "adapter_config.json", "head_config.json"
-HUB_TENSORS, HEAD_TENSORS = "adapter.safetensors", "model_head.safetensors"
-PEFT_TENSORS = "adapter_model.safetensors"
+    refusals.check(lambda: read(case), *REFUSED[case].split(" ... "))
 
 
 # Case, file, where in it -> values that it may not have, and why.
@@ -400,174 +307,129 @@ CONTRADICTIONS = {
     ("adapterhub/houlsby_7", CONFIG, ""): [
         ({"hidden_size": 32}, "hidden size 32"),
         ({"model_type": "gpt2"}, "of a gpt2"),
-        ({"config": 7}, "no config of type dict"),
     ],
     ("adapterhub/houlsby_7", CONFIG, "config__"): [
-        ({"non_linearity": "laplace"}, "'laplace' is not .*expected .*gelu"),
+        (
+            {"non_linearity": "laplace"},
+            "'laplace' is not ... expected ... gelu",
+        ),
         ({"scaling": "what"}, "scaling is 'what', expected a number"),
-        ({"scaling": -1e300}, r": scaling is -1e\+300, .* at most 3.4e38"),
-        ({"scaling": []}, r"adapter_config.json: scaling is '\[\]', expected"),
-        ({"reduction_factor": 4}, r"the shape \[7, 16\], expected \[4, 16\]"),
-        ({"reduction_factor": {"2": 8, "default": 2.1}}, r"ted \[2, 16\];"),
-        ({"reduction_factor": {"7": 8}}, "or one for each layer"),
-        ({"reduction_factor": 5e-324}, "5e-324, expected a number above 0"),
-        ({"leave_out": [1]}, "8 tensors are of no part .*layer.1.attention"),
-        ({"leave_out": [3]}, "layer 3, expected .* 0 to 2"),
-        ({"mh_adapter": False}, "of no part .*attention.output.adapters"),
-        ({"output_adapter": False}, r"of no part .*layer.0.output.adapters"),
-        ({"non_linearity": None}, "activation None is not known"),
-        ({"ln_before": True}, "computes a LayerNorm in the adap"),
+        ({"scaling": -1e300}, ": scaling is -1e+300, ... at most 3.4e38"),
+        ({"reduction_factor": 4}, "the shape [7, 16], expected [4, 16]"),
+        ({"reduction_factor": {"2": 8, "default": 2.1}}, "ted [2, 16];"),
+        ({"leave_out": [1]}, "8 tensors are of no part ... layer.1.attention"),
+        ({"leave_out": [3]}, "layer 3, expected ... 0 to 2"),
+        ({"mh_adapter": False}, "of no part ... attention.output.adapters"),
         ({"original_ln_after": False}, "computes no LayerNorm af"),
-        ({"original_ln_before": 7}, "original_ln_before of type"),
-        ({"scaling": "learned"}, "lacks the tensor .*scaling"),
+        ({"scaling": "learned"}, "lacks the tensor ... scaling"),
         ({"of_tomorrow": "x"}, "'of_tomorrow' is 'x', a field"),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, ""): [
-        ({"model_class": "RobertaModel"}, "of a RobertaM.* one of BertAdapte"),
-        ({"model_type": "roberta"}, "'roberta', expected 'bert'"),
+        (
+            {"model_class": "RobertaModel"},
+            "of a RobertaM ... one of BertAdapte",
+        ),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "0 to 2 for each of 3 label"),
         ({"layers": 0}, "the head has 0 layers"),
-        ({"layers": True}, "the head has True layers, expected a whole num"),
-        ({"layers": 3 * 10**8}, "lacks tensors: .* says 300000000 layers"),
-        ({"head_type": []}, "no config.head_type of type str"),
-        ({"label2id": {"a": float("inf")}}, "holds what JSON does not have"),
-        ({"num_labels": 2}, r"shape \[3, 16\], expected"),
-        ({"layers": 1}, r"has the shape \[16, 16\]"),
-        ({"bias": False}, "tensors are of no part .*bias"),
+        ({"layers": 3 * 10**8}, "lacks tensors: ... says 300000000 layers"),
         ({"of_tomorrow": 1}, "does not know"),
         ({"head_type": "masked_lm"}, "field that this version does not know"),
         ({"head_type": "causal_lm"}, "of the type 'causal_lm' is not read"),
-    ],
-    ("adapterhub/houlsby_attention", CONFIG, "config__"): [
-        ({"leave_out": []}, "lacks .*layer.0.attention.output.adapters"),
-        ({"output_adapter": True}, "lacks .*layer.1.output.adapters"),
     ],
     ("adapterhub/ia3_keys_values", CONFIG, "config__"): [
         ({"r": 2}, "r is 2, expected 1"),
     ],
     ("adapterhub/lora_7", CONFIG, "config__"): [
         ({"composition_mode": "no"}, "mode is 'no', expected add or scale"),
-        ({"alpha": 1e39}, "alpha is 1e.39, "),
-        ({"r": 8}, r"expected \[8, 'any'\]; .*the description contra"),
-        ({"attn_matrices": ["q"]}, "of no part .*self.value"),
+        ({"alpha": 1e39}, "alpha is 1e+39, "),
+        ({"r": 8}, "expected [8, 'any']; ... the description contra"),
+        ({"attn_matrices": ["q"]}, "of no part ... self.value"),
         ({"selfattn_lora": False}, "holds no update of any matrix"),
-        ({"intermediate_lora": True}, "lacks .*intermediate.dense"),
-        ({"vera_d": 0.0}, "lacks .*shared_parameters.my task.lora_A"),
-    ],
-    ("adapterhub/lora_everywhere", CONFIG, "config__"): [
-        ({"output_lora": False}, "of no part .*output.dense"),
+        ({"vera_d": 0.0}, "lacks ... shared_parameters.my task.lora_A"),
     ],
     ("adapterhub/mad_x_7", CONFIG, "config__"): [
-        ({"inv_adapter": "glow"}, "r is 'glow': no method .* expected 'nice'"),
-        ({"mh_adapter": True}, "and the other adapters as in seq_bn_inv"),
-        ({"is_parallel": True}, "and the other adapters as in seq_bn_inv"),
-        ({"inv_adapter": None}, "of no part .*invertible_adapters"),
-        ({"inv_adapter_reduction_factor": 4}, r"expected \[2, 8\]"),
+        ({"inv_adapter": "glow"}, "r is 'glow': no method ... expected 'nice'"),
+        ({"inv_adapter": None}, "of no part ... invertible_adapters"),
     ],
     ("adapterhub/parallel_7", CONFIG, "config__"): [
         ({"mh_adapter": True}, "next to the attention"),
-        ({"scaling": 10**400}, ": scaling is 10+, expected .* at most 3.4e38"),
-    ],
-    ("adapterhub/parallel_7", HUB_HEAD, "config__"): [
-        ({"label2id": {"a": 0, "b": 1}}, "from 0 to 0 for each of 1 labels"),
+        ({"scaling": 10**400}, ": scaling is 10 ... at most 3.4e38"),
     ],
     ("adapterhub/pfeiffer_100", CONFIG, "config__"): [
         (
             {"mh_adapter": True},
-            "no method .* expected the values of double_seq_bn",
+            "no method ... expected the values of double_seq_bn",
         ),
         (
             {"inv_adapter": "nice", "inv_adapter_reduction_factor": 2},
-            "lacks .* bert.invertible_adapters.*F.0.weight",
+            "lacks ... bert.invertible_adapters ... F.0.weight",
         ),
     ],
-    ("adapterhub/pfeiffer_channels", CONFIG, "config__"): [
-        ({"scaling": 1.0}, "of no part .*scaling"),
-    ],
+    ("adapterhub/pfeiffer_channels", CONFIG, "config__"): [],
     ("adapterhub/prefix_5", CONFIG, "config__"): [
         ({"non_linearity": "relu"}, "activation 'relu', expected tanh"),
         ({"leave_out": [1]}, "without some layers"),
-        ({"use_gating": True}, "lacks the tensor .*prefix_gates"),
-        ({"prefix_length": 4}, r"shape \[5, 16\], expected \[4, 16\]"),
-        ({"bottleneck_size": 9}, r"shape \[8, 16\], expected \[9, 16\]"),
-        ({"flat": True}, "lacks the tensor .*control_trans"),
+        ({"use_gating": True}, "lacks the tensor ... prefix_gates"),
+        ({"prefix_length": 4}, "shape [5, 16], expected [4, 16]"),
     ],
     ("adapterhub/houlsby_13_gated", CONFIG, "config__"): [
-        ({"use_gating": False}, "of no part .*gate.bias"),
+        ({"use_gating": False}, "of no part ... gate.bias"),
         ({"leave_out": [0, 1, 2]}, "are in 0 layers, at 2 sites"),
     ],
     ("adapterhub/lora_5_gated", CONFIG, "config__"): [
-        ({"use_gating": False}, "of no part .*gate.bias"),
+        ({"use_gating": False}, "of no part ... gate.bias"),
         ({"leave_out": [0]}, "leave_out and use_gating together"),
     ],
     ("adapterhub/prefix_7_gated", CONFIG, "config__"): [
-        ({"shared_gating": True}, r"shape \[2, 16\], expected \[1, 16\]"),
+        ({"shared_gating": True}, "shape [2, 16], expected [1, 16]"),
     ],
     ("adapterhub/unipelt", CONFIG, "config__"): [
         ({"configs": []}, "the union has no configs"),
-        ({"configs": 7}, "no config.configs of type list"),
-        ({"configs": [7]}, "of type dict"),
         ({"configs": [{"architecture": "union"}]}, "computes what 'union' is"),
         ({"of_tomorrow": 1}, "does not know"),
     ],
     ("adapterhub/prompt_7", CONFIG, "config__"): [
         ({"combine": "suffix"}, "expected prefix or prefix_after_bos"),
-        ({"combine": []}, "no config.combine of type str"),
-        ({"prompt_length": 3}, r"shape \[7, 16\], expected \[3, 16\]"),
+        ({"prompt_length": 3}, "shape [7, 16], expected [3, 16]"),
     ],
     ("adapterhub/loreft_3", CONFIG, "config__"): [
-        ({"r": 2}, r"shape \[3, 16\], expected \[2, 16\]"),
+        ({"r": 2}, "shape [3, 16], expected [2, 16]"),
         ({"r": 16}, "rank is 16, expected less than"),
-        ({"prefix_positions": None}, "expected three whole numbers"),
-        ({"prefix_positions": 10**30}, "prefix is 10+ .* model's 24 tokens"),
-        ({"suffix_positions": 25}, "suffix is 25, expected .* 24 tokens"),
+        ({"prefix_positions": 10**30}, "prefix is 10 ... model's 24 tokens"),
         ({"prefix_positions": 0, "suffix_positions": 0}, "not both 0"),
         ({"layers": [3]}, "only the layers 0 to 2"),
-        ({"layers": [0]}, "of no part .*layer.1.reft"),
-        ({"layers": None}, "is neither a layer nor a range"),
-        ({"tied_weights": True}, "of no part .*units.1"),
-        ({"orthogonality": False}, "lacks the tensor .*projection.weight"),
+        ({"tied_weights": True}, "of no part ... units.1"),
+        ({"orthogonality": False}, "lacks the tensor ... projection.weight"),
         ({"output_reft": False}, "nothing is moved"),
-        ({"non_linearity": "laplace"}, "'laplace' is not known"),
     ],
     ("adapterhub/static_classifier", HUB_HEAD, ""): [
-        ({"num_labels": 2}, r"shape \[3, 16\], expected"),
-        ({"label2id": {"a": 0}}, "for each of 3 labels"),
+        ({"num_labels": 2}, "shape [3, 16], expected"),
         ({"hidden_size": 32}, "hidden_size is 32, expect"),
     ],
     ("peft/ia3_same", CONFIG, ""): [
-        ({"target_modules": None}, "names .*attention.output"),
-        ({"r": 8}, "'r' is '8', a field that this version"),
-        ({"feedforward_modules": []}, "outputs of .*output"),
-        ({"feedforward_modules": ".*"}, "inputs of .*(key|val)"),
+        ({"target_modules": None}, "names ... attention.output"),
+        ({"feedforward_modules": []}, "outputs of ... output"),
+        ({"feedforward_modules": ".*"}, "inputs of ... key"),
     ],
     ("peft/lora_7", CONFIG, ""): [
         ({"task_type": "CAUSAL_LM"}, "'CAUSAL_LM'"),
         ({"lora_bias": True}, "lora_bias is True"),
-        ({"r": "many"}, "no r of type int"),
-        ({"target_modules": "(?=.*)query"}, "no regular expression that can"),
-        ({"target_modules": "\ud800"}, "JSON does not"),
-        ({"init_lora_weights": "pissa"}, "changes BERT's .*merge_and_unload"),
-        ({"r": 16}, "is of rank 7 in .*, expected 16 as r "),
-        ({"r": None}, "has no r, which the updates follow from"),
-        ({"rank_pattern": {"query": 3}}, "rank 7 .*expected 3"),
-        ({"target_modules": ["query"]}, "holds tensors of .*val"),
+        ({"init_lora_weights": "pissa"}, "changes BERT's ... merge_and_unload"),
+        ({"r": 16}, "is of rank 7 in ... , expected 16 as r "),
+        ({"rank_pattern": {"query": 3}}, "rank 7 ... expected 3"),
+        ({"target_modules": ["query"]}, "holds tensors of ... val"),
         ({"target_modules": ["q_proj"]}, "names no matrix"),
-        ({"target_modules": []}, "names no matrix"),
-        ({"target_modules": ".*q_proj"}, "names no matrix"),
         ({"target_modules": "all-linear"}, "holds nothing"),
-        ({"exclude_modules": ["value"]}, "holds tensors of .*v"),
-        ({"layers_to_transform": [0, 2]}, "of .*layer.1.*, whi"),
+        ({"layers_to_transform": [0, 2]}, "of ... layer.1 ... , whi"),
         ({"modules_to_save": ["pooler"]}, "no tensors of it"),
         ({"bias": "lora_only"}, "bias='lora_only'"),
-        ({"enable_lora": [True, False]}, "parts of a matrix"),
         ({"of_tomorrow": 7}, "'of_tomorrow' is '7', a field th"),
     ],
     ("peft/dora_5", CONFIG, ""): [
-        ({"use_dora": False}, "no part .*lora_magnitude_vector"),
-        ({"r": 4}, "is of rank 5 .*expected 4"),
+        ({"use_dora": False}, "no part ... lora_magnitude_vector"),
+        ({"r": 4}, "is of rank 5 ... expected 4"),
         ({"lora_alpha": 0}, "alpha is 0.0, expected a positive number"),
         (
             {"alpha_pattern": {"query": -1}},
@@ -575,48 +437,46 @@ CONTRADICTIONS = {
         ),
     ],
     ("peft/new_words", CONFIG, ""): [
-        ({"trainable_token_indices": [40]}, r"\[2, 16\], expected \[1, 16\]"),
+        ({"trainable_token_indices": [40]}, "[2, 16], expected [1, 16]"),
         ({"trainable_token_indices": [5, 40]}, "follow BERT's from 40 on"),
-        ({"trainable_token_indices": [41, 42]}, "from 40 on without a gap"),
-        ({"trainable_token_indices": {"x": [40, 41]}}, "numbers of word_emb"),
         ({"trainable_token_indices": ["a", 7]}, "numbers of word_emb"),
-        ({"trainable_token_indices": 7}, "numbers of word_embeddings"),
-        ({"trainable_token_indices": None}, "of no part .*trainable_tokens_de"),
-        ({"use_dora": True}, "lacks the tensor .*lora_magnitude"),
+        (
+            {"trainable_token_indices": None},
+            "of no part ... trainable_tokens_de",
+        ),
+        ({"use_dora": True}, "lacks the tensor ... lora_magnitude"),
     ],
     ("peft/all_linear_5", CONFIG, ""): [
-        ({"exclude_modules": ["pooler.dense"]}, "holds tensors of .*pooler"),
-        ({"rank_pattern": {}}, "bert.pooler.dense is of rank 7 .*expected 5"),
+        ({"exclude_modules": ["pooler.dense"]}, "holds tensors of ... pooler"),
+        ({"rank_pattern": {}}, "bert.pooler.dense is of rank 7 ... expected 5"),
     ],
     ("peft/vera_5", CONFIG, ""): [
-        ({"r": 4}, r"is \[5\] in .*, expected \[4\]"),
+        ({"r": 4}, "is [5] in ... , expected [4]"),
         ({"r": None}, "has no r, which the updates"),
-        ({"projection_prng_key": 12}, "vera_A is not the random .*key=12"),
+        ({"projection_prng_key": 12}, "vera_A is not the random ... key=12"),
         ({"projection_prng_key": -1}, "seed is -1, expected 0 to"),
-        ({"save_projection": False}, "no part .*vera_A"),
-        ({"layers_to_transform": None}, "names bert.*layer.1.*holds nothing"),
-        ({"bias": "vera_only"}, "bias='vera_only'"),
+        ({"save_projection": False}, "no part ... vera_A"),
+        (
+            {"layers_to_transform": None},
+            "names bert ... layer.1 ... holds nothing",
+        ),
         ({"use_rslora": True}, "'use_rslora' is 'True', a field that"),
     ],
     ("peft/adalora_5", CONFIG, ""): [
-        ({"rank_pattern": None}, r"of rank \d .*expected 5 as init_r"),
-        ({"rank_pattern": {}}, r"of rank \d .*expected 5 as init_r"),
+        ({"rank_pattern": None}, "is of rank ... expected 5 as init_r"),
         ({"init_r": 0}, "init_r 0, expected numbers above 0"),
-        ({"init_r": None}, "has no init_r"),
-        ({"init_r": 10**13, "rank_pattern": {}}, "expected 10+ as init_r"),
-        ({"init_r": 10**400}, "init_r is 10+, expected .* at most 3.4e38"),
-        ({"use_dora": True}, "use_dora is True: no method .* DoRA"),
+        ({"init_r": 10**13, "rank_pattern": {}}, "expected 10 ... as init_r"),
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
-        ({"alpha_pattern": {"key": 2}}, "AdaLoRA with several alphas"),
     ],
     ("peft/lora_everywhere", CONFIG, ""): [
-        ({"exclude_modules": None}, "names bert.pooler.dense, .*holds nothin"),
+        (
+            {"exclude_modules": None},
+            "names bert.pooler.dense, ... holds nothin",
+        ),
     ],
     ("peft/lora_patterns", CONFIG, ""): [
-        ({"rank_pattern": {}}, "of rank 2 .*expected 4"),
         ({"layers_pattern": "h"}, "names no matrix"),
-        ({"layers_pattern": 7}, "expected a list"),
-        ({"target_modules": ".*(query|key)"}, "only where .* is a list"),
+        ({"target_modules": ".*(query|key)"}, "only where ... is a list"),
     ],
 }
 
@@ -635,9 +495,7 @@ def test_a_description_that_cannot_be_followed_is_one_line(
     case, file, prefix = place
     folder = copied(case)
     change(folder / file, **{f"{prefix}{k}": v for k, v in values.items()})
-    with pytest.raises(UserError, match=message) as caught:
-        read(folder)
-    assert "\n" not in str(caught.value)
+    refusals.check(lambda: read(folder), *message.split(" ... "))
 
 
 LONG = "a" * 100_000
@@ -646,15 +504,10 @@ LONG = "a" * 100_000
 @pytest.mark.parametrize(
     "values",
     [
-        {"peft_type": LONG},
         {"task_type": LONG},
-        {"bias": LONG},
         {"use_qalora": LONG},
         {"init_lora_weights": LONG},
         {"target_modules": f"({LONG}"},
-        {"target_modules": {LONG: 1}},
-        {"layers_to_transform": LONG},
-        {"layers_to_transform": [0] * 100_000, "target_modules": ".*"},
         {"layers_to_transform": [0], "layers_pattern": {LONG: 1}},
     ],
     ids=lambda values: " ".join(values),
@@ -662,7 +515,7 @@ LONG = "a" * 100_000
 def test_a_long_value_is_not_repeated_whole(copied, values):
     folder = copied("peft/lora_7")
     change(folder / CONFIG, **values)
-    with pytest.raises(UserError, match="aaaa|0, 0, 0") as caught:
+    with pytest.raises(UserError, match="aaaa") as caught:
         read(folder)
     assert len(str(caught.value).replace(str(folder), "")) < 500
 
@@ -674,8 +527,7 @@ def test_no_pattern_takes_for_ever(copied, pattern):
     """With Python's engine these do."""
     folder = copied("peft/lora_7")
     change(folder / CONFIG, target_modules=pattern)
-    with pytest.raises(UserError, match="names no matrix of this BERT"):
-        read(folder)
+    refusals.check(lambda: read(folder), "names no matrix of this BERT")
 
 
 def test_patterns_are_few_short_and_plain(copied):
@@ -683,15 +535,15 @@ def test_patterns_are_few_short_and_plain(copied):
     patterns = {
         f"x{number}": 1.5 for number in range(peft_modules.MOST_PATTERNS)
     }
-    change(folder / CONFIG, alpha_pattern={**patterns, "x": 1})
-    with pytest.raises(UserError, match="has 501 patterns, expected at most"):
-        read(folder)
+    for wrong, message in (
+        ({**patterns, "x": 1}, "has 501 patterns, expected at most"),
+        ({"a{300}": 1}, "500 letters, without {}"),
+        ({"(.*)" * 126: 1}, "500 letters, without {}"),
+    ):
+        change(folder / CONFIG, alpha_pattern=wrong)
+        refusals.check(lambda: read(folder), message)
     change(folder / CONFIG, alpha_pattern=patterns)
     read(folder)
-    for pattern in ("a{300}", "(.*)" * 126):
-        change(folder / CONFIG, alpha_pattern={pattern: 1})
-        with pytest.raises(UserError, match=r"500 letters, without \{\}"):
-            read(folder)
     # The first that fits holds; with all modules found, the rest are nothing.
     change(folder / CONFIG, alpha_pattern={"query": 6, ".*": 12, "(": 1})
     method = read(folder).method
@@ -720,16 +572,17 @@ def test_an_update_of_another_shape_is_refused(copied, damage):
         return {**tensors, **dict(zip(names, map(np.array, changed)))}
 
     change_tensors(folder / PEFT_TENSORS, change_both)
-    with pytest.raises(UserError, match="the update of .*query is .*expected"):
-        read(folder)
+    refusals.check(
+        lambda: read(folder), "the update of", "query is", "expected"
+    )
 
 
-ODD = (None, True, 0, -1, 1.5, "", "(", [], ["("], {}, {"(": "x"})
+ODD = (None, True, 0, -1, "(", [], ["("], {"(": "x"})
 ODD += (1e300, -(10**320), float("nan"))
 
 
 @pytest.mark.parametrize(
-    "case,file",
+    "case, file",
     [
         *(
             (f"adapterhub/{name}", CONFIG)
@@ -768,20 +621,21 @@ def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
 )
 def test_an_adapter_of_a_deeper_bert_is_refused(case):
     config = dataclasses.replace(config_of_bert(), num_hidden_layers=1)
-    with pytest.raises(UserError, match="in layer . too, .* has 1 layers"):
-        foreign_adapters.read(str(GOLDEN / case), config)
+    refusals.check(
+        lambda: foreign_adapters.read(str(GOLDEN / case), config),
+        "this BERT has 1 layers",
+    )
 
 
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("layer.000000000099", "in layer 000000000099 too, .* has 3 layers"),
-        (f"layer.{'0' * 5000}1", "in layer 0+ too, .* has 3 layers"),
-        ("layer.\u0661", "in layer \u0661 too, .* has 3 layers"),
-        ("layer.01", "in layer 01 too, .* has 3 layers, from 0 on"),
+        ("layer.000000000099", "in layer 000000000099 too"),
+        ("layer.\u0661", "in layer \u0661 too"),
+        ("layer.01", "in layer 01 too"),
         ("layer.1", "tensors of one module of BERT by two names"),
     ],
-    ids=["zeros", "many zeros", "other digits", "two names", "without bert"],
+    ids=["zeros", "other digits", "two names", "without bert"],
 )
 @pytest.mark.parametrize("layers", [None, [0, 1, 2]])
 def test_a_layer_has_one_name(copied, name, message, layers):
@@ -797,8 +651,7 @@ def test_a_layer_has_one_name(copied, name, message, layers):
         return {**tensors, **added}
 
     change_tensors(folder / PEFT_TENSORS, add)
-    with pytest.raises(UserError, match=message):
-        read(folder)
+    refusals.check(lambda: read(folder), message)
 
 
 def test_virtual_tokens_of_a_union_leave_heads_of_tokens_their_places(copied):
@@ -806,10 +659,10 @@ def test_virtual_tokens_of_a_union_leave_heads_of_tokens_their_places(copied):
     folder = copied("adapterhub/union_prompt")
     for name in (HUB_HEAD, HEAD_TENSORS):
         shutil.copy(GOLDEN / "adapterhub" / "prompt_questions" / name, folder)
-    found = read(folder)
-    assert found.task["name"] == "squad"
-    places = [getattr(p.method, "heads_read", None) for p in found.method.parts]
-    assert [place for place in places if place] == ["cls"]
+    adapter = read(folder)
+    assert adapter.task["name"] == "squad"
+    parts = [getattr(p.method, "heads_read", "") for p in adapter.method.parts]
+    assert list(filter(None, parts)) == ["cls"]
 
 
 def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
@@ -820,7 +673,7 @@ def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
 
 
 @pytest.mark.parametrize(
-    "case,file,of_torch",
+    "case, file, of_torch",
     [
         ("adapterhub/lora_7", HUB_TENSORS, "pytorch_adapter.bin"),
         ("adapterhub/lora_7", HEAD_TENSORS, "pytorch_model_head.bin"),
@@ -831,26 +684,14 @@ def test_files_of_pytorch_are_read_as_safetensors_are(
     copied, case, file, of_torch
 ):
     folder = copied(case)
-    (folder / of_torch).write_bytes(
-        written(safetensors.numpy.load_file(folder / file))
-    )
-    (folder / file).unlink()
-    found, expected = read(folder), read(case)
-    assert (found.method, found.task) == (expected.method, expected.task)
-    assert list(found.values) == list(expected.values)
-    for name, value in expected.values.items():
-        np.testing.assert_array_equal(found.values[name], value)
     path = folder / of_torch
-    path.write_bytes(written({"x": np.ones(2, np.float32)}))
-    with pytest.raises(
-        UserError, match=rf"{of_torch}.* (holds no|lacks|no pa)"
-    ):
-        read(folder)
+    path.write_bytes(written(safetensors.numpy.load_file(folder / file)))
+    (folder / file).unlink()
+    assert_reads_as(folder, case)
     path.write_bytes(pickle.dumps(os.mkdir, protocol=2))
-    with pytest.raises(
-        UserError, match=f"{of_torch} cannot be read as a table"
-    ):
-        read(folder)
+    refusals.check(
+        lambda: read(folder), f"{of_torch} cannot be read as a table"
+    )
 
 
 DAMAGES = {
@@ -867,7 +708,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("message", DAMAGES)
 @pytest.mark.parametrize(
-    "case,file",
+    "case, file",
     [
         ("adapterhub/houlsby_7", HUB_TENSORS),
         ("adapterhub/mad_x_7", HUB_TENSORS),
@@ -892,7 +733,7 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
 
 
 @pytest.mark.parametrize(
-    "case,file,part",
+    "case, file, words",
     [
         ("adapterhub/houlsby_7", HUB_TENSORS, "layer.1.output"),
         ("adapterhub/mad_x_7", HUB_TENSORS, "layer.1.output"),
@@ -907,9 +748,9 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
         ("peft/ia3_same", PEFT_TENSORS, "layer.0"),
     ],
 )
-def test_no_part_is_left_out_silently(copied, case, file, part):
+def test_nothing_is_left_out_silently(copied, case, file, words):
     folder = copied(case)
-    change_tensors(folder / file, without(part))
+    change_tensors(folder / file, without(words))
     with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
         read(folder)
 
@@ -918,13 +759,11 @@ def test_half_a_file_is_refused(copied):
     folder = copied("peft/lora_7")
     path = folder / PEFT_TENSORS
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(UserError, match="damaged, no safetensors file"):
-        read(folder)
+    refusals.check(lambda: read(folder), "damaged, no safetensors file")
 
 
 def test_no_adapter_at_all_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no adapter of adapterhub or peft"):
-        foreign_adapters.read(str(tmp_path), config_of_bert())
+    refusals.check(lambda: read(tmp_path), "no adapter of adapterhub or peft")
 
 
 def of_state_dict(name):
@@ -951,32 +790,30 @@ def test_a_saved_state_dict_is_read(copied, case):
         name.endswith("token_adapter.base_layer.weight") for name in same
     )
     safetensors.numpy.save_file(after, path)
-    found, expected = read(folder), read(case)
-    assert (found.method, found.task) == (expected.method, expected.task)
-    assert set(found.values) == set(expected.values)
-    for name, value in expected.values.items():
-        np.testing.assert_array_equal(found.values[name], value)
+    assert_reads_as(folder, case)
     # A second adapter, and BERT itself.
     name = next(name for name in after if ".default" in name)
-    twice = {**after, name.replace(".default", ".other"): after[name] + 1}
-    safetensors.numpy.save_file(twice, path)
-    with pytest.raises(UserError, match="is there twice, as of two adapters"):
-        read(folder)
-    name = "base_model.model.bert.x.base_layer.weight"
-    safetensors.numpy.save_file({**after, name: np.ones(2, np.float32)}, path)
-    with pytest.raises(
-        UserError, match="BERT's own matrices too, as the state"
+    for more, value, message in (
+        (
+            name.replace(".default", ".other"),
+            after[name] + 1,
+            "is there twice, as of two adapters",
+        ),
+        (
+            "base_model.model.bert.x.base_layer.weight",
+            np.ones(2, np.float32),
+            "BERT's own matrices too, as the state",
+        ),
     ):
-        read(folder)
+        safetensors.numpy.save_file({**after, more: value}, path)
+        refusals.check(lambda: read(folder), message)
 
 
 @pytest.mark.parametrize(
-    "case, values, told",
+    "case, values, message",
     [
         ("peft/lora_7", {"alpha_pattern": {"q_proj": 3}}, "'q_proj'"),
         ("peft/lora_7", {"rank_pattern": {"key": 3}}, "'key'"),
-        # The first that fits holds.
-        ("peft/lora_7", {"rank_pattern": {".*": 7, "query": 3}}, "'query'"),
         (
             "peft/lora_7",
             {"target_modules": ["query", "v", "value"]},
@@ -987,15 +824,14 @@ def test_a_saved_state_dict_is_read(copied, case):
         ("adapterhub/lora_7", {"my_note": "x"}, "'my_note' is not known"),
     ],
 )
-def test_what_acts_on_nothing_is_told(copied, caplog, case, values, told):
+def test_what_acts_on_nothing_is_logged(copied, caplog, case, values, message):
     folder, expected = copied(case), read(case)
     assert not caplog.records
     change(folder / CONFIG, **values)
-    found = read(folder)
-    assert found.method == expected.method
+    assert read(folder).method == expected.method
     (record,) = caplog.records
     assert record.levelname == "WARNING"
-    assert told in record.getMessage()
+    assert message in record.getMessage()
 
 
 def test_peft_s_defaults_are_followed(copied):
@@ -1008,17 +844,15 @@ def test_peft_s_defaults_are_followed(copied):
         {"modules_to_save": ["classifier", "score"], "enable_lora": None},
     ):
         change(folder / CONFIG, **values)
-        found = read(folder)
-        assert found.method == expected.method
+        assert read(folder).method == expected.method
 
 
 def test_what_older_versions_of_the_library_meant_is_followed(copied):
     """It reads their files so, too."""
     folder = copied("adapterhub/lora_7")
-    change(folder / CONFIG, version="adapters.1.0.1")
-    assert read(folder).method.alpha == 7
-    change(folder / CONFIG, version="adapters.1.1.0")
-    assert read(folder).method.alpha == 16
+    for version, alpha in (("adapters.1.0.1", 7), ("adapters.1.1.0", 16)):
+        change(folder / CONFIG, version=version)
+        assert read(folder).method.alpha == alpha
 
 
 def test_the_table_has_every_field_that_the_programs_write():
@@ -1043,14 +877,14 @@ def test_the_table_has_every_field_that_the_programs_write():
         whole = described["config"]
         if "configs" in whole:
             assert set(whole) == set(foreign_fields.HUB_UNION)
-        for own in whole.get("configs", [whole]):
-            known = set(kinds[own.get("architecture")])
+        for config in whole.get("configs", [whole]):
+            fields = set(kinds[config.get("architecture")])
             # Older versions wrote others, too.
-            assert known - set(own) <= {
+            assert fields - set(config) <= {
                 "architecture",
                 "invertible_adapter",
                 # No field there, so not written.
                 "random_uniform_scale",
             }
-            assert set(own) <= known
+            assert set(config) <= fields
         assert set(head["config"] or ()) <= set(foreign_fields.HUB_HEAD)

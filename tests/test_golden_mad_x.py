@@ -29,8 +29,8 @@ def values(golden, case):
         for name, value in golden.items()
         if name.startswith("bert/") and "/pooler/" not in name
     }
-    own = {k: v for k, v in case.items() if not k.startswith(RESULTS)}
-    return {name: tf.Variable(v) for name, v in {**base, **own}.items()}
+    added = {k: v for k, v in case.items() if not k.startswith(RESULTS)}
+    return {name: tf.Variable(v) for name, v in {**base, **added}.items()}
 
 
 def compute(golden, values):
@@ -46,8 +46,8 @@ def compute(golden, values):
     for name, one in method.variables(CONFIG, pooler=False).items():
         create(name, one.shape, one.initializer)
     hooks = method.hooks(CONFIG, values)
-    own = encoder.make_variables(encoder.declare(CONFIG, False), create)
-    bert = encoder.Bert(CONFIG, own, hooks)
+    held = encoder.make_variables(encoder.declare(CONFIG, False), create)
+    bert = encoder.Bert(CONFIG, held, hooks)
     head = MaskedLMHead(CONFIG, create)
     assert used == set(values)
     ids, segments, mask, masked = (
@@ -58,24 +58,26 @@ def compute(golden, values):
     output = bert(ids, segments, context)
     # Every token is read; where there is nothing to guess, the id says so.
     everywhere = tf.broadcast_to(tf.range(ids.shape[1]), ids.shape)
-    found = head(bert, output.sequence_output, context, everywhere, masked)
+    outputs = head(bert, output.sequence_output, context, everywhere, masked)
     count = tf.reduce_sum(tf.cast(masked >= 0, tf.float32))
     weights = tf.fill([len(ids)], len(ids) / count)
-    losses = head.loss(found, {"masked_ids": masked, "masked_weights": weights})
-    return output, found["logits"], tf.reduce_mean(losses)
+    losses = head.loss(
+        outputs, {"masked_ids": masked, "masked_weights": weights}
+    )
+    return output, outputs["logits"], tf.reduce_mean(losses)
 
 
 def test_mad_x_computes_what_adapterhubs_does(golden, case, values):
     mask = golden["inputs/input_mask"].astype(bool)
     output, logits, loss = compute(golden, values)
-    for name, found in (
+    for name, value in (
         ("embedding_output", output.embedding_output),
         ("sequence_output", output.sequence_output),
         ("logits", logits),
     ):
         expected = case[f"outputs/{name}"]
         np.testing.assert_allclose(
-            found.numpy()[mask], expected[mask], atol=1e-5, err_msg=name
+            value.numpy()[mask], expected[mask], atol=1e-5, err_msg=name
         )
     np.testing.assert_allclose(loss, case["outputs/loss"], rtol=1e-5)
 
@@ -86,16 +88,18 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
     assert len(recorded) == 8 + 8 + 4
     with tf.GradientTape() as tape:
         loss = compute(golden, values)[2]
-    found = tape.gradient(loss, {name: values[name] for name in recorded})
+    gradients = tape.gradient(loss, {name: values[name] for name in recorded})
     for name, expected in recorded.items():
         np.testing.assert_allclose(
-            found[name],
+            gradients[name],
             expected,
             rtol=0,
             atol=1e-5 * np.linalg.norm(expected),
             err_msg=name,
         )
-        values[name].assign_sub(golden["inputs/learning_rate"] * found[name])
+        values[name].assign_sub(
+            golden["inputs/learning_rate"] * gradients[name]
+        )
         np.testing.assert_allclose(
             values[name], case[f"after/{name}"], atol=1e-5, err_msg=name
         )

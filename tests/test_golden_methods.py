@@ -56,8 +56,8 @@ def compute(golden, name, values):
         CONFIG,
         {n: create(n, one.shape, one.initializer) for n, one in added.items()},
     )
-    own = encoder.make_variables(encoder.declare(CONFIG, False), create)
-    bert = encoder.Bert(CONFIG, own, hooks)
+    weights = encoder.make_variables(encoder.declare(CONFIG, False), create)
+    bert = encoder.Bert(CONFIG, weights, hooks)
     assert used == set(values)
     inputs = {
         key: tf.constant(golden[f"inputs/{key}"])
@@ -106,10 +106,10 @@ def test_a_method_computes_and_learns_what_pefts_does(recording, name):
     method = parse(OF_PEFT[name])
     assert set(method.variables(CONFIG, pooler=False)) == set(values)
     trained = {key: tf.Variable(value) for key, value in values.items()}
-    own = {
+    weights = {
         key: tf.constant(golden[key]) for key in golden if "bert/" == key[:5]
     }
-    bert = encoder.Bert(CONFIG, own, method.hooks(CONFIG, trained))
+    bert = encoder.Bert(CONFIG, weights, method.hooks(CONFIG, trained))
     ids, segments, mask, direction = (
         tf.constant(golden[f"inputs/{key}"])
         for key in ("input_ids", "segment_ids", "input_mask", "direction")
@@ -123,8 +123,8 @@ def test_a_method_computes_and_learns_what_pefts_does(recording, name):
     shown = golden["inputs/input_mask"].astype(bool)
     expected = golden[f"{name}/output"]
     np.testing.assert_allclose(output[shown], expected[shown], atol=1e-5)
-    found = tape.gradient(loss, trained)
+    computed = tape.gradient(loss, trained)
     for key, expected in gradients.items():
-        assert found[key].shape == expected.shape, key
-        error = np.linalg.norm(found[key] - expected)
+        assert computed[key].shape == expected.shape, key
+        error = np.linalg.norm(computed[key] - expected)
         assert error < 1e-4 * np.linalg.norm(expected), key

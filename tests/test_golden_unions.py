@@ -35,17 +35,17 @@ def golden(recording):
 def recorded(golden, name, part=""):
     """The values of a method's variables, or their gradients, by name."""
     start = f"{name}/{part}"
-    found = {
+    case = {
         key[len(start) :]: value
         for key, value in golden.items()
         if key.startswith((f"{start}bert/", f"{start}prefix/"))
     }
-    flat = found.pop("prefix/flat", None)
+    flat = case.pop("prefix/flat", None)
     if flat is not None:
         names = prefix_variables(CONFIG.num_hidden_layers)
         table = flat.reshape(3, -1)
-        found.update(zip(names, np.split(table, len(names), axis=1)))
-    return found
+        case.update(zip(names, np.split(table, len(names), axis=1)))
+    return case
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -56,14 +56,14 @@ def test_outputs_and_gradients_are_adapterhubs(golden, name):
     assert {k: tuple(v.shape) for k, v in values.items()} == {
         k: one.shape for k, one in declared.items()
     }
-    own = {k: v for k, v in golden.items() if k.startswith("bert/")}
+    weights = {k: v for k, v in golden.items() if k.startswith("bert/")}
     ids, mask, segments = (
         tf.constant(golden[f"inputs/{key}"])
         for key in ("input_ids", "input_mask", "segment_ids")
     )
     seen = tf.cast(mask, tf.float32)[..., tf.newaxis]
     with tf.GradientTape() as tape:
-        bert = encoder.Bert(CONFIG, own, method.hooks(CONFIG, values))
+        bert = encoder.Bert(CONFIG, weights, method.hooks(CONFIG, values))
         output = bert(ids, segments, Context(mask)).sequence_output * seen
         loss = tf.reduce_sum(output * golden["weights"])
     np.testing.assert_allclose(output, golden[f"{name}/output"], atol=1e-5)

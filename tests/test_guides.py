@@ -103,8 +103,6 @@ theirs=tests/golden/exchange_setups
 BERT=$theirs/bert
 ln -s $theirs/fusion_folders/b FOLDER
 ln -s $theirs/adapterhub/language LANGUAGE
-.venv/bin/adapter-bert library import shelf $theirs/fusion_folders/a \\
-  --name=rte --init_checkpoint=$BERT
 """,
     "docs/compositions.md": """
 BERT=$TINY

@@ -25,19 +25,19 @@ SPECIAL = ("<s>", "</s>", "<pad>", "<mask>", "<unk>")
 
 @BOTH
 def test_golden_ids_of_texts(recorded_roberta, name):
-    found = recorded_roberta(name)
-    texts = [row["text"] for row in found.tokens["texts"]]
-    encoded = found.tokenizer.encode(texts)
-    ids = found.tokenizer.encode_ids(texts)
+    recorded = recorded_roberta(name)
+    texts = [row["text"] for row in recorded.tokens["texts"]]
+    encoded = recorded.tokenizer.encode(texts)
+    ids = recorded.tokenizer.encode_ids(texts)
     assert len(texts) == 8
-    for row, tokens, alone in zip(found.tokens["texts"], encoded, ids):
-        made = make_row(tokens.ids, None, found.tokenizer, 99)
+    for row, tokens, alone in zip(recorded.tokens["texts"], encoded, ids):
+        made = make_row(tokens.ids, None, recorded.tokenizer, 99)
         assert made == (row["ids"], [0] * len(row["ids"])), row["text"]
         assert alone == tokens.ids
         cut = [row["text"][s:e].strip() for s, e in row["offsets"][1:-1]]
         # Transformers leaves out an accent that was joined with its letter.
         ours = [row["text"][s:e] for s, e in tokens.offsets]
-        spaces = {found.tokenizer.vocabulary.get(s) for s in "\u0120\u2581"}
+        spaces = {recorded.tokenizer.vocabulary.get(s) for s in "\u0120\u2581"}
         for number, piece, other in zip(tokens.ids, ours, cut):
             # It gives a space alone the first letter of the next word.
             if number in spaces:
@@ -48,12 +48,12 @@ def test_golden_ids_of_texts(recorded_roberta, name):
 
 @BOTH
 def test_golden_ids_of_pairs(recorded_roberta, name):
-    found = recorded_roberta(name)
+    recorded = recorded_roberta(name)
     # As a program without this project makes them.
-    file = Tokenizer.from_str(found.tokenizer.to_json(99))
-    for row in found.tokens["pairs"]:
-        one, other = found.tokenizer.encode_ids(row["texts"])
-        made = make_row(one, other, found.tokenizer, 99)
+    file = Tokenizer.from_str(recorded.tokenizer.to_json(99))
+    for row in recorded.tokens["pairs"]:
+        one, other = recorded.tokenizer.encode_ids(row["texts"])
+        made = make_row(one, other, recorded.tokenizer, 99)
         assert made == (row["ids"], [0] * len(row["ids"])), row["texts"]
         alone = file.encode(*row["texts"])
         assert made == (alone.ids, alone.type_ids)
@@ -61,9 +61,9 @@ def test_golden_ids_of_pairs(recorded_roberta, name):
 
 @BOTH
 def test_golden_ids_of_words(recorded_roberta, name):
-    found = recorded_roberta(name)
-    for row in found.tokens["words"]:
-        pieces = found.tokenizer.encode_words(row["words"])
+    recorded = recorded_roberta(name)
+    for row in recorded.tokens["words"]:
+        pieces = recorded.tokenizer.encode_words(row["words"])
         numbers = [n for n, ids in enumerate(pieces) for _ in ids]
         assert sum(pieces, []) == row["ids"][1:-1]
         assert numbers == row["word_ids"][1:-1]
@@ -84,11 +84,11 @@ def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(
 @BOTH
 @pytest.mark.parametrize("special", SPECIAL)
 def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
-    found = recorded_roberta(name)
-    (ids,) = found.tokenizer.encode_ids([f"the {special} cat{special}"])
-    known = {found.tokenizer.vocabulary[token] for token in SPECIAL}
-    unknown = {found.tokenizer.unknown_id}
-    assert known.isdisjoint(set(ids) - unknown)
+    recorded = recorded_roberta(name)
+    (ids,) = recorded.tokenizer.encode_ids([f"the {special} cat{special}"])
+    special_ids = {recorded.tokenizer.vocabulary[token] for token in SPECIAL}
+    unknown = {recorded.tokenizer.unknown_id}
+    assert special_ids.isdisjoint(set(ids) - unknown)
 
 
 @BOTH
@@ -102,13 +102,13 @@ def test_any_text_has_tokens(recorded_roberta, name):
 
 @BOTH
 def test_what_is_masked(recorded_roberta, name):
-    found = recorded_roberta(name)
-    pieces = Pieces.of(found.tokenizer)
-    assert pieces.mask_id == found.tokens["mask_id"]
-    vocabulary = found.tokenizer.vocabulary
+    recorded = recorded_roberta(name)
+    pieces = Pieces.of(recorded.tokenizer)
+    assert pieces.mask_id == recorded.tokens["mask_id"]
+    vocabulary = recorded.tokenizer.vocabulary
     assert not pieces.is_plain[[vocabulary[t] for t in SPECIAL]].any()
     assert len(pieces.plain) == len(vocabulary) - 5
-    (word,) = found.tokenizer.encode_words(["Zürich"])
+    (word,) = recorded.tokenizer.encode_words(["Zürich"])
     assert not pieces.continues[word[0]] and pieces.continues[word[1:]].all()
 
 
@@ -152,17 +152,12 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         (put("WordPiece", "model", "type"), r"lacks \[UNK\]"),
         (put(["BPE"], "model", "type"), "no model.type of type str"),
         (drop("model"), "no model of type dict"),
-        (drop("model", "vocab"), "no description of a tokenizer"),
-        (put({}, "model", "vocab"), "it has no pieces"),
         (drop("model", "merges"), "no tokenizer that can be read here"),
         (put([3], "added_tokens"), "no description of a tokenizer"),
         (put("x", "model", "vocab", "<s>"), "an id is no whole number"),
-        (put(9999, "model", "vocab", "x"), "the vocabulary has 10000 entries"),
         (put(9, "model", "vocab", "x" * 1001), "more than 1000 letters"),
         (put(0.1, "model", "dropout"), "model.dropout is '0.1', but a RoBERTa"),
-        (put("</w>", "model", "end_of_word_suffix"), "word_suffix is '</w>'"),
         (put("[nowhere]", "model", "unk_token"), "token is '.nowhere.', None"),
-        (put(["x"], "model", "unk_token"), "token is .'x'., None; expected"),
         # Of this the library panics.
         (
             put("a" * 9, "model", "continuing_subword_prefix"),

@@ -1,13 +1,13 @@
 """Merging adapters into a plain BERT, and several into one."""
 
-import json
 import shutil
 import sys
 
 import numpy as np
 import pytest
+import refusals
 import safetensors.numpy
-from conftest import own_lines, run_process
+from exchanged import change
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
 from adapter_bert import files
@@ -19,7 +19,6 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.hugging_face import kind_of_head
 from adapter_bert.commands import merge as merge_command
-from adapter_bert.errors import UserError
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import kind_of
@@ -63,8 +62,10 @@ def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
     described = {**CLASSIFICATION, "head": {"layers": 2, "pooler": False}}
     task = restore_task(described, {}, "")
     make_artifact(folder, tiny_bert, "lora(rank=2)", task, described)
-    with pytest.raises(UserError, match="a head of another form, {'layers': 2"):
-        merge_command.merge(base, [str(folder)], [1.0])
+    refusals.check(
+        lambda: merge_command.merge(base, [str(folder)], [1.0]),
+        "a head of another form, {'layers': 2",
+    )
     # Of two adapters no head is kept.
     merge_command.merge(base, [str(folder)] * 2, [0.5, 0.5])
 
@@ -113,8 +114,8 @@ def test_a_merged_bert_keeps_labels_and_kind(
     base, *_ = read_base(tiny_bert)
     task = restore_task(described, {}, "")
     make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)", task, described)
-    found = merge_command.merge(base, [str(tmp_path / "a")], [1.0])
-    head = found["head"]
+    model = merge_command.merge(base, [str(tmp_path / "a")], [1.0])
+    head = model["head"]
     assert head["architectures"] == [kind[0]]
     assert head.get("problem_type") == kind[1]
     assert list(head.get("id2label", {}).values()) == labels
@@ -124,7 +125,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
     for form in (written_form.GOOGLE, written_form.HUGGING_FACE):
         place = tmp_path / form
         place.mkdir()
-        written_form.write_model(str(place), form, **found)
+        written_form.write_model(str(place), form, **model)
         opened = sources.open_init_checkpoint(str(place))
         assert opened.head == head
         unnamed = labels == ["LABEL_0"]
@@ -140,8 +141,8 @@ def merged(merge, tiny_bert, tmp_path):
         adapter, folder = tmp_path / "adapter", tmp_path / "merged"
         task = restore_task(described, {}, "")
         make_artifact(adapter, tiny_bert, method, task, described)
-        said = merge(folder, adapter)
-        assert said == f"the merged BERT is {folder}/bert_model.ckpt\n"
+        printed = merge(folder, adapter)
+        assert printed == f"the merged BERT is {folder}/bert_model.ckpt\n"
         return {
             "init_checkpoint": folder,
             "tuning_method": "head",
@@ -181,16 +182,22 @@ def test_a_merged_bert_answers_for_its_labels_alone(
     for name in ("train", "dev"):
         lines = "text\tlabel\n" + "a cat\tno\na dog\tyes\n" * 2
         (tmp_path / f"{name}.tsv").write_text(lines)
-    named = {"eval_file": tmp_path / "dev.tsv"}
-    for more, message in (
-        ({}, r"\('bad', 'good'\), expected .*\('no', 'yes'\)"),
-        (named, "unknown label 'no', expected one of bad, good"),
-        ({"multi_label": True}, "of classification .*expected of multi-label"),
-        ({"data_dir": tiny_data, "multi_label": True}, "of classification"),
+    folder = {"data_dir": tmp_path}
+    for more, *parts in (
+        (folder, "('bad', 'good'), expected", "('no', 'yes')"),
+        (
+            {"eval_file": tmp_path / "dev.tsv"},
+            "unknown label 'no', expected one of bad, good",
+        ),
+        (
+            {"data_dir": tiny_data, "multi_label": True},
+            "of classification",
+            "expected of multi-label",
+        ),
     ):
-        data = {} if named is more else {"data_dir": tmp_path}
-        with pytest.raises(UserError, match=message):
-            classify(**{**flags, **data, **more}, do_eval=True)
+        refusals.check(
+            lambda m=more: classify(**flags, **m, do_eval=True), *parts
+        )
     assert not (tmp_path / "out" / "eval_results.txt").exists()
 
 
@@ -201,16 +208,16 @@ def test_a_merged_bert_answers_for_its_labels_alone(
         {"name": "custom", "labels": ["O", "B-PER"], "pairs": False},
     ],
 )
-def test_a_head_of_another_kind_is_none(
-    classify, merged, tiny_bert, tmp_path, described
-):
+def test_a_head_of_another_kind_is_none(classify, merged, tmp_path, described):
     """Although it has as many outputs, and these have the same names."""
     flags = merged(described)
     rows = "text\tc\td\tlabel\na cat\ta\tb\t0\na dog\ta\tb\t1\n"
     (tmp_path / "dev.tsv").write_text(rows)
     flags.update(task_name="custom", eval_file=tmp_path / "dev.tsv")
-    with pytest.raises(UserError, match="expected of multiple choice"):
-        classify(**flags, choice_columns="c,d", do_eval=True)
+    refusals.check(
+        lambda: classify(**flags, choice_columns="c,d", do_eval=True),
+        "expected of multiple choice",
+    )
 
 
 def test_a_merged_tagger_tags_without_tags(tag, merged, tmp_path):
@@ -219,9 +226,8 @@ def test_a_merged_tagger_tags_without_tags(tag, merged, tmp_path):
         (tmp_path / f"{name}.conll").write_text(text)
     tag(**flags, predict_file=tmp_path / "a.conll", do_predict=True)
     assert (tmp_path / "out" / "test_predictions.conll").exists()
-    flags["output_dir"] = tmp_path / "no"
-    with pytest.raises(UserError, match="LOC"):
-        tag(**flags, eval_file=tmp_path / "b.conll", do_eval=True)
+    flags.update(output_dir=tmp_path / "no", eval_file=tmp_path / "b.conll")
+    refusals.check(lambda: tag(**flags, do_eval=True), "LOC")
 
 
 def test_a_vocabulary_may_lie_elsewhere(merge, tiny_bert, tmp_path):
@@ -230,8 +236,9 @@ def test_a_vocabulary_may_lie_elsewhere(merge, tiny_bert, tmp_path):
     (bert / "vocab.txt").rename(words)
     make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)", TASK)
     target = tmp_path / "merged"
-    with pytest.raises(UserError, match="--vocab_file"):
-        merge(target, tmp_path / "a", bert=bert)
+    refusals.check(
+        lambda: merge(target, tmp_path / "a", bert=bert), "--vocab_file"
+    )
     assert not target.exists()
     merge(target, tmp_path / "a", bert=bert, more=[f"--vocab_file={words}"])
     assert (target / "vocab.txt").read_bytes() == words.read_bytes()
@@ -240,27 +247,20 @@ def test_a_vocabulary_may_lie_elsewhere(merge, tiny_bert, tmp_path):
 def test_what_cannot_be_merged_is_refused(merge, tiny_bert, tmp_path):
     adapter, target = tmp_path / "adapter", tmp_path / "merged"
     make_artifact(adapter, tiny_bert, "houlsby(size=4)", TASK)
-    done = run_process(
-        f"--init_checkpoint={tiny_bert}",
-        f"--adapter={adapter}",
-        f"--output_dir={target}",
-        program="merge",
-        check=False,
-    )
-    assert done.returncode == 1
-    (line,) = own_lines(done.stderr)
-    assert "houlsby adds computation to BERT" in line
+
+    def refuse(*parts, to=target):
+        refusals.check(lambda: merge(to, adapter), *parts)
+
+    refuse("houlsby adds computation to BERT")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "vocab.txt").touch()
-    with pytest.raises(UserError, match="holds a BERT's vocab.txt"):
-        merge(tmp_path / "there", adapter)
-    config = adapter / "adapter_config.json"
-    values = json.loads(config.read_text())
-    values["base"]["fingerprint"] = "0" * 64
-    del values[files.SEAL]
-    config.write_text(json.dumps(values))
-    with pytest.raises(UserError, match="another BERT"):
-        merge(target, adapter)
+    refuse("holds a BERT's vocab.txt", to=tmp_path / "there")
+    change(
+        adapter / "adapter_config.json",
+        base__fingerprint="0" * 64,
+        **{files.SEAL: None},
+    )
+    refuse("another BERT")
     assert not target.exists()
 
 
@@ -270,14 +270,14 @@ def test_adapters_are_averaged(merge, tiny_bert, tmp_path):
     for seed, (folder, text) in enumerate(zip(folders, texts)):
         make_artifact(folder, tiny_bert, text, TASK, seed=seed)
     mean, both = tmp_path / "mean", folders[:2]
-    said = merge(mean, *both, more=["--average", "--weights=3,1"])
-    assert said == f"the averaged adapter is {mean}\n"
-    first, second, found = (
+    printed = merge(mean, *both, more=["--average", "--weights=3,1"])
+    assert printed == f"the averaged adapter is {mean}\n"
+    first, second, averaged = (
         safetensors.numpy.load_file(folder / "adapter.safetensors")
         for folder in (*both, mean)
     )
-    assert set(found) == set(first)
-    for name, value in found.items():
+    assert set(averaged) == set(first)
+    for name, value in averaged.items():
         expected = 0.75 * first[name] + 0.25 * second[name]
         np.testing.assert_allclose(value, expected, atol=1e-6)
     answer = Predictor.load(str(tiny_bert), {"it": str(mean)})("it", "a cat")
@@ -285,25 +285,25 @@ def test_adapters_are_averaged(merge, tiny_bert, tmp_path):
     # Nothing is written over.
     path = mean / "adapter.safetensors"
     before = path.read_bytes()
-    with pytest.raises(UserError, match=f"{mean} holds an adapter; choose an"):
-        merge(mean, *both, more=["--average"])
-    assert path.read_bytes() == before
-    for more, adapters, words in (
-        (["--average"], folders, "expected one method with the same arguments"),
-        (["--average", "--weights=1,0"], both, "expected 2 positive"),
-        (["--weights=1"], both, "'1', expected 2 numbers"),
-        (["--weights=1,x"], both, "expected 2 numbers"),
+    for to, more, adapters, message in (
+        (mean, [], both, f"{mean} holds an adapter; choose an"),
+        (tmp_path / "no", [], folders, "one method with the same arguments"),
+        (tmp_path / "no", ["--weights=1,0"], both, "expected 2 positive"),
+        (tmp_path / "no", ["--weights=1,x"], both, "expected 2 positive"),
     ):
-        with pytest.raises(UserError, match=words):
-            merge(tmp_path / "no", *adapters, more=more)
+        more = ["--average", *more]
+        refusals.check(
+            lambda t=to, a=adapters, m=more: merge(t, *a, more=m), message
+        )
+    assert path.read_bytes() == before
     assert not (tmp_path / "no").exists()
 
 
-def rewrite(folder, change):
-    """Writes an adapter again, with what `change` makes of it."""
+def rewrite(folder, edit):
+    """Writes an adapter again, with what `edit` makes of it."""
     config = adapter_artifact.read_config(str(folder))
     path = folder / "adapter.safetensors"
-    config, values = change(config, safetensors.numpy.load_file(path))
+    config, values = edit(config, safetensors.numpy.load_file(path))
     adapter_artifact.write(str(folder), config, values)
 
 
@@ -315,26 +315,26 @@ def test_the_mean_of_few_changes_is_few_changes(merge, tiny_bert, tmp_path):
     for number, folder in enumerate(folders):
         make_artifact(folder, tiny_bert, text, TASK, trained_with=text)
 
-        def change(config, values, at=number):
+        def edit(config, values, at=number):
             kept = {k: v for k, v in values.items() if "bert/" not in k}
             kept[f"{name}/indices"] = np.array([at, 5], np.int32)
             kept[f"{name}/values"] = np.array([1.0, 2.0 + at], np.float32)
             return config, kept
 
-        rewrite(folder, change)
+        rewrite(folder, edit)
     mean = tmp_path / "mean"
     # Not 1 when rounded: entries must not move by it.
     more = ["--average", "--weights=0.3,0.7"]
     merge(mean, *folders, more=more)
-    found = safetensors.numpy.load_file(mean / "adapter.safetensors")
-    assert found[f"{name}/indices"].tolist() == [0, 1, 5]
+    averaged = safetensors.numpy.load_file(mean / "adapter.safetensors")
+    assert averaged[f"{name}/indices"].tolist() == [0, 1, 5]
     first, second = base.read(name).ravel()[:2]
     np.testing.assert_allclose(
-        found[f"{name}/values"],
+        averaged[f"{name}/values"],
         [0.3 + 0.7 * first, 0.3 * second + 0.7, 2.7],
         rtol=1e-5,
     )
-    assert {k for k in found if k.startswith("bert/")} == {
+    assert {k for k in averaged if k.startswith("bert/")} == {
         f"{name}/indices",
         f"{name}/values",
     }
@@ -348,19 +348,19 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(
     for seed, folder in enumerate(folders):
         make_artifact(folder, tiny_bert, "pfeiffer(size=2)", TASK, seed=seed)
 
-        def change(config, values, sha="1" if seed < 2 else "2"):
+        def edit(config, values, sha="1" if seed < 2 else "2"):
             config.update(parts={"en": sha * 64}, carries_parts=True)
             return config, {**values, "parts.en/x": part}
 
-        rewrite(folder, change)
+        rewrite(folder, edit)
     mean = tmp_path / "mean"
     merge(mean, *folders[:2], more=["--average", "--weights=0.3,0.7"])
-    found = safetensors.numpy.load_file(mean / "adapter.safetensors")
-    np.testing.assert_array_equal(found["parts.en/x"], part)
-    with pytest.raises(
-        UserError, match="only adapters with the same parts can"
-    ):
-        merge(tmp_path / "no", *folders, more=["--average"])
+    averaged = safetensors.numpy.load_file(mean / "adapter.safetensors")
+    np.testing.assert_array_equal(averaged["parts.en/x"], part)
+    refusals.check(
+        lambda: merge(tmp_path / "no", *folders, more=["--average"]),
+        "only adapters with the same parts can",
+    )
 
 
 @pytest.mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
+import refusals
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from conftest import ROOT, SENTENCES, own_lines, run_process
+from conftest import ROOT, SENTENCES
 from run_folders import artifact_bytes
 from task_files import refusal
 
 from adapter_bert.commands import run_classifier
-from adapter_bert.errors import UserError
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.training import run_from_flags
@@ -113,8 +113,7 @@ def test_files_of_a_folder_and_the_same_ones_named_are_one_run(
 def test_a_changed_file_is_another_run(classify, own_flags, tickets):
     classify(**own_flags)
     tickets.write_text(tickets.read_text().replace("cat", "dog"))
-    with pytest.raises(UserError, match="training.data was"):
-        classify(**own_flags)
+    refusals.check(lambda: classify(**own_flags), "training.data was")
 
 
 def test_labels_come_from_the_training_file(classify, own_flags, capsys):
@@ -122,8 +121,10 @@ def test_labels_come_from_the_training_file(classify, own_flags, capsys):
     classify(**own_flags, describe=True)
     assert "head" in capsys.readouterr().out
     del own_flags["train_file"]
-    with pytest.raises(UserError, match="pass --train_file or --data_dir, or"):
-        classify(**own_flags, describe=True)
+    refusals.check(
+        lambda: classify(**own_flags, describe=True),
+        "pass --train_file or --data_dir, or",
+    )
 
 
 REFUSED = {
@@ -155,9 +156,14 @@ REFUSED = {
     ),
     "two dev sets": (
         {"eval_file": OWN_TABLE},
-        "dev.tsv is there, so .* leave out --dev_share",
+        "dev.tsv is there, so",
+        "leave out --dev_share",
     ),
-    "nothing at all": ({"train_file": None}, "--data_dir is missing: .* named"),
+    "nothing at all": (
+        {"train_file": None},
+        "--data_dir is missing: ",
+        "named",
+    ),
 }
 
 
@@ -165,11 +171,10 @@ REFUSED = {
 def test_what_cannot_be_read_is_refused_before_bert_is(
     classify, own_flags, case
 ):
-    change, words = REFUSED[case]
+    change, *parts = REFUSED[case]
     flags = {**own_flags, "init_checkpoint": "/nowhere", **change}
-    with pytest.raises(UserError, match=words) as caught:
-        classify(**{k: v for k, v in flags.items() if v is not None})
-    assert "\n" not in str(caught.value)
+    flags = {k: v for k, v in flags.items() if v is not None}
+    refusals.check(lambda: classify(**flags), *parts)
     assert not own_flags["output_dir"].exists()
 
 
@@ -177,17 +182,8 @@ def test_a_missing_file_of_a_folder_is_told_before_bert_is_read(
     classify, tiny_flags, tmp_path
 ):
     tiny_flags.update(data_dir=tmp_path, init_checkpoint="/nowhere")
-    with pytest.raises(UserError, match="there is no .*/train.tsv and no"):
-        classify(**tiny_flags)
-
-
-def test_a_process_ends_with_one_line(own_flags):
-    flags = {**own_flags, "train_file": "/no.csv"}
-    words = [f"--{name}={value}" for name, value in flags.items()]
-    done = run_process(*words, check=False)
-    assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert own_lines(done.stderr)[-1].endswith(
-        "--train_file is /no.csv, which does not exist"
+    refusals.check(
+        lambda: classify(**tiny_flags), "there is no", "/train.tsv and no"
     )
 
 
@@ -223,10 +219,10 @@ def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
             output_dir=tmp_path / name,
             **{f"{name}_file": value, f"do_{name}": True},
         )
-        [told] = [line for line in caplog.messages if "supplies" in line]
-        assert 'task custom, labels "bad", "good", "long"' in told
-        assert "adapter.safetensors supplies without flags" in told
-        assert ", --max_seq_length=24 (trained with BERT" in told
+        [message] = [line for line in caplog.messages if "supplies" in line]
+        assert 'task custom, labels "bad", "good", "long"' in message
+        assert "adapter.safetensors supplies without flags" in message
+        assert ", --max_seq_length=24 (trained with BERT" in message
         caplog.clear()
     scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
     assert "eval_micro_f1" in scores
@@ -255,26 +251,24 @@ def task_of(classify, description, **values):
 
 
 def test_flags_come_before_what_an_adapter_tells(classify):
-    known = trained(columns=["message"], label_column="queue")
-    task = task_of(classify, known)
+    description = trained(columns=["message"], label_column="queue")
+    task = task_of(classify, description)
     assert type(task) is TextClassification
     assert task.labelled.text_a == "message" == task.columns[0]
     assert task.labelled.label == "queue"
-    task = task_of(classify, known, text_a_column="body")
+    task = task_of(classify, description, text_a_column="body")
     assert task.unlabelled.text_a == "body"
     assert task.labelled.label == "queue"
 
 
 @pytest.mark.parametrize(
-    "training,given,expected",
+    "training, passed, expected",
     [
         ({"max_seq_length": 24}, {}, 24),
         ({"max_seq_length": 24}, {"max_seq_length": 9}, 9),
         # The default, but given.
         ({"max_seq_length": 24}, {"max_seq_length": 128}, 128),
-        ({}, {}, 128),
         (None, {}, 128),
-        (None, {"max_seq_length": 9}, 9),
         (
             {"max_seq_length": 0},
             {},
@@ -288,14 +282,14 @@ def test_flags_come_before_what_an_adapter_tells(classify):
     ],
 )
 def test_an_adapter_supplies_its_length(
-    classify, monkeypatch, training, given, expected
+    classify, monkeypatch, training, passed, expected
 ):
     description = None if training is None else {"training": training}
     monkeypatch.setattr(
         run_from_flags, "adapter_description", lambda: description
     )
     with flagsaver.flagsaver():
-        names = [f"--{name}={value}" for name, value in given.items()]
+        names = [f"--{name}={value}" for name, value in passed.items()]
         absl_flags.FLAGS(["run_classifier.py", "--adapter=a", *names])
         if isinstance(expected, str):
             assert refusal(run_from_flags.max_seq_length) == expected
@@ -304,23 +298,26 @@ def test_an_adapter_supplies_its_length(
 
 
 def test_another_kind_of_labels_is_left_to_the_comparison(classify):
-    known = trained(label_separator=";")
-    known["task"]["multi_label"] = True
-    assert task_of(classify, known).separator == ";"
+    description = trained(label_separator=";")
+    description["task"]["multi_label"] = True
+    assert task_of(classify, description).separator == ";"
     # A flag that says the same changes nothing.
-    assert task_of(classify, known, multi_label=True).separator == ";"
-    assert task_of(classify, known, regression=False).separator == ";"
-    task = task_of(classify, known, regression=True)
+    assert task_of(classify, description, multi_label=True).separator == ";"
+    assert task_of(classify, description, regression=False).separator == ";"
+    task = task_of(classify, description, regression=True)
     assert type(task) is TextRegression
     assert "was trained on the task custom" in refusal(
-        task.restore, known["task"], "head"
+        task.restore, description["task"], "head"
     )
 
 
 def test_a_kind_that_is_denied_changes_no_other(classify):
-    known = trained()
-    known["task"]["regression"] = True
-    assert type(task_of(classify, known, multi_label=False)) is TextRegression
+    description = trained()
+    description["task"]["regression"] = True
+    assert (
+        type(task_of(classify, description, multi_label=False))
+        is TextRegression
+    )
 
 
 def test_a_declared_task_is_that_of_the_adapter(classify):

@@ -3,11 +3,11 @@
 import csv
 import io
 import json
-import re
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+import refusals
 from limits import limited
 from task_files import CUSTOM, PROPERTY, listed, put, read, refusal
 
@@ -65,56 +65,121 @@ def test_lines_end_at_newlines_only(tmp_path):
 
 
 HEADER = b"Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+MRPC = get_task("mrpc").labelled
+NAMED = Layout("text", label="label")
+NUMBERED = Layout(1, label=0, header=False)
+MARKED = Layout("text", label_separator="|", label_columns=("a",))
+CR = "end with a carriage return (CR) alone"
+REFUSED = {
+    "a.tsv": [
+        (MRPC, b"", " is empty"),
+        (MRPC, HEADER, " holds no rows"),
+        (
+            MRPC,
+            HEADER + b"1\ta\tb\tc\td\n1\ta\tb\tc\n",
+            ":3: found 4 ... least 5",
+        ),
+        (
+            MRPC,
+            HEADER + b"1\ta\tb\tc\td\n\n2\ta\tb\tc\td\n",
+            ":3: found 1 ... at least 5",
+        ),
+        (
+            MRPC,
+            HEADER + b"1\ta\tb\tc\td\n1\ta\tb\tc\xe9\td\n",
+            ":3: not UTF-8 ... 0xe9",
+        ),
+        (Layout(0, 1), b"x\ty\na\tb\n\n\r\nc\td\n\n\n", ":3: found 1 tab-sep"),
+        (NAMED, b"text\tlabel\rgood day\ta\rbad day\tb\r", CR),
+        (NAMED, b"text\rgood day\rbad day", CR),
+        (
+            NAMED,
+            "text\tlabel\na\tgood\n\ufefftext\tlabel\nb\tbad\n".encode(),
+            ":3: the header stands here again",
+        ),
+        (
+            NUMBERED,
+            b"ham\thello\nspam\twin\t!\n",
+            ":2: found 3 ... the first line has 2; does a text hold the sep",
+        ),
+        # Values would be shifted.
+        (NAMED, b"text\tlabel\nbad\tvery\tbad\n", ":2: found 3 tab"),
+        *(
+            (
+                MARKED,
+                f"a\ttext\n1\tx\n{cell}\ty\n".encode(),
+                f":3: the label column 'a' holds {cell!r}, expected 0 or 1",
+            )
+            for cell in ("", "0.5", "yes")
+        ),
+        (
+            NAMED,
+            b"x\ttext\ttext\n",
+            ":1: 2 columns are named 'text'; rename all but one",
+        ),
+    ],
+    "a.csv": [
+        (NAMED, b"x,text,text\n", ":1: 2 columns are named 'text'; rename"),
+        (NAMED, b'text,label\n"a,b\n', ":2: not CSV"),
+        (NAMED, b"text,label\na,b\nc\n", ":3: found 1 comma-separated"),
+        (NAMED, b"text\na\n", ":1: no column is named 'label'"),
+        (NAMED, b"text,label\nbad, really bad,bad\n", ":2: found 3 comma"),
+    ],
+    "a.jsonl": [
+        (NAMED, b'{"text": "a", "label": "b"}\r{"text": "c"}\r', CR),
+        (NAMED, b'{"text": "a", "label": 1}\n{', ":2: not JSON"),
+        (NAMED, b"[1]\n", ":1: expected a JSON object"),
+        (NAMED, b'{"text": "a"}\n', ":1: no key 'label', found 'text'"),
+        (NAMED, b'{"text": "a", "label": null}', ":1: 'label' is null"),
+        (NAMED, b'{"text": ["a"], "label": 1}', ":1: 'text' is ["),
+        (NAMED, b'{"text": "\\ud800", "label": 1}', ":1:  ... half a char"),
+        (NAMED, b"\n\n", " is empty"),
+        (NAMED, b"[" * 100_000, ":1: not JSON"),
+        # Values would be replaced.
+        (NAMED, b'{"text": "a", "label": NaN}', ":1:  ... NaN is no value"),
+        (NAMED, b'{"text": "a", "label": 1e400}', ":1: 'label' is Inf"),
+        (NAMED, b'{"text": "a", "text": "b"}', ":1:  ... is given twice"),
+        (Layout(0), b'{"text": "a"}', " ... named columns"),
+    ],
+}
 
 
 @pytest.mark.parametrize(
-    "content, expected",
-    [
-        (b"", "is empty"),
-        (b"\n\n", "is empty"),
-        (HEADER, "holds no rows"),
-        (HEADER + b"1\ta\tb\tc\td\n1\ta\tb\tc\n", ":3: found 4 .* at least 5"),
-        (HEADER + b"no tabs at all\n", ":2: found 1 .* at least 5"),
-        (
-            HEADER + b"1\ta\tb\tc\td\n\n2\ta\tb\tc\td\n",
-            ":3: found 1 .* at least 5",
-        ),
-        (HEADER + b"1\ta\tb\tc\td\n2\ta\tb\tc\td\n", ":3: unknown label '2'"),
-        (HEADER + b"\ta\tb\tc\td\n", ":2: unknown label ''"),
-        (HEADER + b" 1\ta\tb\tc\td\n", ":2: unknown label ' 1'"),
-        (
-            HEADER + b"1\ta\tb\tc\td\n1\ta\tb\tc\xe9\td\n",
-            ":3: not UTF-8 .*0xe9",
-        ),
-        ("1\ta\tb\tc\td\n".encode("utf-16"), ":1: not UTF-8"),
-    ],
+    "name, layout, content, message",
+    [(name, *case) for name, cases in REFUSED.items() for case in cases],
 )
-def test_malformed_files_are_refused_with_their_line(
-    tmp_path, content, expected
+def test_what_is_no_table_is_refused_with_its_line(
+    tmp_path, name, layout, content, message
 ):
+    path = put(tmp_path / name, content)
+    place, *parts = message.split(" ... ")
+    if place[:1] in ": ":
+        place = f"{path}{place}"
+    refusals.check(lambda: read_rows(str(path), layout), place, *parts)
+
+
+@pytest.mark.parametrize("label", ["2", "", " 1"])
+def test_an_unknown_label_is_refused_with_its_line(tmp_path, label):
+    content = HEADER + f"1\ta\tb\tc\td\n{label}\ta\tb\tc\td\n".encode()
     path = put(tmp_path / "dev.tsv", content)
-    message = refusal(read, get_task("mrpc"), tmp_path, "dev")
-    assert re.search(f"^{re.escape(str(path))} ?{expected}", message), message
+    refusals.check(
+        lambda: read(get_task("mrpc"), tmp_path, "dev"),
+        f"{path}:3: unknown label {label!r}",
+    )
 
 
 @pytest.mark.parametrize(
     "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
 )
-def test_a_column_that_two_have_the_name_of_is_refused(tmp_path, ending, line):
+def test_other_columns_may_have_one_name(tmp_path, ending, line):
+    """Also where columns are numbered."""
     path = put(tmp_path / f"a{ending}", f"{line}\n{line}\n")
-    message = refusal(read_rows, str(path), Layout("text"))
-    assert message == (
-        f"{path}:1: 2 columns are named 'text'; rename all but one"
-    )
-    # Others do not matter, nor do names where columns are numbered.
     assert read_rows(str(path), Layout("x")) == [(1, ["x"])]
     assert read_rows(str(path), Layout(2)) == [(1, ["text"])]
 
 
-def test_empty_lines_between_rows_are_not_passed_over(tmp_path):
+def test_empty_lines_between_rows_are_texts_of_one_column(tmp_path):
     path = put(tmp_path / "a.tsv", "x\ty\na\tb\n\n\r\nc\td\n\n\n")
-    message = refusal(read_rows, str(path), Layout(0, 1))
-    assert message.startswith(f"{path}:3: found 1 tab-separated")
     assert read_rows(str(path), Layout(0)) == [
         (1, ["a"]),
         (2, [""]),
@@ -138,29 +203,13 @@ def test_empty_lines_between_rows_are_not_passed_over(tmp_path):
 )
 def test_byte_order_marks_of_joined_files_are_dropped(tmp_path, name, content):
     path = put(tmp_path / name, content)
-    rows = read_rows(str(path), Layout("text", label="label"))
+    rows = read_rows(str(path), NAMED)
     assert [cells for _, cells in rows] == [["a", "good"], ["b", "bad"]]
 
 
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        ("a.tsv", "text\tlabel\rgood day\ta\rbad day\tb\r"),
-        ("a.tsv", "text\tlabel\rgood day\ta\rbad day\tb\n"),
-        ("a.tsv", "text\rgood day\rbad day"),
-        ("a.jsonl", '{"text": "a", "label": "b"}\r{"text": "c"}\r'),
-    ],
-)
-def test_lines_that_end_with_carriage_returns_alone(tmp_path, name, content):
-    path = put(tmp_path / name, content.encode())
-    message = refusal(read_rows, str(path), Layout("text", label="label"))
-    assert message == (
-        f"{path}: its lines end with a carriage return (CR) alone; end lines "
-        "with a line feed, or with both"
-    )
-    # Those of a .csv are read.
+def test_lines_of_csv_may_end_with_carriage_returns_alone(tmp_path):
     path = put(tmp_path / "a.csv", b"text,label\rgood day,a\rbad day,b\r")
-    assert read_rows(str(path), Layout("text", label="label")) == [
+    assert read_rows(str(path), NAMED) == [
         (1, ["good day", "a"]),
         (2, ["bad day", "b"]),
     ]
@@ -180,30 +229,11 @@ def test_names_of_columns_are_quoted_where_one_is_missing(
     tmp_path, header, hint
 ):
     path = put(tmp_path / "a.csv", f"{header}\nx,y\n")
-    message = refusal(read_rows, str(path), Layout("text"))
-    assert message.startswith(f"{path}:1: no column is named 'text'; the ")
-    assert hint in message
-
-
-def test_a_header_that_stands_there_again_is_refused(tmp_path):
-    path = put(
-        tmp_path / "a.tsv", "text\tlabel\na\tgood\n\ufefftext\tlabel\nb\tbad\n"
+    refusals.check(
+        lambda: read_rows(str(path), Layout("text")),
+        f"{path}:1: no column is named 'text'; the ",
+        hint,
     )
-    message = refusal(read_rows, str(path), Layout("text", label="label"))
-    assert message.startswith(f"{path}:3: the header stands here again")
-
-
-@pytest.mark.parametrize(
-    "name, content",
-    [("a.tsv", "ham\thello\nspam\twin\t!\n"), ("a.csv", "a,b\nc,d,e\n")],
-)
-def test_a_cell_too_many_is_refused_where_columns_are_numbers(
-    tmp_path, name, content
-):
-    path = put(tmp_path / name, content)
-    message = refusal(read_rows, str(path), Layout(1, label=0, header=False))
-    assert message.startswith(f"{path}:2: found 3 ")
-    assert "but the first line has 2; does a text hold the sep" in message
 
 
 @pytest.mark.parametrize(
@@ -218,16 +248,6 @@ def test_a_column_of_0_and_1_for_each_label(tmp_path, cells, expected):
     assert read_rows(str(path), layout) == [(1, ["x", expected])]
     path = put(tmp_path / "a.jsonl", '{"b": true, "a": 0, "text": "x"}\n')
     assert read_rows(str(path), layout) == [(0, ["x", "b"])]
-
-
-@pytest.mark.parametrize("cell", ["", "2", "0.5", "yes", "[1, 0]"])
-def test_what_is_neither_0_nor_1_is_refused_with_its_column(tmp_path, cell):
-    path = put(tmp_path / "a.tsv", f"a\ttext\n1\tx\n{cell}\ty\n")
-    layout = Layout("text", label_separator="|", label_columns=("a",))
-    assert refusal(read_rows, str(path), layout) == (
-        f"{path}:3: the label column 'a' holds {cell!r}, expected 0 or 1 "
-        "(--label_columns)"
-    )
 
 
 FILE_CONTENTS = st.one_of(
@@ -306,43 +326,6 @@ def test_json_values_are_read_as_text(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    "name, content, expected",
-    [
-        ("a.csv", b'text,label\n"a,b\n', ":2: not CSV"),
-        ("a.csv", b"text,label\na,b\nc\n", ":3: found 1 comma-separated"),
-        ("a.csv", b"text\na\n", ":1: no column is named 'label'"),
-        ("a.csv", b"text,label\n", " holds no rows"),
-        ("a.jsonl", b'{"text": "a", "label": 1}\n{', ":2: not JSON"),
-        ("a.jsonl", b"[1]\n", ":1: expected a JSON object"),
-        ("a.jsonl", b'{"text": "a"}\n', ":1: no key 'label', found 'text'"),
-        ("a.jsonl", b'{"text": "a", "label": null}', ":1: 'label' is null"),
-        ("a.jsonl", b'{"text": ["a"], "label": 1}', ":1: 'text' is \\["),
-        ("a.jsonl", b'{"text": "\\ud800", "label": 1}', ":1: .*half a char"),
-        ("a.jsonl", b"\n\n", " is empty"),
-        ("a.jsonl", b"[" * 100_000, ":1: not JSON"),
-        # Values would be shifted or replaced.
-        ("a.csv", b"text,label\nbad, really bad,bad\n", ":2: found 3 comma"),
-        ("a.tsv", b"text\tlabel\nbad\tvery\tbad\n", ":2: found 3 tab"),
-        ("a.jsonl", b'{"text": "a", "label": NaN}', ":1: .*NaN is no value"),
-        ("a.jsonl", b'{"text": "a", "label": -Infinity}', ":1: .*no value"),
-        ("a.jsonl", b'{"text": "a", "label": 1e400}', ":1: 'label' is Inf"),
-        ("a.jsonl", b'{"text": "a", "text": "b"}', ":1: .*is given twice"),
-    ],
-)
-def test_what_is_no_table_is_refused_with_its_line(
-    tmp_path, name, content, expected
-):
-    path = put(tmp_path / name, content)
-    message = refusal(read_rows, str(path), Layout("text", label="label"))
-    assert re.match(re.escape(str(path)) + expected, message), message
-
-
-def test_json_lines_have_no_numbered_columns(tmp_path):
-    path = put(tmp_path / "a.jsonl", '{"text": "a"}\n')
-    assert "named columns" in refusal(read_rows, str(path), Layout(0))
-
-
 def test_broken_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
     path = put(tmp_path / "a.tsv", "x\ty\na\tb\nc\nd\te\nf\tg\th\n")
     layout = Layout(0, label=1, skips_broken_rows=True)
@@ -390,13 +373,13 @@ def test_tables_that_libraries_wrote_are_read_back(
     if "\0" in content:
         # Python 3.9 and 3.10 have no such CSV.
         return
-    found = read_rows(str(path), Layout("text", label="label"))
-    assert [tuple(cells) for _, cells in found] == rows
+    table = read_rows(str(path), NAMED)
+    assert [tuple(cells) for _, cells in table] == rows
 
 
 def test_empty_cells_behind_the_named_ones_are_no_harm(tmp_path):
     path = put(tmp_path / "a.csv", "text,label\na,1,,\n")
-    layout = Layout("text", label="label")
+    layout = NAMED
     assert read_rows(str(path), layout) == [(1, ["a", "1"])]
 
 
@@ -409,46 +392,51 @@ def test_a_split_of_a_folder_has_one_of_the_endings(tmp_path, ending):
     path = put(tmp_path / f"dev{ending}", "x")
     (tmp_path / "dev.txt").write_text("x")
     assert FOLDER.find(str(tmp_path), "dev", ENDINGS) == str(path)
-    message = refusal(FOLDER.find, str(tmp_path), "train", ENDINGS)
-    assert message == (
-        f"there is no {tmp_path}/train.tsv and no {tmp_path}/train.csv"
-    )
-    for other in ENDINGS:
-        (tmp_path / f"dev{other}").write_text("x")
-    message = refusal(FOLDER.find, str(tmp_path), "dev", ENDINGS)
-    assert message == (
-        f"{tmp_path}/dev.tsv and {tmp_path}/dev.csv are both there; keep one"
-    )
+
+
+def named_files(folder, **paths):
+    for name in ("a.csv", "b.TSV", "c.xlsx"):
+        (folder / name).write_text("x")
+    (folder / "d.csv").mkdir()
+    return SplitFiles(**{s: str(folder / name) for s, name in paths.items()})
 
 
 def test_a_split_that_was_not_named_is_missing_whatever_lies_there(tmp_path):
+    named = named_files(tmp_path, train="a.csv")
     (tmp_path / "dev.csv").write_text("x")
-    named = SplitFiles(train=str(tmp_path / "tickets.csv"))
     assert named.find("elsewhere", "train", ENDINGS) == named.train
-    assert named.found(str(tmp_path), "dev", ENDINGS) == []
-    message = refusal(named.find, str(tmp_path), "dev", ENDINGS)
-    assert message == "--eval_file is missing: the rows to evaluate on"
-    message = refusal(named.find, str(tmp_path), "test", ENDINGS)
-    assert message.startswith("--predict_file is missing")
+    assert named.present(str(tmp_path), "dev", ENDINGS) == []
+    for split, flag in (("dev", "--eval_file"), ("test", "--predict_file")):
+        refusals.check(
+            lambda s=split: named.find(str(tmp_path), s, ENDINGS),
+            f"{flag} is missing: the rows to",
+        )
 
 
 def test_files_that_cannot_be_read_are_refused_unread(tmp_path):
-    for name in ("a.csv", "b.TSV", "c.xlsx"):
+    named_files(tmp_path, train="a.csv", dev="b.TSV", test="a.csv").check(
+        ENDINGS, can_hold_out=True
+    )
+    for name in ("both.tsv", "both.csv"):
         (tmp_path / name).write_text("x")
-    (tmp_path / "d.csv").mkdir()
 
-    def check(**paths):
-        named = {s: str(tmp_path / name) for s, name in paths.items()}
-        SplitFiles(**named).check(ENDINGS, can_hold_out=True)
+    def check(flag, name):
+        tables.check_file(flag, str(tmp_path / name), ENDINGS)
 
-    check(train="a.csv", dev="b.TSV", test="a.csv")
-    assert refusal(lambda: check(dev="e.csv")) == (
-        f"--eval_file is {tmp_path}/e.csv, which does not exist"
-    )
-    assert refusal(lambda: check(test="c.xlsx")) == (
-        f"--predict_file is {tmp_path}/c.xlsx, expected the ending .tsv or .csv"
-    )
-    assert "a folder; expected a file" in refusal(lambda: check(train="d.csv"))
+    for call, *parts in (
+        (
+            lambda: FOLDER.find(str(tmp_path), "train", ENDINGS),
+            f"there is no {tmp_path}/train.tsv and no {tmp_path}/train.csv",
+        ),
+        (
+            lambda: FOLDER.find(str(tmp_path), "both", ENDINGS),
+            f"{tmp_path}/both.tsv and {tmp_path}/both.csv are both there",
+        ),
+        (lambda: check("--eval_file", "e.csv"), "e.csv, which does not exist"),
+        (lambda: check("--x", "c.xlsx"), "c.xlsx", "ending .tsv or .csv"),
+        (lambda: check("--train_file", "d.csv"), "a folder; expected a file"),
+    ):
+        refusals.check(call, *parts)
 
 
 def test_training_rows_are_not_scored(tmp_path, monkeypatch):
@@ -471,9 +459,7 @@ SEPARATORS = st.sampled_from("|,; ")
     "cell, labels",
     [
         ("", ()),
-        ("  ", ()),
         ("[]", ()),
-        (" [] ", ()),
         ("sport", ("sport",)),
         ("b|a", ("b", "a")),
         (" b | a b ", ("b", "a b")),
@@ -485,11 +471,9 @@ def test_labels_of_a_cell(cell, labels):
 
 
 @pytest.mark.parametrize(
-    "cell, part",
+    "cell, words",
     [
         ("a|", "a label is empty"),
-        ("|", "a label is empty"),
-        ("a||b", "a label is empty"),
         ("a|b| a", "the label 'a' is given twice"),
         ('["a", "b"]', "begins or ends with a bracket"),
         ("['a']", "begins or ends with a bracket"),
@@ -498,17 +482,17 @@ def test_labels_of_a_cell(cell, labels):
         ("[1, 0]", "(--label_columns names a column of 0 and 1 for each"),
     ],
 )
-def test_what_can_be_meant_in_two_ways_is_refused_with_its_place(cell, part):
-    message = refusal(split_labels, cell, "|", "x.tsv:7")
-    assert message.startswith("x.tsv:7: ") and part in message
-    assert "\n" not in message
+def test_what_can_be_meant_in_two_ways_is_refused_with_its_place(cell, words):
+    refusals.check(
+        lambda: split_labels(cell, "|", "x.tsv:7"), "x.tsv:7: ", words
+    )
 
 
 def test_a_label_that_holds_the_separator_is_refused():
-    message = refusal(join_labels, ["a", "b, c"], ",", "x.jsonl:2")
-    assert message == (
-        "x.jsonl:2: the label 'b, c' holds ',', which stands between labels; "
-        "pass another --label_separator"
+    refusals.check(
+        lambda: join_labels(["a", "b, c"], ",", "x.jsonl:2"),
+        "x.jsonl:2: the label 'b, c' holds ','",
+        "--label_separator",
     )
     assert join_labels(["a", "b, c"], "|", "") == "a|b, c"
 
@@ -522,8 +506,8 @@ def test_joined_labels_are_split_again_or_refused(labels, separator):
         cell = join_labels(labels, separator, "x")
     except UserError:
         return
-    found = split_labels(cell, separator, "x")
-    assert found == tuple(label.strip() for label in labels)
+    again = split_labels(cell, separator, "x")
+    assert again == tuple(label.strip() for label in labels)
 
 
 ALIKE = [
@@ -541,12 +525,10 @@ ALIKE = [
     "labels, pairs",
     [
         *((["good", x], f"'good' and {ascii(x)}") for x in ALIKE[1:]),
-        (["1", "1.0"], "'1' and '1.0'"),
         (["1", "+1", "01"], "'1' and '+1'; '1' and '01'"),
         (["True", "true"], "'true' and 'True'"),
         (["New York", "new\u2003york"], r"'New York' and 'new\u2003york'"),
         (["é", "e\u0301"], r"'\xe9' and 'e\u0301'"),
-        (["Straße", "strasse"], "'Straße' and 'strasse'"),
         (["❤", "❤\ufe0f"], r"'\u2764' and '\u2764\ufe0f'"),
         (["A", "\uff21"], r"'A' and '\uff21'"),
     ],
@@ -563,10 +545,8 @@ def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
     [
         ["good", "bad", "goo", "good day", "goodday"],
         ["1", "10", "0.1", "1.1", "1e1", "-1"],
-        ["12345678901234567890", "12345678901234567891"],
         ["a", "á", "à", "b"],
         ["की", "का"],
-        ["nan", "inf", "infinity"],
     ],
 )
 def test_labels_that_look_different_are_no_pairs(labels, caplog):
@@ -594,14 +574,11 @@ def test_labels_are_quoted_where_they_could_be_mistaken(labels, text):
     [
         ("a, b", True),
         ("1,0,1", True),
-        ("1 0 1", True),
         ("1", True),
         ("(1, 0)", True),
-        ("{'a' 'b'}", True),
         ("'a'", True),
         ("sport (men)", False),
         ("10", False),
-        ("a b", False),
     ],
 )
 def test_labels_that_may_be_lists_are_told(label, is_told, caplog):

@@ -54,9 +54,11 @@ def write_vocabulary(folder, entries):
 def test_texts_are_read_some_at_a_time(monkeypatch):
     monkeypatch.setattr(tokenization, "CHUNK", 3)
     chunks = []
-    found = in_chunks(lambda texts: chunks.append(texts) or texts, iter("abcd"))
-    assert next(found) == "a" and chunks == [["a", "b", "c"]]
-    assert list(found) == ["b", "c", "d"] and chunks[1:] == [["d"]]
+    texts_read = in_chunks(
+        lambda texts: chunks.append(texts) or texts, iter("abcd")
+    )
+    assert next(texts_read) == "a" and chunks == [["a", "b", "c"]]
+    assert list(texts_read) == ["b", "c", "d"] and chunks[1:] == [["d"]]
     monkeypatch.setattr(tokenization, "CHARACTERS", 4)
     texts = ["ab", "cd", "e" * 9, "f", "g", "h"]
     assert list(in_chunks(lambda texts: [texts], texts)) == [
@@ -156,8 +158,8 @@ def test_the_file_for_the_library_makes_the_same_rows(
     ids = tokenizer.encode_ids(texts)
     expected = make_row(*[*ids, None][:2], tokenizer, length)
     file = Tokenizer.from_str(tokenizer.to_json(length))
-    found = file.encode(*texts)
-    assert (found.ids, found.type_ids) == expected
+    encoding = file.encode(*texts)
+    assert (encoding.ids, encoding.type_ids) == expected
 
 
 @CASES
@@ -186,8 +188,8 @@ def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
     strings = tokenizer.tokenize(text)
     for string, (first, end) in zip(strings, tokens.offsets):
         if string != "[UNK]":
-            found = text[first:end]
-            expected = found.lower() if case == "uncased" else found
+            letters = text[first:end]
+            expected = letters.lower() if case == "uncased" else letters
             assert string.replace("##", "") == expected
     covered = {i for offsets in tokens.offsets for i in range(*offsets)}
     assert covered == {i for i, c in enumerate(text) if not c.isspace()}
@@ -202,8 +204,6 @@ UNKNOWN = ["the", "[UNK]", "cat"]
         ("[SEP]", ["[", "sep", "]"], ["[", "SEP", "]"]),
         ("\0t\x01h\u200be\ufffd \x7fcat\u00ad", ["the", "cat"], ["the", "cat"]),
         ("The \u00c9", ["the", "e"], ["The", "[UNK]"]),
-        ("the \u00e9", ["the", "e"], ["the", "\u00e9"]),
-        ("THE", ["the"], ["[UNK]"]),
         ("cat\u4eac!?", ["cat", "\u4eac", "!", "?"], None),
         ("a" * 200, ["a"] + ["##a"] * 199, None),
         ("a" * 201, ["[UNK]"], None),
@@ -275,7 +275,6 @@ def test_vocabulary_lines_end_at_newlines_only(tmp_path):
         (None, "does not exist"),
         (b"[UNK]\n[CLS]\n[SEP]\ncaf\xe9\n", "not UTF-8"),
         (b"", r"lacks \[UNK\]"),
-        (b"[CLS]\n[SEP]\n", r"lacks \[UNK\]"),
         (b"[UNK]\n[SEP]\n", r"lacks \[CLS\]"),
         (b"[UNK]\n[CLS]\n", r"lacks \[SEP\]"),
     ],
@@ -314,7 +313,6 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
         ),
         ("\uac01\u0301", ["\uac01\u0301"], None),
         ("c\u200bat\u200b", ["c\u200bat"], None),
-        ("cat\u00ad.", ["cat", "."], None),
         ("a\ufffd \ufffd", ["a\ufffd"], None),
         ("the\u00a0cat\u2003a", ["the", "cat", "a"], None),
         ("\u4eac\u4eac", ["\u4eac", "\u4eac"], None),

@@ -92,8 +92,8 @@ def test_wordpieces_follow_the_files(
     assert tokenizer.tokenize("\u00c9 \u4eac\u90fd") == expected.split()
     path, lower = str(tmp_path / vocabulary), tokenizer.do_lower_case
     # What `convert` writes says the same, in both forms.
-    said = written_form.tokenizer_fields(BertConfig(len(WORDS)), tokenizer)
-    for form, fields in ("hugging_face", said), ("google", {}):
+    written = written_form.tokenizer_fields(BertConfig(len(WORDS)), tokenizer)
+    for form, fields in ("hugging_face", written), ("google", {}):
         folder = tmp_path / form
         folder.mkdir()
         written_form.write_vocabulary(str(folder), path, tokenizer, **fields)
@@ -162,8 +162,8 @@ def test_a_space_before_a_text(
     )
     copy = tmp_path / "copy"
     shutil.copytree(roberta_folder, copy)
-    said = written_form.tokenizer_fields(config, tokenizer)
-    written_form.write_vocabulary(str(copy), str(path), tokenizer, **said)
+    more = written_form.tokenizer_fields(config, tokenizer)
+    written_form.write_vocabulary(str(copy), str(path), tokenizer, **more)
     copied = open_tokenizer(copy)
     assert copied.encode_ids(["the a"]) == tokenizer.encode_ids(["the a"])
 
@@ -184,8 +184,8 @@ def test_a_space_before_a_text(
     ],
 )
 def test_what_is_refused(make, fields, content, names):
-    told = refusal(lambda: make(fields, content))
-    assert all(name in told for name in names), told
+    message = refusal(lambda: make(fields, content))
+    assert all(name in message for name in names), message
 
 
 def test_each_field_is_known(golden_dir, caplog):
@@ -231,8 +231,8 @@ def test_one_vector_of_segments_is_for_both_texts(tiny_bert, tiny_config):
         tokenizer = sources.read_tokenizer(opened, config)
         _, segments = make_row([5], [6], tokenizer, 9)
         assert segments == [0, 0, 0, second, second]
-        said = written_form.tokenizer_fields(config, tokenizer)
-        assert said["tokenizer_class"].startswith(("Dist", "Bert")[second])
+        written = written_form.tokenizer_fields(config, tokenizer)
+        assert written["tokenizer_class"].startswith(("Dist", "Bert")[second])
 
 
 def test_an_mpnets_special_tokens_are_those_of_its_library(tmp_path):
@@ -240,8 +240,8 @@ def test_an_mpnets_special_tokens_are_those_of_its_library(tmp_path):
     path = write_vocabulary(tmp_path, words)
     tokenizer = sources.read_tokenizer(None, None, path)
     config = BertConfig(len(words), type_vocab_size=0)
-    said = written_form.tokenizer_fields(config, tokenizer)
-    assert said["tokenizer_class"] == "MPNetTokenizer"
+    written = written_form.tokenizer_fields(config, tokenizer)
+    assert written["tokenizer_class"] == "MPNetTokenizer"
 
 
 @pytest.mark.parametrize("is_split", [False, True])

@@ -38,7 +38,7 @@ from adapter_bert.checkpoints.foreign_base import (
     unit_scales,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.foreign_heads import HeadOptions
 from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
@@ -106,41 +106,6 @@ BOTTLENECK = {
     "inv_adapter": None,
     "phm_layer": False,
 }
-# Configs that old files only name, by `ADAPTER_CONFIG_MAP` of the library; the
-# names of today follow.
-_SEQ = {
-    "original_ln_before": True,
-    "mh_adapter": False,
-    "output_adapter": True,
-    "non_linearity": "relu",
-    "reduction_factor": 16,
-}
-_PARALLEL = {
-    **_SEQ,
-    "original_ln_before": False,
-    "is_parallel": True,
-    "reduction_factor": 2,
-    "scaling": 4.0,
-}
-_INVERSE = {"inv_adapter": "nice", "inv_adapter_reduction_factor": 2}
-_DOUBLE = {
-    **_SEQ,
-    "original_ln_before": False,
-    "mh_adapter": True,
-    "non_linearity": "swish",
-}
-NAMED = {
-    "pfeiffer": _SEQ,
-    "houlsby": _DOUBLE,
-    "parallel": _PARALLEL,
-    "scaled_parallel": {**_PARALLEL, "scaling": "learned"},
-    "pfeiffer+inv": {**_SEQ, **_INVERSE},
-    "seq_bn": _SEQ,
-    "double_seq_bn": _DOUBLE,
-    "par_bn": _PARALLEL,
-    "scaled_par_bn": {**_PARALLEL, "scaling": "learned"},
-    "seq_bn_inv": {**_SEQ, **_INVERSE},
-}
 # The architecture of several configs in one.
 UNION = "union"
 # The kind of invertible adapters that this project has.
@@ -186,17 +151,8 @@ PROMPT_TENSOR = "bert.prompt_tuning.prompt_tunings.{}.prompt_embedding.weight"
 OF_TOKENS = QUESTIONS, TAGGING, MASKED_LM
 # Where virtual tokens are put -> what heads then read in the place of [CLS].
 COMBINED = {"prefix": VIRTUAL, "prefix_after_bos": CLS}
-# Names of modules in the files of 2020 and 2021 -> names of today. Source:
-# `AdapterLoader.legacy_weights_mapping` of the library.
-OLD_MODULES = {
-    "attention_text_task_adapters": "adapters",
-    "attention_text_lang_adapters": "adapters",
-    "layer_text_task_adapters": "adapters",
-    "layer_text_lang_adapters": "adapters",
-    "invertible_lang_adapters": "invertible_adapters",
-}
-# The type of an adapter that has no invertible one, whatever it says.
-OLD_TASK = "text_task"
+# In the names of tensors of 2020, before the types of adapters went.
+OLD_TENSOR = re.compile(r"_(?:text_(?:task|lang)|lang)_adapters\.")
 # Places of tensors that may lack "bert." before them.
 OF_BERT = re.compile(
     r"^(?=(?:encoder|invertible_adapters|prefix_tuning|prompt_tuning"
@@ -207,28 +163,28 @@ SHARED = "bert.shared_parameters.{}."
 
 
 def _tensor(variable: str, name: str) -> str:
-    """The library's name of a variable of the adapter that is called `name`."""
-    scope, _, part = variable.rpartition("/")
+    """Names a variable's tensor in the adapter `name`."""
+    scope, _, end = variable.rpartition("/")
     if variable == PROMPT:
         return PROMPT_TENSOR.format(name)
     if scope.endswith(GATE):
-        place, part = scope[: -len(GATE)], IN_GATE[part]
+        place, end = scope[: -len(GATE)], IN_GATE[end]
         if place.endswith(IN_LAYER):
             module = module_of(place[: -len(IN_LAYER)])
-            return f"{module}.prefix_tuning.prefix_gates.{name}.{part}"
-        own = "" if place.endswith("/adapters") else ".loras"
-        return f"{module_of(place)}{own}.{name}.gate.{part}"
-    if part in IN_LORA:
-        return f"{module_of(scope)}.loras.{name}.{IN_LORA[part]}"
+            return f"{module}.prefix_tuning.prefix_gates.{name}.{end}"
+        infix = "" if place.endswith("/adapters") else ".loras"
+        return f"{module_of(place)}{infix}.{name}.gate.{end}"
+    if end in IN_LORA:
+        return f"{module_of(scope)}.loras.{name}.{IN_LORA[end]}"
     if scope.startswith(SCOPE):
         network = scope.rpartition("/")[2]
-        part = f"{network}.{IN_INVERTIBLE[part]}"
-        return f"bert.invertible_adapters.{name}.{part}"
-    return f"{module_of(scope)}.{name}.{IN_ADAPTER[part]}"
+        end = f"{network}.{IN_INVERTIBLE[end]}"
+        return f"bert.invertible_adapters.{name}.{end}"
+    return f"{module_of(scope)}.{name}.{IN_ADAPTER[end]}"
 
 
 def read(
-    path: str, config: BertConfig, told: Told
+    path: str, config: BertConfig, options: HeadOptions
 ) -> tuple[TuningMethod, Arrays, Head, dict[str, Any]]:
     """Reads an adapter of `save_adapter`, as `foreign_adapters` wants it.
 
@@ -238,14 +194,13 @@ def read(
     folder = os.path.dirname(path)
     head = Head(MASKED_LM, usual_shape(MASKED_LM))
     if adapterhub_heads.is_in(folder) or not isinstance(method, MadX):
-        head = adapterhub_heads.read(folder, config, told)
+        head = adapterhub_heads.read(folder, config, options)
     if head.kind in OF_TOKENS:
         method = _of_tokens(method)
     return method, values, head, origin
 
 
 def _of_tokens(method: TuningMethod) -> TuningMethod:
-    """A method for heads that read each token in its own place."""
     if isinstance(method, Prompt):
         return dataclasses.replace(method, heads_read=CLS)
     if isinstance(method, Union):
@@ -262,62 +217,43 @@ def read_adapter(
     Returns the method, its float32 variables by name, and the origin. Raises
     UserError if no method here computes the same.
     """
-    described = _described(path)
+    described = files.read_object(path, "AdapterHub's description", CONFIG)
     check_model(described, config, path)
-    own, name = _as_of_now(described), described["name"]
+    fields, name = _as_of_now(described), described["name"]
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    parts = _parts(own, path)
-    readers = [_reader(part, path) for part in parts]
+    configs = _configs(fields, path)
+    readers = [_reader(fields_of_one, path) for fields_of_one in configs]
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
-    tensors.rename(lambda tensor: name_of_now(tensor, config))
-    if described.get("type") == OLD_TASK and not any(
-        f".invertible_adapters.{name}." in tensor for tensor in tensors.names
-    ):
-        # Source: `AdapterLoader._fix_legacy_config` of the library.
-        own["inv_adapter"] = None
+    if any(map(OLD_TENSOR.search, tensors.names)):
+        raise UserError(
+            f"{path} is of AdapterHub's first version, which is not read; load "
+            "it in the library of today, and save it again"
+        )
+    tensors.rename(
+        lambda tensor: OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
+    )
     check_depth(tensors.names, config, path)
     # Copies: a prefix is in the model once, and in each layer.
     copies = f".prefix_tuning.pool.prefix_tunings.{name}."
     tensors.drop([tensor for tensor in tensors.names if copies in tensor])
     methods, values = [], {}
-    for reader, part in zip(readers, parts):
-        adapter = Adapter(part, tensors, config, path, name)
+    for reader, fields_of_one in zip(readers, configs):
+        adapter = Adapter(fields_of_one, tensors, config, path, name)
         method, added = reader(adapter)
         methods.append(method)
         values.update(added)
-    if own.get("architecture") == UNION:
+    if fields.get("architecture") == UNION:
         method = Union(tuple(Part("", one) for one in methods))
         _check_union(methods, path)
     tensors.check_all_taken()
     return method, values, {"version": described.get("version"), "name": name}
 
 
-def _described(path: str) -> dict[str, Any]:
-    """A description whose config is whole; raises UserError."""
-    raw = files.read_json(path, "AdapterHub's description")
-    named = isinstance(raw, dict) and isinstance(raw.get("config"), str)
-    keys = {k: v for k, v in CONFIG.items() if not k.startswith("config")}
-    described = files.read_object(
-        path,
-        "AdapterHub's description",
-        {**keys, "config": str} if named else CONFIG,
-    )
-    if named:
-        name = described["config"]
-        if name not in NAMED:
-            raise UserError(
-                f"{path}: config is {name[:80]!r}, expected an object, or one "
-                f"of {', '.join(NAMED)}"
-            )
-        described["config"] = dict(NAMED[name])
-    return described
-
-
 def check_model(
     described: Mapping[str, Any], config: BertConfig, path: str
 ) -> None:
-    """Raises UserError if a description is of another kind of model."""
+    """Refuses a description of another kind of model."""
     kind, size = described["model_type"], described["hidden_size"]
     if not is_of(kind, config) or size != config.hidden_size:
         raise UserError(
@@ -326,18 +262,16 @@ def check_model(
         )
 
 
-def _parts(own: Mapping[str, Any], path: str) -> list[Mapping[str, Any]]:
-    """The configs that are united, or the one that there is."""
-    if own.get("architecture") != UNION:
-        return [own]
-    foreign_fields.check(own, foreign_fields.HUB_UNION, path)
-    if not own.get("configs"):
+def _configs(fields: Mapping[str, Any], path: str) -> list[Mapping[str, Any]]:
+    if fields.get("architecture") != UNION:
+        return [fields]
+    foreign_fields.check(fields, foreign_fields.HUB_UNION, path)
+    if not fields.get("configs"):
         raise UserError(f"{path}: the union has no configs, so it is empty")
-    return own["configs"]
+    return fields["configs"]
 
 
-def _reader(own: Mapping[str, Any], path: str) -> Any:
-    """The function that reads an adapter of this config."""
+def _reader(fields: Mapping[str, Any], path: str) -> Any:
     readers: dict[Any, Any] = {
         None: (_read_bottleneck, foreign_fields.HUB_BOTTLENECK),
         "lora": (_read_lora, foreign_fields.HUB_LORA),
@@ -348,7 +282,7 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
             foreign_fields.HUB_REFT,
         ),
     }
-    architecture = own.get("architecture")
+    architecture = fields.get("architecture")
     if architecture not in readers:
         raise UserError(
             f"{path}: no method of this project computes what "
@@ -356,49 +290,38 @@ def _reader(own: Mapping[str, Any], path: str) -> Any:
             "(IA)^3 of keys and values, prefix_tuning, prompt_tuning, reft, or "
             "a union of them"
         )
-    reader, known = readers[architecture]
-    foreign_fields.check(own, known, path)
+    reader, listed = readers[architecture]
+    foreign_fields.check(fields, listed, path)
     return reader
 
 
-def name_of_now(tensor: str, config: BertConfig) -> str:
-    """The name of a tensor in files of today, of a BERT's adapter."""
-    for old, new in OLD_MODULES.items():
-        tensor = tensor.replace(f".{old}.", f".{new}.")
-        if tensor.startswith(f"{old}."):
-            tensor = new + tensor[len(old) :]
-    return OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
-
-
 def _as_of_now(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The config as the library reads it, whatever version has written it.
+    """Reads the config as the library does, whatever version has written it.
 
     Source: `load_weights_config`, `_fix_backward_compat` and
     `BnConfig.__setattr__` of the library.
     """
-    own, version = dict(described["config"]), described.get("version")
-    # Version 1 described an invertible adapter by a config of its own.
-    inverse = own.get("invertible_adapter")
-    if isinstance(inverse, dict):
-        del own["invertible_adapter"]
-        own["inv_adapter"] = inverse.get("block_type")
-        own["inv_adapter_reduction_factor"] = inverse.get("reduction_factor")
-    if version is None and "non_linearity" in own:
-        name = own["non_linearity"]
+    fields, version = dict(described["config"]), described.get("version")
+    if version is None and "non_linearity" in fields:
+        name = fields["non_linearity"]
         older = {"gelu": "gelu_new", "gelu_orig": "gelu"}
-        own["non_linearity"] = older.get(name, name)
-    if own.get("architecture") == "lora" and "alpha" in own:
+        fields["non_linearity"] = older.get(name, name)
+    if fields.get("architecture") == "lora" and "alpha" in fields:
         # Before 1.1 the library did not divide by the rank.
         if re.match(r"adapters\.(0|1\.0)\.", version or ""):
-            own["alpha"] = own.get("r")
-    return own
+            fields["alpha"] = fields.get("r")
+    return fields
 
 
-def _bottleneck_kind(own: Mapping[str, Any], path: str) -> type[TuningMethod]:
-    """The method of this project that a bottleneck's config describes."""
-    before, residual = own["original_ln_before"], own["residual_before_ln"]
-    attention, parallel = bool(own.get("mh_adapter")), own["is_parallel"]
-    inverse = own["inv_adapter"]
+def _bottleneck_kind(
+    fields: Mapping[str, Any], path: str
+) -> type[TuningMethod]:
+    before, residual = (
+        fields["original_ln_before"],
+        fields["residual_before_ln"],
+    )
+    attention, parallel = bool(fields.get("mh_adapter")), fields["is_parallel"]
+    inverse = fields["inv_adapter"]
     pfeiffer = before and residual is True and not attention and not parallel
     if inverse is not None and not (pfeiffer and inverse == NICE):
         raise UserError(
@@ -426,26 +349,27 @@ def _bottleneck_kind(own: Mapping[str, Any], path: str) -> type[TuningMethod]:
 
 
 def _layers(adapter: Adapter) -> list[int]:
-    """The layers with tensors, by the config's `leave_out`."""
     layers = list(range(adapter.config.num_hidden_layers))
-    for layer in adapter.own.get("leave_out") or ():
+    for layer in adapter.fields.get("leave_out") or ():
         if type(layer) is not int or not 0 <= layer < len(layers):
             raise UserError(
                 f"{adapter.path}: leave_out names the layer "
                 f"{str(layer)[:80]}, expected numbers from 0 to "
                 f"{len(layers) - 1}"
             )
-    return [n for n in layers if n not in (adapter.own.get("leave_out") or ())]
+    return [
+        n for n in layers if n not in (adapter.fields.get("leave_out") or ())
+    ]
 
 
 def _size(adapter: Adapter, key: str, whole: int, layer: str = "") -> int:
     """A size: `whole` divided by the factor at `key`, or by a layer's."""
-    said = factor = adapter.own.get(key)
+    value = factor = adapter.fields.get(key)
     if isinstance(factor, dict):
         factor = factor.get(layer, factor.get("default"))
     if not _is_number(factor) or whole // factor == float("inf"):
         raise UserError(
-            f"{adapter.path}: {key} is {str(said)[:80]}, expected a number "
+            f"{adapter.path}: {key} is {str(value)[:80]}, expected a number "
             "above 0, or one for each layer"
         )
     # As the library rounds.
@@ -453,8 +377,7 @@ def _size(adapter: Adapter, key: str, whole: int, layer: str = "") -> int:
 
 
 def _count(adapter: Adapter, key: str) -> int:
-    """The number at `key`; raises UserError if it is below 1 or missing."""
-    value = adapter.own.get(key)
+    value = adapter.fields.get(key)
     if not isinstance(value, int) or value < 1:
         raise UserError(
             f"{adapter.path}: {key} is {str(value)[:80]}, expected a whole "
@@ -464,15 +387,14 @@ def _count(adapter: Adapter, key: str) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value of a description is a number above 0."""
     return isinstance(value, (int, float)) and value > 0
 
 
 def _read_bottleneck(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     """Bottleneck adapters; a scale goes into their second matrix."""
     config, path = adapter.config, adapter.path
-    adapter = adapter._replace(own={**BOTTLENECK, **adapter.own})
-    own, scaling = adapter.own, adapter.own["scaling"]
+    adapter = adapter._replace(fields={**BOTTLENECK, **adapter.fields})
+    fields, scaling = adapter.fields, adapter.fields["scaling"]
     is_number = isinstance(scaling, (int, float))
     if is_number:
         check_number(scaling, f"{path}: scaling")
@@ -481,8 +403,8 @@ def _read_bottleneck(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
             f"{path}: scaling is {str(scaling)[:80]!r}, expected a number, "
             "learned or channel"
         )
-    kind, layers = _bottleneck_kind(own, path), _layers(adapter)
-    sites = [site for site, field in SITE_FIELDS.items() if own.get(field)]
+    kind, layers = _bottleneck_kind(fields, path), _layers(adapter)
+    sites = [site for site, field in SITE_FIELDS.items() if fields.get(field)]
     _check_sites(sites, config, path)
     hidden = config.hidden_size
     sizes = {
@@ -496,15 +418,15 @@ def _read_bottleneck(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
         )
     # The size of most layers.
     size = max(sizes.values(), key=list(sizes.values()).count)
-    others = {n: found for n, found in sizes.items() if found != size}
+    others = {n: other for n, other in sizes.items() if other != size}
     arguments: dict[str, Any] = {
         "size": size,
-        "nonlinearity": activation(own.get("non_linearity"), path),
+        "nonlinearity": activation(fields.get("non_linearity"), path),
     }
     if kind is not MadX:
         arguments["sizes"] = base.sizes_text(others)
-        arguments["gating"] = bool(own["use_gating"])
-    elif others or own["use_gating"]:
+        arguments["gating"] = bool(fields["use_gating"])
+    elif others or fields["use_gating"]:
         raise UserError(
             f"{path}: adapters with inv_adapter have sizes by layer "
             f"({sorted(set(sizes.values()))}) or use_gating, which no method "
@@ -546,7 +468,7 @@ def _read_bottleneck(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
 
 
 def _check_sites(sites: Iterable[str], config: BertConfig, source: str) -> None:
-    """Raises UserError for adapters after an ALBERT's attention.
+    """Refuses adapters after an ALBERT's attention.
 
     There the library gives them the layer's input. Source: its
     `AlbertAttentionWithAdapters`.
@@ -560,7 +482,7 @@ def _check_sites(sites: Iterable[str], config: BertConfig, source: str) -> None:
 
 
 def _check_prompt(config: BertConfig, source: str) -> None:
-    """Raises UserError for prompts of a model that projects its embeddings.
+    """Refuses prompts of a model that projects its embeddings.
 
     There the library's prompts are projected, too. Source: its
     `PromptTuningLayer`.
@@ -574,14 +496,13 @@ def _check_prompt(config: BertConfig, source: str) -> None:
 
 
 def _take_gates(adapter: Adapter, method: TuningMethod) -> Arrays:
-    """The values of a method's gates; none of a method without gates."""
-    found = {}
+    gates = {}
     for variable, added in method.variables(adapter.config).items():
         if GATE in variable:
             name = _tensor(variable, adapter.name)
             value = adapter.tensors.take(name, *reversed(added.shape))
-            found[variable] = value.T
-    return found
+            gates[variable] = value.T
+    return gates
 
 
 def _read_lora(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
@@ -589,43 +510,43 @@ def _read_lora(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
 
     VeRA there has whole matrices in place of scales, so its products are LoRA.
     """
-    own, path, rank = adapter.own, adapter.path, _count(adapter, "r")
-    matrices = own.get("attn_matrices") or ()
+    fields, path, rank = adapter.fields, adapter.path, _count(adapter, "r")
+    matrices = fields.get("attn_matrices") or ()
     places = [
         (layer, target, f"bert/encoder/layer_{layer}/{TARGETS[target]}")
         for layer in _layers(adapter)
         for target, (field, letter) in LORA_FIELDS.items()
-        if own.get(field) and (not letter or letter in matrices)
+        if fields.get(field) and (not letter or letter in matrices)
     ]
 
-    def take(scope: str, part: str, *shape: Any) -> np.ndarray:
-        name = _tensor(f"{scope}/{part}", adapter.name)
+    def take(scope: str, end: str, *shape: Any) -> np.ndarray:
+        name = _tensor(f"{scope}/{end}", adapter.name)
         return adapter.tensors.take(name, *shape)
 
-    mode = own.get("composition_mode", "add")
+    mode = fields.get("composition_mode", "add")
     if mode == "scale":
         return _read_ia3(adapter, places, take)
     if mode != "add":
         raise UserError(
             f"{path}: composition_mode is {mode!r:.80}, expected add or scale"
         )
-    gating = bool(own.get("use_gating"))
+    gating = bool(fields.get("use_gating"))
     if gating:
-        if own.get("leave_out"):
+        if fields.get("leave_out"):
             raise UserError(
                 f"{path}: leave_out and use_gating together are not read of "
                 "LoRA; expected one of them"
             )
         # Not used there either.
-        own = {**own, "alpha": rank}
-    if own.get("alpha") is None:
+        fields = {**fields, "alpha": rank}
+    if fields.get("alpha") is None:
         raise UserError(f"{path} has no alpha, which scales the updates")
-    check_number(own["alpha"], f"{path}: alpha")
-    found, is_vera = {}, _is_vera(own)
+    check_number(fields["alpha"], f"{path}: alpha")
+    updates, is_vera = {}, _is_vera(fields)
     if is_vera:
         shared_down, shared_up = (
-            adapter.tensors.take(SHARED.format(adapter.name) + part, *shape)
-            for part, shape in (
+            adapter.tensors.take(SHARED.format(adapter.name) + end, *shape)
+            for end, shape in (
                 ("lora_A", (rank, None)),
                 ("lora_B", (None, rank)),
             )
@@ -638,24 +559,26 @@ def _read_lora(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
         else:
             down = take(scope, "lora_a", rank, None)
             up = take(scope, "lora_b", None, rank)
-        factors = peft_lora.Factors(down.T, up.T, float(own["alpha"]))
-        found[layer, target] = factors
-    method, values = peft_lora.to_method(found, adapter.config, path)
+        factors = peft_lora.Update(down.T, up.T, float(fields["alpha"]))
+        updates[layer, target] = factors
+    method, values = peft_lora.to_method(updates, adapter.config, path)
     method = dataclasses.replace(method, gating=gating)
     return method, {**values, **_take_gates(adapter, method)}
 
 
-def _is_vera(own: Mapping[str, Any]) -> bool:
-    """Whether the library computes VeRA, by the types of its first values."""
-    return any(isinstance(own.get(key), float) for key in ("vera_d", "vera_b"))
+def _is_vera(fields: Mapping[str, Any]) -> bool:
+    """True for VeRA: its initial values are floats."""
+    return any(
+        isinstance(fields.get(key), float) for key in ("vera_d", "vera_b")
+    )
 
 
 def _read_ia3(adapter: Adapter, places: Any, take: Any):
     """Scales of keys and values; others act elsewhere than this project's."""
-    own, path = adapter.own, adapter.path
-    alpha = 1 if own.get("alpha") is None else own["alpha"]
-    if own["r"] != 1:
-        raise UserError(f"{path}: r is {own['r']}, expected 1 for (IA)^3")
+    fields, path = adapter.fields, adapter.path
+    alpha = 1 if fields.get("alpha") is None else fields["alpha"]
+    if fields["r"] != 1:
+        raise UserError(f"{path}: r is {fields['r']}, expected 1 for (IA)^3")
     check_number(alpha, f"{path}: alpha")
     values = unit_scales(adapter.config)
     for _, target, scope in places:
@@ -672,24 +595,27 @@ def _read_ia3(adapter: Adapter, places: Any, take: Any):
 
 
 def _read_prefix(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
-    """A prefix, as the output of its network."""
-    own, path, hidden = adapter.own, adapter.path, adapter.config.hidden_size
+    fields, path, hidden = (
+        adapter.fields,
+        adapter.path,
+        adapter.config.hidden_size,
+    )
     layers = adapter.config.num_hidden_layers
     length = _count(adapter, "prefix_length")
     width = 2 * layers * hidden
 
-    def take(part: str, *shape: int) -> np.ndarray:
-        own = ARCHITECTURES[adapter.config.model_type]
-        scope = PREFIX.format(adapter.name, own.prefixes)
-        return adapter.tensors.take(scope + part, *shape)
+    def take(end: str, *shape: int) -> np.ndarray:
+        architecture = ARCHITECTURES[adapter.config.model_type]
+        scope = PREFIX.format(adapter.name, architecture.prefixes)
+        return adapter.tensors.take(scope + end, *shape)
 
-    if own.get("flat"):
+    if fields.get("flat"):
         rows = take("control_trans", length * width).reshape(length, width)
     else:
-        if own.get("non_linearity", "tanh") != "tanh":
+        if fields.get("non_linearity", "tanh") != "tanh":
             raise UserError(
                 f"{path}: the prefix's network has the activation "
-                f"{own['non_linearity']!r}, expected tanh"
+                f"{fields['non_linearity']!r}, expected tanh"
             )
         size = _count(adapter, "bottleneck_size")
         words = take("wte.weight", length, hidden)
@@ -701,16 +627,16 @@ def _read_prefix(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     method = Prefix(
         length,
         reparameterize=False,
-        gating=bool(own.get("use_gating")),
-        shared_gating=own.get("shared_gating", True) is not False,
+        gating=bool(fields.get("use_gating")),
+        shared_gating=fields.get("shared_gating", True) is not False,
     )
-    parts = zip(prefix_variables(layers), np.split(rows, 2 * layers, axis=1))
-    return method, {**dict(parts), **_take_gates(adapter, method)}
+    slices = zip(prefix_variables(layers), np.split(rows, 2 * layers, axis=1))
+    return method, {**dict(slices), **_take_gates(adapter, method)}
 
 
 def _read_prompt(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
     """Virtual tokens, whose order is of no matter but to heads."""
-    combine = adapter.own.get("combine", "prefix")
+    combine = adapter.fields.get("combine", "prefix")
     if combine not in COMBINED:
         raise UserError(
             f"{adapter.path}: combine is {str(combine)[:80]}, expected "
@@ -724,24 +650,24 @@ def _read_prompt(adapter: Adapter) -> tuple[TuningMethod, Arrays]:
 
 
 def write(exported: Exported) -> dict[str, Any]:
-    """The contents of an adapter's files, as `foreign_adapters` wants them."""
+    """Returns the contents of an adapter's files, by name."""
     return {**adapter_files(exported), **head_files(exported)}
 
 
 def adapter_files(exported: Exported) -> dict[str, Any]:
-    """The contents of an adapter's files by name, but for its head's."""
+    """Returns the contents of an adapter's files without its head's."""
     method = exported.method
     if isinstance(method, AdapterDrop):
         method = method.kept(exported.config)
     if isinstance(method, Union):
-        parts = [part.method for part in method.parts]
-        _check_union(parts, exported.source)
-        config = _unite([_describe(part, exported) for part in parts], exported)
+        methods = [one.method for one in method.parts]
+        _check_union(methods, exported.source)
+        config = _unite([_describe(one, exported) for one in methods], exported)
     else:
-        parts, config = [method], _describe(method, exported)
+        methods, config = [method], _describe(method, exported)
     tensors: Arrays = {}
-    for part in parts:
-        tensors.update(_tensors(part, exported))
+    for one in methods:
+        tensors.update(_tensors(one, exported))
     model_type = exported.config.model_type
     tensors = {from_bert(k, model_type): v for k, v in tensors.items()}
     return {
@@ -751,7 +677,7 @@ def adapter_files(exported: Exported) -> dict[str, Any]:
 
 
 def head_files(exported: Exported) -> dict[str, Any]:
-    """The contents of a head's files by name; nothing without a head."""
+    """Returns the contents of a head's files, by name."""
     if exported.head is None:
         return {}
     config, more, tensors = adapterhub_heads.write(
@@ -768,7 +694,7 @@ def head_files(exported: Exported) -> dict[str, Any]:
 
 
 def description(exported: Exported) -> dict[str, Any]:
-    """The fields that all of the library's descriptions have."""
+    """Returns the fields that all of the library's descriptions have."""
     return {
         "hidden_size": exported.config.hidden_size,
         "model_class": adapterhub_heads.flexible(exported.config)[0],
@@ -780,15 +706,14 @@ def description(exported: Exported) -> dict[str, Any]:
 
 
 def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
-    """The library's tensors of a method's variables."""
     if isinstance(method, LoReft):
         return adapterhub_reft.tensors(method, exported)
     name, names, tensors = exported.name, [], {}
     if isinstance(method, Prefix):
         names = prefix_variables(exported.config.num_hidden_layers)
         table = np.concatenate(list(map(exported.read, names)), axis=1)
-        own = ARCHITECTURES[exported.config.model_type]
-        scope = PREFIX.format(name, own.prefixes)
+        architecture = ARCHITECTURES[exported.config.model_type]
+        scope = PREFIX.format(name, architecture.prefixes)
         tensors = {f"{scope}control_trans": table.ravel()}
     for variable in method.variables(exported.config):
         if variable not in names:
@@ -802,7 +727,6 @@ def _tensors(method: TuningMethod, exported: Exported) -> Arrays:
 
 
 def _check_union(methods: Sequence[TuningMethod], source: str) -> None:
-    """Raises UserError for parts that the library's count of tokens parts."""
     kinds = [type(method) for method in methods]
     if Prompt in kinds and LoReft in kinds:
         raise UserError(
@@ -813,7 +737,6 @@ def _check_union(methods: Sequence[TuningMethod], source: str) -> None:
 
 
 def _unite(configs: list[dict[str, Any]], exported: Exported) -> dict[str, Any]:
-    """The config of a union; raises UserError if the library has none."""
     kinds = [c["architecture"] for c in configs if "architecture" in c]
     for kind in kinds:
         if kinds.count(kind) > 1:
@@ -825,7 +748,6 @@ def _unite(configs: list[dict[str, Any]], exported: Exported) -> dict[str, Any]:
 
 
 def _describe(method: TuningMethod, exported: Exported) -> dict[str, Any]:
-    """The config of a method; raises UserError if the library lacks it."""
     reason, kind = None, exported.head.kind if exported.head else ""
     if isinstance(method, Houlsby) and method.layer_norms:
         reason = (
@@ -892,7 +814,8 @@ def _describe(method: TuningMethod, exported: Exported) -> dict[str, Any]:
         reason = (
             f"{method.name} is not written for AdapterHub's library; expected "
             "houlsby(layer_norms=false), pfeiffer, parallel, mad_x, lora, "
-            "prefix, prompt, loreft, or a union of them"
+            "prefix, prompt, loreft, or a union of them; write each adapter of "
+            "a composition alone"
         )
     if reason:
         raise UserError(f"{exported.source}: {reason}")
@@ -974,5 +897,4 @@ def _describe(method: TuningMethod, exported: Exported) -> dict[str, Any]:
 
 
 def _layers_of(scopes: Iterable[str]) -> set[int]:
-    """The numbers of the layers of some scopes."""
     return {place_of(scope)[0] for scope in scopes}

@@ -1,4 +1,4 @@
-"""The heads of AdapterHub's library `adapters` 1.3, read and written.
+"""Heads of AdapterHub's library `adapters` 1.3, read and written.
 
 Flexible heads, of its own models, have any number of layers. Static heads
 belong to transformers' models. Source: `adapters/heads/` and `head_utils.py`.
@@ -25,7 +25,7 @@ from adapter_bert.checkpoints.foreign_base import (
     is_of,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import THRESHOLD, Told
+from adapter_bert.checkpoints.foreign_heads import THRESHOLD, HeadOptions
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -87,23 +87,23 @@ def _masked_lm_modules(config: BertConfig) -> dict[str, str]:
 
 
 def flexible(config: BertConfig) -> list[str]:
-    """The classes of the library's own models of a BERT."""
-    own = ARCHITECTURES[config.model_type]
-    if not own.in_adapterhub:
+    """Lists the classes of the library's own models of a BERT."""
+    architecture = ARCHITECTURES[config.model_type]
+    if not architecture.in_adapterhub:
         raise UserError(
             f"AdapterHub's library has no models of the type "
             f"{config.model_type}; peft has: write the adapter for that"
         )
-    names = own.classes
+    names = architecture.classes
     return [f"{name}{end}" for name in names for end in FLEXIBLE]
 
 
 def is_in(folder: str) -> bool:
-    """Whether a folder holds a head."""
+    """True if a folder holds a head."""
     return files.exists(os.path.join(folder, CONFIG_FILE))
 
 
-def read(folder: str, config: BertConfig, told: Told) -> Head:
+def read(folder: str, config: BertConfig, options: HeadOptions) -> Head:
     """Reads the head next to an adapter."""
     path = os.path.join(folder, CONFIG_FILE)
     if not is_in(folder):
@@ -113,35 +113,35 @@ def read(folder: str, config: BertConfig, told: Told) -> Head:
         )
     described = files.read_object(path, "AdapterHub's head", CONFIG)
     foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    found = described.get("model_type")
-    if found is not None and not is_of(found, config):
+    model_type = described.get("model_type")
+    if model_type is not None and not is_of(model_type, config):
         raise UserError(
-            f"{path}: model_type is {found!r:.80}, expected "
+            f"{path}: model_type is {model_type!r:.80}, expected "
             f"{config.model_type!r}"
         )
-    found, hidden = described.get("hidden_size"), config.hidden_size
-    if found not in (None, hidden):
+    model_type, hidden = described.get("hidden_size"), config.hidden_size
+    if model_type not in (None, hidden):
         raise UserError(
-            f"{path}: hidden_size is {found!r:.80}, expected {hidden!r}"
+            f"{path}: hidden_size is {model_type!r:.80}, expected {hidden!r}"
         )
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     model_class = described["model_class"]
-    own, static = flexible(config), foreign_heads.classes(config)
-    if model_class in own:
-        head = _read_flexible(described, tensors, config, told, path)
+    flexible_classes, static = flexible(config), foreign_heads.classes(config)
+    if model_class in flexible_classes:
+        head = _read_flexible(described, tensors, config, options, path)
     elif model_class in static:
         kind = static[model_class]
         head = (
             foreign_heads.read_masked_lm(tensors, config, path)
             if kind == MASKED_LM
             else foreign_heads.read_dense(
-                kind, tensors, config, described, told, path
+                kind, tensors, config, described, options, path
             )
         )
     else:
         raise UserError(
             f"{path}: the head is of a {str(model_class)[:80]}, expected one "
-            f"of {', '.join((*own, *static))}"
+            f"of {', '.join((*flexible_classes, *static))}"
         )
     tensors.check_all_taken()
     return head
@@ -151,26 +151,25 @@ def _read_flexible(
     described: Mapping[str, Any],
     tensors: Tensors,
     config: BertConfig,
-    told: Told,
+    options: HeadOptions,
     path: str,
 ) -> Head:
-    """A head of the library's own models."""
-    own = described.get("config") or {}
+    fields = described.get("config") or {}
     name = f"heads.{described.get('name')}"
     prefix = f"{name}."
     # The library saves heads whose names begin alike, too.
     others = [t for t in tensors.names if t.startswith(name)]
     tensors.drop([t for t in others if not t.startswith(prefix)])
-    if own.get("head_type") not in TYPES:
+    if fields.get("head_type") not in TYPES:
         raise UserError(
-            f"{path}: a head of the type {own.get('head_type')!r:.80} is not "
-            f"read; expected {', '.join(TYPES)}"
+            f"{path}: a head of the type {fields.get('head_type')!r:.80} is "
+            f"not read; expected {', '.join(TYPES)}"
         )
-    kind = TYPES[own["head_type"]]
+    kind = TYPES[fields["head_type"]]
     if kind == MASKED_LM:
-        return _read_masked_lm(own, prefix, tensors, config, path)
-    foreign_fields.check(own, foreign_fields.HUB_HEAD, path)
-    count = own.get("layers")
+        return _read_masked_lm(fields, prefix, tensors, config, path)
+    foreign_fields.check(fields, foreign_fields.HUB_HEAD, path)
+    count = fields.get("layers")
     if type(count) is not int or count < 1:
         raise UserError(
             f"{path}: the head has {str(count)[:80]} layers, expected a whole "
@@ -181,23 +180,23 @@ def _read_flexible(
             f"{tensors.path} lacks tensors: it has {len(tensors.names)}, but "
             f"{path} says {str(count)[:80]} layers; save the head again"
         )
-    bias, between = own.get("bias", True), own.get("activation_function")
+    bias, between = fields.get("bias", True), fields.get("activation_function")
     shape = HeadShape(
-        layers=count, pooler=bool(own.get("use_pooler")), bias=bias
+        layers=count, pooler=bool(fields.get("use_pooler")), bias=bias
     )
     if count > 1:
-        known = activation(between or "linear", path)
-        shape = dataclasses.replace(shape, activation=known)
+        function = activation(between or "linear", path)
+        shape = dataclasses.replace(shape, activation=function)
     # Modules are numbered: dropout, dense layer, activation if there is one.
     places = [f"{prefix}{1 + (3 if between else 2) * n}" for n in range(count)]
     hidden = config.hidden_size
     layers: list[Layer] = [
         tensors.take_layer(p, hidden, hidden) for p in places[:-1]
     ]
-    outputs = 1 if kind == CHOICE else own.get("num_labels", 2)
+    outputs = 1 if kind == CHOICE else fields.get("num_labels", 2)
     layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
-    said = {**own, THRESHOLD: described.get(THRESHOLD)}
-    head = foreign_heads.make_head(kind, layers, shape, said, told, path)
+    names = {**fields, THRESHOLD: described.get(THRESHOLD)}
+    head = foreign_heads.make_head(kind, layers, shape, names, options, path)
     usual = usual_shape(head.kind)
     if head.kind == CHOICE:
         config = config.for_choices
@@ -207,14 +206,13 @@ def _read_flexible(
 
 
 def _read_masked_lm(
-    own: Mapping[str, Any],
+    fields: Mapping[str, Any],
     prefix: str,
     tensors: Tensors,
     config: BertConfig,
     path: str,
 ) -> Head:
-    """A head of masked words; raises UserError unless it is BERT's."""
-    foreign_fields.check(own, foreign_fields.HUB_MASKED_LM, path)
+    foreign_fields.check(fields, foreign_fields.HUB_MASKED_LM, path)
     expected = {
         "vocab_size": config.vocab_size,
         "embedding_size": config.embedding_width,
@@ -223,16 +221,16 @@ def _read_masked_lm(
         "bias": True,
     }
     for key, value in expected.items():
-        if own.get(key, value) != value:
+        if fields.get(key, value) != value:
             raise UserError(
-                f"{path}: {key} is {str(own[key])[:80]}, expected {value}: "
+                f"{path}: {key} is {str(fields[key])[:80]}, expected {value}: "
                 "only BERT's own head of masked words is read"
             )
-    found = activation(own.get("activation_function"), path)
-    if not same_activation(found, config.hidden_act):
+    function = activation(fields.get("activation_function"), path)
+    if not same_activation(function, config.hidden_act):
         raise UserError(
-            f"{path}: activation_function is {str(found)[:80]}, expected the "
-            f"BERT's, {config.hidden_act}"
+            f"{path}: activation_function is {str(function)[:80]}, expected "
+            f"the BERT's, {config.hidden_act}"
         )
     modules = _masked_lm_modules(config)
     tensors.rename(lambda name: foreign_heads.renamed(name, prefix, modules))
@@ -276,7 +274,7 @@ def write(
         "use_pooler": shape.pooler,
         "bias": shape.bias,
     }
-    own = {
+    described = {
         "head_type": kind,
         "layers": shape.layers,
         "activation_function": foreign_activation(shape.activation)
@@ -287,20 +285,20 @@ def write(
         **{field: values[field] for field in fields.split()},
     }
     more = {} if head.threshold is None else {THRESHOLD: head.threshold}
-    return own, more, tensors
+    return described, more, tensors
 
 
 def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
     """As `write`, of a head of masked words; its matrix is BERT's own."""
     modules = _masked_lm_modules(config)
     back = {module: number for number, module in modules.items()}
-    found = foreign_heads.masked_lm_tensors(head, config)
+    named = foreign_heads.masked_lm_tensors(head, config)
     tensors = {
         f"{prefix}{foreign_heads.renamed(name, '', back)}": value
-        for name, value in found.items()
+        for name, value in named.items()
         if name.rpartition(".")[0] in back
     }
-    own = {
+    fields = {
         "head_type": "masked_lm",
         "vocab_size": config.vocab_size,
         "embedding_size": config.embedding_width,
@@ -311,4 +309,4 @@ def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
         "shift_labels": False,
         "label2id": None,
     }
-    return own, {}, tensors
+    return fields, {}, tensors

@@ -42,7 +42,7 @@ PARAMETRIZED = "projection.parametrizations.weight"
 
 
 def _units(layer: int, name: str, method: LoReft) -> list[tuple[str, str]]:
-    """The modules of a layer, each with its scope here, or ""."""
+    """Lists a layer's modules, each with its scope here or ""."""
     place = f"bert/encoder/layer_{layer}"
     module = f"{module_of(place)}.reft_layer.refts.{name}.units"
     scopes = {scope.rpartition("/")[2]: scope for scope in method.scopes(layer)}
@@ -54,20 +54,22 @@ def _units(layer: int, name: str, method: LoReft) -> list[tuple[str, str]]:
 
 
 def read(adapter: Adapter) -> tuple[LoReft, Arrays]:
-    """An adapter; raises UserError if no method here computes the same."""
-    own, path, config = adapter.own, adapter.path, adapter.config
-    sizes = [own.get(k) for k in ("r", "prefix_positions", "suffix_positions")]
+    """Reads an adapter."""
+    fields, path, config = adapter.fields, adapter.path, adapter.config
+    sizes = [
+        fields.get(k) for k in ("r", "prefix_positions", "suffix_positions")
+    ]
     if not all(type(size) is int for size in sizes):
         raise UserError(
             f"{path}: r, prefix_positions and suffix_positions are "
             f"{str(sizes)[:80]}, expected three whole numbers"
         )
-    layers = own.get("layers")
+    layers = fields.get("layers")
     if layers != ALL_LAYERS:
         layers = ",".join(map(str, layers if isinstance(layers, list) else ()))
-    if not own.get("output_reft", True):
+    if not fields.get("output_reft", True):
         raise UserError(f"{path}: output_reft is false, so nothing is moved")
-    orthogonal = bool(own.get("orthogonality"))
+    orthogonal = bool(fields.get("orthogonality"))
     if not orthogonal:
         logging.warning(
             "%s is read as NoReFT; if it was trained as DiReFT, it computes "
@@ -75,11 +77,11 @@ def read(adapter: Adapter) -> tuple[LoReft, Arrays]:
             "do not tell the two apart",
             path,
         )
-    function = own.get("non_linearity")
+    function = fields.get("non_linearity")
     method = LoReft(
         *sizes,
         layers,
-        tied=bool(own.get("tied_weights")),
+        tied=bool(fields.get("tied_weights")),
         orthogonal=False,
         nonlinearity=activation(function, path) if function else "linear",
     )
@@ -89,10 +91,10 @@ def read(adapter: Adapter) -> tuple[LoReft, Arrays]:
     for layer in base.choose_layers(method.layers, config):
         for unit, scope in _units(layer, adapter.name, method):
 
-            def take(part: str, *shape: int, unit: str = unit) -> np.ndarray:
-                return adapter.tensors.take(f"{unit}.{part}", *shape)
+            def take(end: str, *shape: int, unit: str = unit) -> np.ndarray:
+                return adapter.tensors.take(f"{unit}.{end}", *shape)
 
-            found = {
+            unit_values = {
                 SOURCE: take(IN_UNIT[SOURCE], *shape).T,
                 BIAS: take(IN_UNIT[BIAS], method.rank),
             }
@@ -101,16 +103,20 @@ def read(adapter: Adapter) -> tuple[LoReft, Arrays]:
                 fixed = take(f"{PARAMETRIZED}.0.base", *shape[1:] * 2)
                 # As PyTorch: signs, which are whole numbers.
                 signs = np.trunc(np.diagonal(original))
-                found[PROJECTION] = fixed @ (reflected(original, np) * signs)
+                unit_values[PROJECTION] = fixed @ (
+                    reflected(original, np) * signs
+                )
             else:
-                found[PROJECTION] = take(WEIGHT, *shape).T
+                unit_values[PROJECTION] = take(WEIGHT, *shape).T
             if scope:
-                values.update((f"{scope}/{k}", v) for k, v in found.items())
+                values.update(
+                    (f"{scope}/{k}", v) for k, v in unit_values.items()
+                )
     return method, values
 
 
 def describe(method: LoReft, exported: Exported) -> dict[str, Any]:
-    """The config of a method; raises UserError if the library has none."""
+    """Returns the config of a method."""
     if not method.subtract and method.nonlinearity != "linear":
         raise UserError(
             f"{exported.source}: {method} is not written for AdapterHub's "
@@ -138,18 +144,18 @@ def describe(method: LoReft, exported: Exported) -> dict[str, Any]:
 
 
 def tensors(method: LoReft, exported: Exported) -> Arrays:
-    """The library's tensors; zeros of a side that has no tokens."""
+    """Returns the library's tensors; zeros for a side without tokens."""
     shape = method.rank, exported.config.hidden_size
-    found: Arrays = {}
+    written: Arrays = {}
     for layer in base.choose_layers(method.layers, exported.config):
         for unit, scope in _units(layer, exported.name, method):
-            for part, name in ({**IN_UNIT, PROJECTION: WEIGHT}).items():
+            for variable, name in ({**IN_UNIT, PROJECTION: WEIGHT}).items():
                 if scope:
-                    value = exported.read(f"{scope}/{part}").T
+                    value = exported.read(f"{scope}/{variable}").T
                 else:
-                    size = shape[:1] if part == BIAS else shape
+                    size = shape[:1] if variable == BIAS else shape
                     value = np.zeros(size, np.float32)
-                if scope and part == SOURCE and not method.subtract:
+                if scope and variable == SOURCE and not method.subtract:
                     value = value + exported.read(f"{scope}/{PROJECTION}").T
-                found[f"{unit}.{name}"] = value
-    return found
+                written[f"{unit}.{name}"] = value
+    return written

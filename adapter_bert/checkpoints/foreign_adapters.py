@@ -3,8 +3,8 @@
 A program is a module with
 
 - `MARK`, a key that only its descriptions have;
-- `read(path, config, told)` of a description, the BERT and a `Told`, which
-  returns the method, its float32 variables by name, the head, and the origin;
+- `read(path, config, options)` of a description, the BERT and `HeadOptions`,
+  which returns the method, its float32 variables, the head, and the origin;
 - `write(exported)`, which returns the files' contents by name: a value for
   JSON, bytes, or tensors by name.
 
@@ -21,7 +21,7 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints import adapterhub, adapterhub_setup, peft
+from adapter_bert.checkpoints import adapterhub, peft
 from adapter_bert.checkpoints.foreign_base import (
     Exported,
     Foreign,
@@ -29,7 +29,7 @@ from adapter_bert.checkpoints.foreign_base import (
     for_all_layers,
     task_of,
 )
-from adapter_bert.checkpoints.foreign_heads import Told, masked_lm_shapes
+from adapter_bert.checkpoints.foreign_heads import HeadOptions, masked_lm_shapes
 from adapter_bert.checkpoints.peft import LAYER_NORM
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.tables import is_one_cell
@@ -40,12 +40,12 @@ from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 PROGRAMS: dict[str, Any] = {"adapterhub": adapterhub, "peft": peft}
 CONFIG_FILE = "adapter_config.json"
+# Of AdapterHub's folders of adapters that answer together.
+COMPOSITIONS = "adapter_setup.json", "adapter_fusion_config.json"
 
 
 def detect(folder: str) -> Optional[str]:
-    """The name of the program that has written an adapter, or None."""
-    if adapterhub_setup.detect(folder):
-        return "adapterhub"
+    """Names the program that has written an adapter, if one has."""
     path = os.path.join(folder, CONFIG_FILE)
     if files.exists(path):
         config = files.read_json(path, "an adapter's description")
@@ -56,34 +56,38 @@ def detect(folder: str) -> Optional[str]:
 
 
 def choose(folder: str, name: str = "") -> str:
-    """The folder of an adapter: that one, or one of the folders in it.
+    """Chooses the folder of an adapter: that one, or one in it.
 
     Programs save several adapters in a folder for each, peft the first of them
     outside. `name` is that of a folder, or of an adapter in its description.
     """
     places: dict[str, str] = {}
     inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
-    for place in (folder, *(os.path.join(folder, part) for part in inner)):
+    for place in (folder, *(os.path.join(folder, below) for below in inner)):
         path = os.path.join(place, CONFIG_FILE)
         if files.exists(path) and detect(place):
-            own = files.read_json(path, "an adapter's description")
-            own = own.get("name") if isinstance(own, dict) else None
-            places[place] = own if isinstance(own, str) else ""
+            described = files.read_json(path, "an adapter's description")
+            described = (
+                described.get("name") if isinstance(described, dict) else None
+            )
+            places[place] = described if isinstance(described, str) else ""
     if not name and (folder in places or not places):
         return folder
-    found = [
+    meant = [
         place
-        for place, own in places.items()
-        if not name or name in (own, os.path.basename(place))
+        for place, described in places.items()
+        if not name or name in (described, os.path.basename(place))
     ]
-    if len(found) != 1:
-        names = (own or os.path.basename(p) for p, own in places.items())
+    if len(meant) != 1:
+        names = (
+            described or os.path.basename(p) for p, described in places.items()
+        )
         raise UserError(
             f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "
-            f"{len(found)} are meant; name one (--adapter), or pass a --name "
+            f"{len(meant)} are meant; name one (--adapter), or pass a --name "
             "for each, with commas between them"
         )
-    return found[0]
+    return meant[0]
 
 
 def read(
@@ -98,13 +102,13 @@ def read(
     `multi_label` says that rows have any number of labels, which not all files
     say.
     """
-    found = read_all(folder, config, pairs, labels, multi_label)
-    if len(found) > 1:
+    adapters = read_all(folder, config, pairs, labels, multi_label)
+    if len(adapters) > 1:
         raise UserError(
-            f"{folder} holds {len(found)} adapters, {', '.join(found)[:200]}; "
-            "expected one"
+            f"{folder} holds {len(adapters)} adapters, "
+            f"{', '.join(adapters)[:200]}; expected one"
         )
-    return next(iter(found.values()))
+    return next(iter(adapters.values()))
 
 
 def read_all(
@@ -132,80 +136,67 @@ def read_all(
     """
     places = [folder]
     if not detect(folder) and files.is_folder(folder):
-        inner = [os.path.join(folder, name) for name in files.folders(folder)]
-        places = [place for place in inner if detect(place)]
-    found: dict[str, Foreign] = {}
+        places += [os.path.join(folder, name) for name in files.folders(folder)]
     for place in places:
-        told = Told(tuple(labels) if len(places) == 1 else (), multi_label)
-        for name, foreign in _read(place, config, pairs, told).items():
-            if found.setdefault(name, foreign) is not foreign:
+        for name in COMPOSITIONS:
+            if files.exists(os.path.join(place, name)):
+                raise UserError(
+                    f"{place} holds a composition ({name}), which is not read; "
+                    "name one of its adapters (--adapter), or save each alone"
+                )
+    places = list(filter(detect, places))
+    adapters: dict[str, Foreign] = {}
+    for place in places:
+        options = HeadOptions(
+            tuple(labels) if len(places) == 1 else (), multi_label
+        )
+        for name, foreign in _read(place, config, pairs, options).items():
+            if adapters.setdefault(name, foreign) is not foreign:
                 raise UserError(
                     f"{folder} holds two adapters that are called "
                     f"{name[:80]!r}; name the folder of one (--adapter)"
                 )
-    if not found:
+    if not adapters:
         raise UserError(
             f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "
             f"{CONFIG_FILE} of theirs"
         )
-    if labels and len(found) > 1:
+    if labels and len(adapters) > 1:
         raise UserError(
-            f"{folder} holds {len(found)} heads; leave out --label, which is "
-            "for one"
+            f"{folder} holds {len(adapters)} heads; leave out --label, which "
+            "is for one"
         )
-    return found
+    return adapters
 
 
 def _read(
     folder: str,
     config: BertConfig,
     pairs: Optional[bool],
-    told: Told,
+    options: HeadOptions,
 ) -> dict[str, Foreign]:
-    """What one of the programs has written into a folder, if one has."""
     program = detect(folder)
     if program is None:
         return {}
     whole, config = config, as_exchanged(config)
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
-        if adapterhub_setup.detect(folder):
-            several = adapterhub_setup.read(folder, config, told)
-        else:
-            path = os.path.join(folder, CONFIG_FILE)
-            read = PROGRAMS[program].read(path, config, told)
-            name = read[-1].get("name") or os.path.basename(folder)
-            several = {name: adapterhub_setup.Answer(*read, {})}
-    found = {}
-    for name, (method, values, head, origin, parts) in several.items():
-        labels = told.labels if len(several) == 1 else ()
-        _check_labels(folder, head.labels, labels)
-        task, head_values = task_of(head, pairs)
-        origin = {"program": program, **origin}
-        if parts and whole.num_hidden_groups:
-            _refuse_composition(folder)
-        values = {**for_all_layers(values, whole), **head_values}
-        method.check(whole)
-        length = head.pooled.max_seq_length if head.pooled else None
-        found[name] = Foreign(
-            method, task, values, origin, head.words, parts, length
-        )
-    return found
-
-
-def _refuse_composition(source: str) -> None:
-    """Raises UserError for a composition of adapters of shared layers."""
-    raise UserError(
-        f"{source}: the layers of the model, an ALBERT, share their variables, "
-        "and compositions of its adapters are not exchanged; expected a single "
-        "adapter"
-    )
+        path = os.path.join(folder, CONFIG_FILE)
+        read = PROGRAMS[program].read(path, config, options)
+    method, values, head, origin = read
+    _check_labels(folder, head.labels, options.labels)
+    task, head_values = task_of(head, pairs)
+    origin = {"program": program, **origin}
+    values = {**for_all_layers(values, whole), **head_values}
+    method.check(whole)
+    length = head.pooled.max_seq_length if head.pooled else None
+    name = origin.get("name") or os.path.basename(folder)
+    return {name: Foreign(method, task, values, origin, head.words, length)}
 
 
 def _check_labels(
     folder: str, names: Sequence[str], labels: Sequence[str]
 ) -> None:
-    """Refuses labels that are no names, or are for a head without any."""
     if labels and not names:
         raise UserError(
             f"{folder} has a head without labels; leave out --label"
@@ -222,7 +213,7 @@ def _check_labels(
 
 
 def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
-    """An adapter with what it has of its BERT.
+    """Adds what an adapter has of its BERT.
 
     That is the head of masked words, if it has none, and LayerNorms.
     """
@@ -237,8 +228,8 @@ def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
     if isinstance(foreign.method, LayerNormOnly):
         # LayerNorms that were not trained are those of the BERT.
         names = (n for n in list_variables(config) if LAYER_NORM in n)
-        own = {name: weights.read(name) for name in names}
-        values = {**own, **foreign.values}
+        pretrained = {name: weights.read(name) for name in names}
+        values = {**pretrained, **foreign.values}
         foreign = dataclasses.replace(foreign, values=values)
     if foreign.task["name"] != MASKED_LM:
         return foreign
@@ -253,8 +244,8 @@ def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
             f"neither the adapter nor {weights.source} has a head of masked "
             "words; expected a BERT with its pretrained head"
         )
-    own = {name: weights.read(name) for name in of_bert}
-    return dataclasses.replace(foreign, values={**foreign.values, **own})
+    pretrained = {name: weights.read(name) for name in of_bert}
+    return dataclasses.replace(foreign, values={**foreign.values, **pretrained})
 
 
 def write(
@@ -262,24 +253,9 @@ def write(
     folder: str,
     exported: Exported,
     card: str,
-    others: Sequence[Exported] = (),
 ) -> None:
-    """Writes an adapter, with a card, for one of `PROGRAMS`.
-
-    Others may answer next to it.
-    """
-    is_setup = others or adapterhub_setup.is_setup(exported.method)
-    if is_setup and exported.config.num_hidden_groups:
-        _refuse_composition(exported.source)
-    if program == "adapterhub" and is_setup:
-        contents = adapterhub_setup.write([exported, *others])
-    elif others:
-        raise UserError(
-            f"{exported.source}: {program}'s files hold one adapter; write "
-            "each into a folder of its own"
-        )
-    else:
-        contents = PROGRAMS[program].write(exported)
+    """Writes an adapter, with a card, for one of `PROGRAMS`."""
+    contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
         for name, content in contents.items():
             path = os.path.join(place, name)

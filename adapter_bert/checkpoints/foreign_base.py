@@ -106,7 +106,6 @@ class Foreign:
             head of masked words that is BERT's own, of the method alone.
         origin: program, version and name, for people.
         words: the word embeddings that a head of masked words was saved with.
-        parts: of a composition, SHA-256 of its adapters by name.
         max_seq_length: of texts whose vectors are made, in tokens, if the
             files say it.
     """
@@ -116,7 +115,6 @@ class Foreign:
     values: dict[str, np.ndarray]
     origin: dict[str, Any]
     words: Optional[np.ndarray] = None
-    parts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     max_seq_length: Optional[int] = None
 
 
@@ -124,14 +122,14 @@ class Adapter(NamedTuple):
     """Another program's adapter.
 
     Attributes:
-        own: its description.
+        fields: its description.
         tensors: of its file.
         config: of its BERT.
         path: of the description, for messages.
         name: in the names of tensors.
     """
 
-    own: dict[str, Any]
+    fields: dict[str, Any]
     tensors: Tensors
     config: BertConfig
     path: str
@@ -139,14 +137,14 @@ class Adapter(NamedTuple):
 
 
 def activation(name: Any, source: str) -> str:
-    """A name of `functional.ACTIVATIONS` for one of theirs, or UserError."""
-    known = ACTIVATIONS.get(str(name).lower())
-    if known is None:
+    """Finds the name in `functional.ACTIVATIONS` of one of theirs."""
+    function = ACTIVATIONS.get(str(name).lower())
+    if function is None:
         raise UserError(
             f"{source}: the activation {name!r:.80} is not known; expected one "
             f"of {', '.join(ACTIVATIONS)}"
         )
-    return known
+    return function
 
 
 def foreign_activation(name: str) -> str:
@@ -160,13 +158,13 @@ def foreign_activation(name: str) -> str:
 
 
 def is_of(model_type: str, config: BertConfig) -> bool:
-    """Whether other programs' `model_type` names the model of a config."""
-    own = ARCHITECTURES[config.model_type]
-    return ARCHITECTURES.get(model_type) is own
+    """True if other programs' `model_type` names the model of a config."""
+    architecture = ARCHITECTURES[config.model_type]
+    return ARCHITECTURES.get(model_type) is architecture
 
 
 def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
-    """Raises UserError if a tensor is of a layer that a model does not have.
+    """Refuses tensors of a layer that a model does not have.
 
     A number has no zeros before it: two names would be of one layer.
     """
@@ -188,7 +186,7 @@ def module_of(scope: str) -> str:
 
 
 def unit_scales(config: BertConfig) -> dict[str, np.ndarray]:
-    """The variables of (IA)^3 that change nothing: ones, float32 [outputs]."""
+    """Makes (IA)^3 that changes nothing: ones, float32 [outputs]."""
     sizes = dict.fromkeys(KEY_VALUE, config.hidden_size)
     sizes[OUTPUT] = config.intermediate_size
     return {
@@ -201,7 +199,6 @@ def unit_scales(config: BertConfig) -> dict[str, np.ndarray]:
 
 
 def _variables(kind: str, layers: int) -> list[tuple[str, str]]:
-    """Names of the weights and the bias of a head's layers, first to last."""
     scope = "cls/squad/" if kind == QUESTIONS else ""
     ends = [f"hidden_{{}}_{number}" for number in range(layers - 1)]
     return [
@@ -213,7 +210,7 @@ def _variables(kind: str, layers: int) -> list[tuple[str, str]]:
 def task_of(
     head: Head, pairs: Optional[bool]
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The description of a head's task, and the head's variables.
+    """Returns the description of a head's task, and the head's variables.
 
     `pairs` says whether the task's texts are pairs; None for either.
     """
@@ -255,12 +252,12 @@ def task_of(
 
 
 def usual_shape(kind: str) -> HeadShape:
-    """The layers of a kind's heads in this project and in transformers."""
+    """Returns the form of a kind's heads here and in transformers."""
     return SPANS if kind in (QUESTIONS, TAGGING) else POOLED
 
 
 def head_of(artifact: Artifact, config: BertConfig) -> Head:
-    """The head of one of this project's adapters, of a BERT of a config."""
+    """Reads the head of one of this project's adapters."""
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)
     shape = usual_shape(kind)
@@ -282,8 +279,8 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
     settings = artifact.config.get("task_settings", {})
     warn_of_loss(settings, weights.source)
     if kind in (CLASSIFICATION, CHOICE):
-        found = Calibration.restore(settings, weights.source)
-        output = found.join(*output, weights.source)
+        calibration = Calibration.restore(settings, weights.source)
+        output = calibration.join(*output, weights.source)
     labels = task.get("tags") if kind == TAGGING else task.get("labels")
     if kind == CHOICE:
         labels = map("choice{}".format, range(task["choices"]))
@@ -321,7 +318,7 @@ def as_exchanged(config: BertConfig) -> BertConfig:
 def for_all_layers(
     values: Mapping[str, np.ndarray], config: BertConfig
 ) -> dict[str, np.ndarray]:
-    """The values of an adapter of `as_exchanged` for each layer of a model."""
+    """Repeats the values of an adapter of `as_exchanged` for each layer."""
     layers = range(config.num_hidden_layers if config.num_hidden_groups else 1)
     return {
         rename_layer(name, layer) if layer else name: value
@@ -384,7 +381,7 @@ class Exported:
 
 
 def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
-    """One of this project's adapters, read; raises as `head_of`."""
+    """Reads one of this project's adapters."""
     config, source = artifact.config, artifact.weights.source
     bert_config = run_record.bert_config(config, source)
     method = registry.parse(config["method"])
@@ -404,14 +401,14 @@ def exported(artifact: Artifact, name: str, with_head: bool = True) -> Exported:
 
 
 def base_name(base: Mapping[str, str]) -> str:
-    """The name by which others find the BERT of a description."""
+    """Names a description's BERT as others find it."""
     if base.get("hub"):
         return hugging_face_hub.parse(base["hub"]).repository
     return base.get("name") or "bert"
 
 
 def check_number(number: float, name: str) -> None:
-    """Raises UserError for a number that is too large for float32, or nan."""
+    """Refuses a number that is too large for float32, or nan."""
     if not abs(number) <= float(np.finfo(np.float32).max):
         raise UserError(
             f"{name} is {str(number)[:50]}, expected a number of at most 3.4e38"

@@ -1,10 +1,10 @@
-"""The fields of other programs' descriptions, and those that are refused.
+"""Fields of other programs' descriptions, and those that are refused.
 
 Sources: `LoraConfig`, `IA3Config` and `LNTuningConfig` of peft 0.21.2;
-`BnConfig`, `LoRAConfig`, `PrefixTuningConfig`, `AdapterFusionConfig`,
-`build_full_config` and the heads' `config` of `adapters` 1.3.0, AdapterHub's
-library; modules of sentence-transformers 5.7.0; names that older versions of
-these wrote. The table in results/exchange.md says what each field decides.
+`BnConfig`, `LoRAConfig`, `PrefixTuningConfig`, `build_full_config` and the
+heads' `config` of `adapters` 1.3.0, AdapterHub's library; modules of
+sentence-transformers 5.7.0; names that older versions of these wrote. The table
+in results/exchange.md says what each field decides.
 """
 
 from collections.abc import Mapping
@@ -118,18 +118,6 @@ HUB_MASKED_LM = _fields(
     "head_type activation_function layers bias layer_norm vocab_size "
     "embedding_size shift_labels label2id dropout_prob"
 )
-# `adapter_fusion_config.json`, and its `config`. The order of softmax and
-# matrix of values makes no difference.
-HUB_FUSION_FILE = HUB_FILE | _fields("adapter_names")
-HUB_FUSION = _fields(
-    "key query value regularization value_before_softmax value_initialized "
-    "dropout_prob",
-    query_before_ln="queries of what comes before a LayerNorm",
-    residual_before="a residual sum before the attention",
-    temperature="a temperature",
-)
-# `adapter_setup.json`.
-HUB_SETUP = _fields("adapter_setup head_setup version")
 # Files of sentence-transformers: of the whole, the model of transformers, and
 # the pooling.
 SENTENCE = _fields(

@@ -1,4 +1,4 @@
-"""The heads of other programs: kinds, labels, and heads of masked words.
+"""Heads of other programs: kinds, labels, and heads of masked words.
 
 What a head computes follows from its kind: two heads of the same layers answer
 with one class or with a set of labels. AdapterHub's flexible heads say their
@@ -45,7 +45,7 @@ from adapter_bert.tasks.text_task import HeadShape
 # A head of texts whose kind follows from its number of outputs.
 ANY_OF_TEXTS = ""
 # End of the name of a class of transformers -> kind of its head.
-KINDS = {
+OF_CLASSES = {
     **{end: kind for kind, (end, _) in HEAD_CLASSES.items()},
     TEXTS: ANY_OF_TEXTS,
 }
@@ -62,21 +62,23 @@ def classes(config: BertConfig) -> dict[str, str]:
     """Classes of a model of transformers -> kinds of their heads."""
     names = ARCHITECTURES[config.model_type].classes
     return {
-        f"{name}{end}": kind for name in names for end, kind in KINDS.items()
+        f"{name}{end}": kind
+        for name in names
+        for end, kind in OF_CLASSES.items()
     }
 
 
 def modules_of(kind: str, config: BertConfig) -> tuple[str, ...]:
-    """The modules of a head in transformers' class.
+    """Lists the modules of a head in transformers' class.
 
     Those of dense layers are in their order.
     """
-    own = ARCHITECTURES[config.model_type]
+    architecture = ARCHITECTURES[config.model_type]
     if kind != MASKED_LM:
-        found = head_modules(kind, own)
+        modules = head_modules(kind, architecture)
         # The head's own layer in the place of a pooler that was not saved.
         is_pooled = usual_shape(kind).pooler and not config.pooler
-        return (pooler_of(own), *found) if is_pooled else found
+        return (pooler_of(architecture), *modules) if is_pooled else modules
     names = (
         theirs_of(name, config)[0].partition(".")[0]
         for name in masked_lm_shapes(config)
@@ -85,13 +87,13 @@ def modules_of(kind: str, config: BertConfig) -> tuple[str, ...]:
 
 
 def with_pooler(config: BertConfig) -> BertConfig:
-    """The model whose heads have BERT's pooler as a layer of theirs."""
+    """Returns the model whose heads have BERT's pooler as a layer."""
     pooler = config.pooler and not config.has_pooler
     return dataclasses.replace(config, pooler=pooler)
 
 
 def decoder(config: BertConfig) -> str:
-    """The matrix of a head of masked words, often the word embeddings."""
+    """Names the matrix of a head of masked words, often the word embeddings."""
     return ARCHITECTURES[config.model_type].decoder
 
 
@@ -100,7 +102,7 @@ def theirs_of(name: str, config: BertConfig) -> tuple[str, bool]:
     return hugging_face_name(name, config.model_type)
 
 
-class Told(NamedTuple):
+class HeadOptions(NamedTuple):
     """What a user says of a head, as its files do not.
 
     Attributes:
@@ -117,7 +119,7 @@ def make_head(
     layers: Sequence[Layer],
     shape: HeadShape,
     described: Mapping[str, Any],
-    told: Told,
+    options: HeadOptions,
     source: str,
 ) -> Head:
     """A head of dense layers.
@@ -128,11 +130,11 @@ def make_head(
         shape: of the head.
         described: `label2id`, without which labels are `LABEL_0`, ..., and
             `THRESHOLD`.
-        told: by the user.
+        options: by the user.
         source: the file, for messages.
     """
     count = len(layers[-1][0])
-    if told.multi_label:
+    if options.multi_label:
         if kind not in (ANY_OF_TEXTS, MULTI_LABEL):
             raise UserError(
                 f"{source}: the head is one of {kind}; leave out --multi_label"
@@ -152,9 +154,9 @@ def make_head(
         return Head(kind, shape, tuple(layers))
     if kind == CHOICE:
         return Head(
-            kind, shape, tuple(layers), _choices(described, told, source)
+            kind, shape, tuple(layers), _choices(described, options, source)
         )
-    labels = _labels(described.get("label2id"), count, told.labels, source)
+    labels = _labels(described.get("label2id"), count, options.labels, source)
     if kind == REGRESSION:
         return Head(kind, shape, tuple(layers))
     threshold = described.get(THRESHOLD) if kind == MULTI_LABEL else None
@@ -167,7 +169,7 @@ def make_head(
 
 
 def _choices(
-    described: Mapping[str, Any], told: Told, source: str
+    described: Mapping[str, Any], options: HeadOptions, source: str
 ) -> tuple[str, ...]:
     """Names of choices, whose number alone has a meaning."""
     label2id = described.get("label2id")
@@ -176,7 +178,7 @@ def _choices(
             f"{source}: label2id is {str(label2id)[:200]}, expected a number "
             "for each name of a choice, or null"
         )
-    names = told.labels or tuple(label2id or ())
+    names = options.labels or tuple(label2id or ())
     count = described.get("num_choices", len(names))
     if not names and type(count) is int and count <= MOST_CHOICES:
         names = tuple(map("choice{}".format, range(count)))
@@ -189,16 +191,15 @@ def _choices(
 
 
 def _labels(
-    label2id: Any, count: int, told: tuple[str, ...], source: str
+    label2id: Any, count: int, options: tuple[str, ...], source: str
 ) -> tuple[str, ...]:
-    """The labels that were told, or of a file, or `LABEL_0`, ..."""
-    if told:
-        if len(told) != count:
+    if options:
+        if len(options) != count:
             raise UserError(
-                f"{source}: {len(told)} labels are named, but the head has "
+                f"{source}: {len(options)} labels are named, but the head has "
                 f"{count}"
             )
-        return told
+        return options
     if label2id is None:
         label2id = {f"LABEL_{number}": number for number in range(count)}
     try:
@@ -218,31 +219,31 @@ def read_dense(
     tensors: Tensors,
     config: BertConfig,
     described: Mapping[str, Any],
-    told: Told,
+    options: HeadOptions,
     source: str,
     root: str = "",
 ) -> Head:
-    """The head of a model of transformers': its dense layers.
+    """Reads the dense layers of a model of transformers'.
 
-    `described` may also have `num_labels`. Raises as `make_head`.
+    `described` may also have `num_labels`.
     """
     outputs = None if kind == CHOICE else described.get("num_labels")
     hidden, shape = config.hidden_size, usual_shape(kind)
-    modules, own = modules_of(kind, config), with_pooler(config)
-    longer = modules_of(kind, own)
+    modules, pooled = modules_of(kind, config), with_pooler(config)
+    longer = modules_of(kind, pooled)
     if longer != modules and f"{root}{longer[0]}.weight" in tensors.names:
         # The pooler was trained, too.
-        modules, shape = longer, shape.fitted_to(own)
+        modules, shape = longer, shape.fitted_to(pooled)
     *first, last = (f"{root}{name}" for name in modules)
     layers = [tensors.take_layer(name, hidden, hidden) for name in first]
     layers.append(tensors.take_layer(last, outputs, hidden))
-    return make_head(kind, layers, shape, described, told, source)
+    return make_head(kind, layers, shape, described, options, source)
 
 
 def read_masked_lm(
     tensors: Tensors, config: BertConfig, source: str, root: str = ""
 ) -> Head:
-    """The head of masked words, under transformers' names behind `root`.
+    """Reads a head of masked words, under transformers' names behind `root`.
 
     Without any tensor of it the head is BERT's own.
     """
@@ -273,13 +274,13 @@ def read_masked_lm(
 
 
 def renamed(name: str, prefix: str, modules: Mapping[str, str]) -> str:
-    """The name of a tensor whose module behind `prefix` has another name."""
-    module, dot, part = name.removeprefix(prefix).rpartition(".")
-    return modules[module] + dot + part if module in modules else name
+    """Renames the module behind `prefix` in the name of a tensor."""
+    module, dot, end = name.removeprefix(prefix).rpartition(".")
+    return modules[module] + dot + end if module in modules else name
 
 
 def masked_lm_tensors(head: Head, config: BertConfig) -> dict[str, np.ndarray]:
-    """The tensors of a head of masked words, but for the word embeddings."""
+    """Returns a masked-word head's tensors, without the word embeddings."""
     tensors = {}
     for name, value in head.values.items():
         theirs, transposed = theirs_of(name, config)
@@ -289,7 +290,7 @@ def masked_lm_tensors(head: Head, config: BertConfig) -> dict[str, np.ndarray]:
 
 
 def masked_lm_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
-    """The variables of a head of masked words."""
+    """Returns the shapes of the variables of a head of masked words."""
     size, width = config.hidden_size, config.embedding_width
     transform = f"{MASKED_LM_SCOPE}transform"
     matrix = {OUTPUT_WEIGHTS: (config.vocab_size, width)}

@@ -1,4 +1,4 @@
-"""The tensors of a foreign file, each of which must be taken."""
+"""Tensors of a foreign file, each of which must be taken."""
 
 import os
 from collections.abc import Iterable
@@ -21,7 +21,6 @@ Layer = tuple[np.ndarray, Optional[np.ndarray]]
 
 
 def _read_safetensors(path: str) -> dict[str, np.ndarray]:
-    """The tensors of a file, float32; raises UserError."""
     content = files.read_bytes(path, "the adapter's weights")
     try:
         return {
@@ -36,7 +35,7 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 class Tensors:
-    """The tensors of a file at `path`, which must all be taken."""
+    """Tensors of a file at `path`, which must all be taken."""
 
     def __init__(self, folder: str, name: str, torch_name: str):
         """Reads a file of safetensors, or else of `torch.save`."""
@@ -44,29 +43,29 @@ class Tensors:
         of_torch = os.path.join(folder, torch_name)
         if not files.exists(self.path) and files.exists(of_torch):
             self.path = of_torch
-            found = torch_files.read(of_torch)
+            tensors = torch_files.read(of_torch)
         else:
-            found = _read_safetensors(self.path)
+            tensors = _read_safetensors(self.path)
         # Versions of safetensors differ in their order.
-        self._left = dict(sorted(found.items()))
+        self._left = dict(sorted(tensors.items()))
         for name, value in self._left.items():
             if not np.isfinite(value).all():
                 raise UserError(f"{self.path}: {name[:200]} is not finite")
 
     def rename(self, function: Callable[[str], str]) -> None:
-        """Renames each tensor; raises UserError if two would have one name."""
-        found: dict[str, np.ndarray] = {}
+        """Renames each tensor."""
+        renamed: dict[str, np.ndarray] = {}
         for name, value in self._left.items():
-            if found.setdefault(function(name), value) is not value:
+            if renamed.setdefault(function(name), value) is not value:
                 raise UserError(
                     f"{self.path}: {name[:200]} is there twice, as of two "
                     "adapters; save one of them"
                 )
-        self._left = found
+        self._left = renamed
 
     @property
     def names(self) -> list[str]:
-        """The tensors that are not taken yet."""
+        """Lists the tensors that are not taken yet."""
         return list(self._left)
 
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
@@ -75,7 +74,7 @@ class Tensors:
         if value is None:
             raise UserError(f"{self.path} lacks the tensor {name}")
         fits = value.ndim == len(shape) and all(
-            size in (None, found) for size, found in zip(shape, value.shape)
+            size in (None, length) for size, length in zip(shape, value.shape)
         )
         if not fits:
             wanted = ["any" if size is None else size for size in shape]
@@ -93,7 +92,7 @@ class Tensors:
         inputs: int,
         bias: bool = True,
     ) -> Layer:
-        """The tensors `<prefix>.weight` and `<prefix>.bias`."""
+        """Takes the tensors `<prefix>.weight` and `<prefix>.bias`."""
         weights = self.take(f"{prefix}.weight", outputs, inputs)
         if not bias:
             return weights, None
@@ -105,7 +104,7 @@ class Tensors:
             del self._left[name]
 
     def check_all_taken(self) -> None:
-        """Raises UserError if a tensor would be left out silently."""
+        """Refuses a file of which a tensor would be left out."""
         if self._left:
             names = sorted(self._left)
             raise UserError(

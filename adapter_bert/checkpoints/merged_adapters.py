@@ -86,10 +86,14 @@ def merge_adapters(
     else:
         head = _mean_head(artifacts, folders, heads, weights)
     values = {**values, **head}
-    found = {key: first.config[key] for key in KEPT if key in first.config}
-    found["method"] = str(method)
-    found.update((k, chosen.config[k]) for k in OF_HEAD if k in chosen.config)
-    settings = dict(found.get("task_settings", {}))
+    description = {
+        key: first.config[key] for key in KEPT if key in first.config
+    }
+    description["method"] = str(method)
+    description.update(
+        (k, chosen.config[k]) for k in OF_HEAD if k in chosen.config
+    )
+    settings = dict(description.get("task_settings", {}))
     for name, fitted_to in (
         (CALIBRATION, "other logits"),
         (NOVELTY, "one adapter's training rows"),
@@ -101,31 +105,31 @@ def merge_adapters(
                 chosen.weights.source,
                 fitted_to,
             )
-            found["task_settings"] = settings
+            description["task_settings"] = settings
     length = chosen.config.get("training", {}).get("max_seq_length")
-    found["training"] = {"max_seq_length": length}
+    description["training"] = {"max_seq_length": length}
     text = first.config.get("trained_with") or str(method)
     if registry.parse(text).changes_few:
-        own = encoder.list_variables(config)
-        values = adapter_artifact.changes(values, base.read, own)
+        shapes = encoder.list_variables(config)
+        values = adapter_artifact.changes(values, base.read, shapes)
     values = adapter_artifact.few(values)
-    found["parameters"] = {"kept": adapter_artifact.count(values)}
-    found["merged"] = {
+    description["parameters"] = {"kept": adapter_artifact.count(values)}
+    description["merged"] = {
         **{k: v for k, v in dataclasses.asdict(how).items() if v is not None},
         "adapters": [
             {"sha256": artifact.config["sha256"], "weight": weight}
             for artifact, weight in zip(artifacts, weights)
         ],
     }
-    return found, values
+    return description, values
 
 
 def read_adapter(base: Weights, folder: str) -> Artifact:
-    """Reads an adapter; raises UserError if it is of another BERT."""
+    """Reads an adapter of this BERT."""
     artifact = adapter_artifact.read(folder, base)
     config = run_record.bert_config(artifact.config, folder)
-    known = identify(base, encoder.list_variables(config))
-    if known.fingerprint != artifact.config["base"]["fingerprint"]:
+    pretrained = identify(base, encoder.list_variables(config))
+    if pretrained.fingerprint != artifact.config["base"]["fingerprint"]:
         raise UserError(
             f"{folder} was trained on another BERT than {base.source}"
         )
@@ -135,13 +139,12 @@ def read_adapter(base: Weights, folder: str) -> Artifact:
 def _divide(
     artifact: Artifact, base: Weights, config: BertConfig, method: TuningMethod
 ) -> tuple[Values, Values]:
-    """Values of the method, with parts, and of the head."""
     weights = artifact.weights
     pooler = any(name.startswith(POOLER) for name in base.shapes)
     added = method.variables(config, pooler)
-    own = encoder.list_variables(config, pooler)
+    of_bert = encoder.list_variables(config, pooler)
     for name in weights.shapes:
-        if name in own:
+        if name in of_bert:
             check_shape(weights, name, base.shapes[name])
     for name, declared in added.items():
         if declared.trained:
@@ -149,7 +152,7 @@ def _divide(
     body: Values = {}
     head: Values = {}
     for name in weights.shapes:
-        is_body = name in added or name in own or name.startswith(PARTS)
+        is_body = name in added or name in of_bert or name.startswith(PARTS)
         (body if is_body else head)[name] = weights.read(name)
     return body, head
 
@@ -160,14 +163,14 @@ def _mean_head(
     heads: Sequence[Values],
     weights: Sequence[float],
 ) -> Values:
-    """The weighted mean of heads, with outputs as of the first."""
+    """Averages heads, with outputs in the order of the first one's."""
     if min(weights) <= 0:
         raise UserError(
             "heads have no mean with weights that are not positive; pass the "
             "adapter whose task and head to keep as --head_of"
         )
     first = artifacts[0].config["task"]
-    found: Values = {}
+    mean: Values = {}
     for artifact, folder, head, weight in zip(
         artifacts, folders, heads, weights
     ):
@@ -185,8 +188,8 @@ def _mean_head(
             if order and name in OUTPUTS:
                 value = value[order]
             share = np.float32(weight / sum(weights)) * value
-            found[name] = found[name] + share if name in found else share
-    return found
+            mean[name] = mean[name] + share if name in mean else share
+    return mean
 
 
 def _order(

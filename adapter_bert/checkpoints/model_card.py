@@ -2,10 +2,9 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from adapter_bert.checkpoints.adapterhub_setup import is_setup
 from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.data.added_tokens import NewToken
@@ -58,7 +57,7 @@ from transformers import AutoTokenizer
 
 model = AutoAdapterModel.from_pretrained({base})
 # Without use_safetensors the library looks for .bin files.
-model.{load}({folder}, use_safetensors=True, set_active=True)
+model.load_adapter({folder}, use_safetensors=True, set_active=True)
 """,
     "peft": """\
 from peft import PeftModel
@@ -116,67 +115,6 @@ from sentence_transformers import SentenceTransformer
 model = SentenceTransformer({folder})
 print(model.encode(["A text."]).shape)
 """
-# Code that answers with each of several adapters, AdapterHub's alone.
-JOINT_ANSWERS = """inputs = tokenizer({text}, return_tensors="pt")
-for name, outputs in zip({names}, model(**inputs).head_outputs):
-    print(name, outputs)
-"""
-# An adapter and a composition are loaded by one call.
-LOAD, LOAD_SETUP = "load_adapter", "load_adapter_setup"
-
-
-def make_joint_card(
-    several: Sequence[Exported],
-    folder: str,
-    each: Sequence[
-        tuple[Mapping[str, Any], Mapping[str, float], Mapping[str, str]]
-    ],
-) -> str:
-    """Writes a card for adapters that answer next to one another.
-
-    Arguments as of `make_card`; `each` has `description`, `scores` and `data`
-    of every one.
-    """
-    names = [exported.name for exported in several]
-    base = several[0].base_name
-    pairs = any(description["task"].get("pairs") for description, *_ in each)
-    head = {
-        "library_name": LIBRARIES["adapterhub"],
-        "base_model": base,
-        "tags": TAGS["adapterhub"],
-    }
-    code = MODELS["adapterhub"].format(
-        base=repr(base), folder=repr(folder), load=LOAD_SETUP
-    )
-    answer = JOINT_ANSWERS.format(text=_text(pairs), names=names)
-    rows = "".join(
-        f"| {name} | `{description['task']['name']}` | "
-        f"{description['method']} | "
-        f"{', '.join(f'{k} {v:.4f}' for k, v in scores.items()) or '-'} |\n"
-        for name, (description, scores, _) in zip(names, each)
-    )
-    lines = "\n".join(["---", *_yaml(head), "---"])
-    return f"""\
-{lines}
-
-# {", ".join(names)}
-
-Adapters for {len(names)} tasks on one frozen BERT, in the format of \
-`adapters`. Each answers every text.
-
-## Use
-
-```python
-{code}model.eval()
-tokenizer = AutoTokenizer.from_pretrained({base!r})
-
-{answer}```
-
-## Adapters
-
-| adapter | task | method | dev set |
-|---|---|---|---|
-{rows}"""
 
 
 def _text(pairs: bool) -> str:
@@ -320,11 +258,10 @@ def _yaml(values: Mapping[str, Any]) -> list[str]:
 
 
 def _usage(program, exported, folder, description) -> str:
-    load = LOAD_SETUP if is_setup(exported.method) else LOAD
     head = exported.head
     if head is None:
         return MODELS[program].format(
-            base=repr(exported.base_name), folder=repr(folder), load=load
+            base=repr(exported.base_name), folder=repr(folder)
         )
     if head.kind == VECTORS:
         return VECTOR_USAGE.format(folder=repr(folder))
@@ -346,7 +283,6 @@ def _usage(program, exported, folder, description) -> str:
     model = MODELS[program].format(
         base=base,
         folder=repr(folder),
-        load=load,
         labels=f"labels = {labels}\n" if labels else "",
         words=words,
         model_class=f"AutoModel{HEAD_CLASSES[head.kind][0]}",

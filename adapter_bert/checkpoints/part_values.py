@@ -1,4 +1,4 @@
-"""The values of trained adapters that are parts of a composition."""
+"""Values of trained adapters that are parts of a composition."""
 
 import contextlib
 import dataclasses
@@ -18,7 +18,7 @@ from adapter_bert.methods.base import CHANGES, PARTS, changed_by
 
 
 def adapter_in(folder: str) -> Optional[str]:
-    """The folder of an adapter, given that or its run's folder; or None."""
+    """Finds an adapter's folder, given that or its run's; or None."""
     for path in (folder, os.path.join(folder, "adapter")):
         if files.exists(os.path.join(path, adapter_artifact.CONFIG_FILE)):
             return path
@@ -28,14 +28,14 @@ def adapter_in(folder: str) -> Optional[str]:
 def adapters_in(folder: str) -> dict[str, str]:
     """Folders of the adapters, or of their runs, in a folder, by name."""
     names = files.folders(folder) if files.is_folder(folder) else []
-    found = {}
+    folders = {}
     for name in names:
         # What may not be read, as a disk's `lost+found`, is passed over.
         with contextlib.suppress(UserError):
             path = adapter_in(os.path.join(folder, name))
             if path and not name.startswith("."):
-                found[name] = path
-    return found
+                folders[name] = path
+    return folders
 
 
 def places(folder: str) -> list[str]:
@@ -54,29 +54,29 @@ def as_part(
     name: str,
     artifact: Artifact,
     base: Optional[Weights],
-    own: Mapping[str, Shape],
+    shapes: Mapping[str, Shape],
 ) -> Weights:
     """An adapter's weights by the names that they have in a composition.
 
     The adapter was read with its base. BERT's own variables, whose shapes are
-    `own`, become their changes, float32.
+    `shapes`, become their changes, float32.
     """
     weights, scope = artifact.weights, f"{PARTS}{name}/"
 
     def read(variable: str) -> np.ndarray:
         value = weights.read(variable)
-        return value - base.read(variable) if variable in own else value
+        return value - base.read(variable) if variable in shapes else value
 
     original = {
-        f"{scope}{CHANGES if variable in own else ''}{variable}": variable
+        f"{scope}{CHANGES if variable in shapes else ''}{variable}": variable
         for variable in weights.shapes
     }
     changed = dataclasses.replace(weights, read=read)
-    return _renamed(changed, original, own)
+    return _renamed(changed, original, shapes)
 
 
 def _renamed(
-    weights: Weights, original: Mapping[str, str], own: Mapping[str, Shape]
+    weights: Weights, original: Mapping[str, str], of_bert: Mapping[str, Shape]
 ) -> Weights:
     """A part's weights by new names; `original` has the old ones.
 
@@ -89,7 +89,7 @@ def _renamed(
     zeros = {
         f"{scope}{name}": shape
         for scope in scopes
-        for name, shape in own.items()
+        for name, shape in of_bert.items()
         if name.startswith(POOLER) and f"{scope}{name}" not in shapes
     }
 
@@ -117,19 +117,19 @@ def complete(
     artifact: Artifact,
     libraries: Iterable[str],
     base: Optional[Weights],
-    own: Mapping[str, Shape],
+    shapes: Mapping[str, Shape],
 ) -> Artifact:
     """An adapter with the parts that it names but does not hold.
 
-    `libraries` are folders in which adapters are looked for by SHA-256; `own`
-    has the shapes of BERT's own variables, none where parts that change these
+    `libraries` are folders in which adapters are looked for by SHA-256;
+    `shapes` are of BERT's own variables, none where parts that change these
     are refused anyway.
     """
     needed = lacking(artifact.config)
     if not needed:
         return artifact
     located = _locate(needed, artifact.weights.source, libraries)
-    found = [artifact.weights]
+    several = [artifact.weights]
     for name, (folder, held) in located.items():
         read = adapter_artifact.read(folder, base)
         hashes = {**read.config.get("parts", {}), "": read.config["sha256"]}
@@ -141,13 +141,13 @@ def complete(
                 for key in read.weights.shapes
                 if key.startswith(scope)
             }
-            found.append(_renamed(read.weights, original, own))
+            several.append(_renamed(read.weights, original, shapes))
         else:
             around = [*libraries, *places(folder)]
-            read = complete(read, around, base, own)
-            found.append(as_part(name, read, base, own))
+            read = complete(read, around, base, shapes)
+            several.append(as_part(name, read, base, shapes))
     source = artifact.weights.source
-    weights = dataclasses.replace(join(found), source=source)
+    weights = dataclasses.replace(join(several), source=source)
     return Artifact(artifact.config, weights)
 
 
@@ -167,11 +167,11 @@ def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
 def _locate(
     needed: Mapping[str, str], source: str, libraries: Iterable[str]
 ) -> dict[str, tuple[str, str]]:
-    """Places as of `by_hash` of the parts that `source` needs, by name."""
+    """Finds places, as `by_hash` has them, of the parts that `source` needs."""
     libraries = list(dict.fromkeys(filter(None, libraries)))
-    known = by_hash(libraries) if needed else {}
+    located = by_hash(libraries) if needed else {}
     for name, sha256 in needed.items():
-        if sha256 not in known:
+        if sha256 not in located:
             where = " and ".join(libraries)
             raise UserError(
                 f"{source} needs the adapter {name} (SHA-256 {sha256[:12]}), "
@@ -180,12 +180,12 @@ def _locate(
                 + "; add it to the library, the folder that is passed as "
                 "--library or in which the other one lies"
             )
-    return {name: known[sha256] for name, sha256 in needed.items()}
+    return {name: located[sha256] for name, sha256 in needed.items()}
 
 
-def check_same(folder: str, expected: str, found: Optional[str]) -> None:
-    """Raises UserError if an adapter that was read has another SHA-256."""
-    if found != expected:
+def check_same(folder: str, expected: str, sha256: Optional[str]) -> None:
+    """Refuses an adapter whose SHA-256 has changed."""
+    if sha256 != expected:
         raise UserError(
             f"the adapter in {folder} was replaced while it was read; start "
             "the same command again"
@@ -201,7 +201,7 @@ def by_hash(
     carries it as a part, and the part's name. The folder `without` is passed
     over.
     """
-    found: dict[str, tuple[str, str]] = {}
+    located: dict[str, tuple[str, str]] = {}
     for library in libraries:
         for folder in adapters_in(library).values():
             if folder == without:
@@ -209,8 +209,8 @@ def by_hash(
             # Damaged ones are passed over.
             with contextlib.suppress(UserError, KeyError):
                 config = adapter_artifact.read_config(folder)
-                found[config["sha256"]] = folder, ""
+                located[config["sha256"]] = folder, ""
                 if config.get("carries_parts"):
                     for part, sha256 in config["parts"].items():
-                        found.setdefault(sha256, (folder, part))
-    return found
+                        located.setdefault(sha256, (folder, part))
+    return located

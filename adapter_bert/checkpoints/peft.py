@@ -35,7 +35,7 @@ from adapter_bert.checkpoints.foreign_base import (
     unit_scales,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import Told
+from adapter_bert.checkpoints.foreign_heads import HeadOptions
 from adapter_bert.checkpoints.hugging_face import (
     as_bert,
     describe_head,
@@ -131,7 +131,7 @@ TENSORS = {
 
 
 def read(
-    path: str, config: BertConfig, told: Told
+    path: str, config: BertConfig, options: HeadOptions
 ) -> tuple[TuningMethod, dict[str, np.ndarray], Head, dict[str, Any]]:
     """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
@@ -149,8 +149,8 @@ def read(
             "VERA, LN_TUNING, or IA3 that is the same function as this "
             "project's"
         )
-    reader, known = readers[kind]
-    foreign_fields.check(described, known, path)
+    reader, fields = readers[kind]
+    foreign_fields.check(described, fields, path)
     if described.get("bias", "none") != "none":
         raise UserError(
             f"{path}: BERT's own biases were trained too (bias="
@@ -163,13 +163,13 @@ def read(
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
     )
-    own = ARCHITECTURES[config.model_type]
+    architecture = ARCHITECTURES[config.model_type]
     if sentence_transformers.is_folder(os.path.dirname(path)):
         tensors.rename(
             lambda name: (
                 name
-                if name.startswith(f"{ROOT}{own.prefix}")
-                else name.replace(ROOT, f"{ROOT}{own.prefix}", 1)
+                if name.startswith(f"{ROOT}{architecture.prefix}")
+                else name.replace(ROOT, f"{ROOT}{architecture.prefix}", 1)
             )
         )
     modules = (name.removeprefix(ROOT) for name in tensors.names)
@@ -178,7 +178,7 @@ def read(
     )
     adapter = Adapter(described, tensors, config, path)
     peft_modules.check_saved(adapter)
-    head = _read_head(adapter, told)
+    head = _read_head(adapter, options)
     method, values = reader(adapter)
     rows, words = peft_words.read(adapter)
     if rows is not None:
@@ -225,12 +225,12 @@ def _read_ia3(adapter: Adapter):
 
 
 def _read_layer_norms(adapter: Adapter):
-    """The values of LayerNorms; others are those of the BERT."""
+    """Reads values of LayerNorms; others are those of the BERT."""
     _, tensors, config, path, _ = adapter
     shapes, values = list_variables(config), {}
     for name in tensors.names:
-        module, mark, part = name.rpartition(LAYER_NORM_MARK)
-        variable, _ = google_name(f"{module.removeprefix(ROOT)}.{part}")
+        module, mark, end = name.rpartition(LAYER_NORM_MARK)
+        variable, _ = google_name(f"{module.removeprefix(ROOT)}.{end}")
         if mark and variable in shapes and LAYER_NORM in variable:
             values[variable] = tensors.take(name, *shapes[variable])
     if not values:
@@ -241,8 +241,8 @@ def _read_layer_norms(adapter: Adapter):
     return LayerNormOnly(), values
 
 
-def _read_head(adapter: Adapter, told: Told) -> Head:
-    """The head, which peft trains next to the adapter.
+def _read_head(adapter: Adapter, options: HeadOptions) -> Head:
+    """Reads the head, which peft trains next to the adapter.
 
     Its kind is that of the class of the model, which peft writes for a task of
     no type, or which a config in the folder names.
@@ -278,12 +278,12 @@ def _read_head(adapter: Adapter, told: Told) -> Head:
                 "answers nothing; save it with modules_to_save"
             )
     return foreign_heads.read_dense(
-        kind, tensors, config, model, told, path, ROOT
+        kind, tensors, config, model, options, path, ROOT
     )
 
 
 def _kind_of_tensors(adapter: Adapter) -> Optional[str]:
-    """The kind of the head in a file of transformers' own `add_adapter`.
+    """Finds the kind of head in a file of transformers' own `add_adapter`.
 
     Heads of texts and of tags may have the same tensors.
     """
@@ -302,44 +302,43 @@ def _kind_of_tensors(adapter: Adapter) -> Optional[str]:
 
 
 def _kind_of_head(adapter: Adapter, model: Mapping[str, Any]) -> str:
-    """The kind of a head; raises UserError if it is not said, or twice."""
     described, _, config, path, _ = adapter
     task = described.get("task_type")
     mapping = described.get("auto_mapping") or {}
-    known = foreign_heads.classes(config)
-    own = known.get(mapping.get("base_model_class"))
-    found = TASKS.get(task, own)
+    classes = foreign_heads.classes(config)
+    of_class = classes.get(mapping.get("base_model_class"))
+    kind = TASKS.get(task, of_class)
     in_config = kind_of_head(model)
-    if found is None and not task and not in_config:
-        found = _kind_of_tensors(adapter)
-    if found == foreign_heads.ANY_OF_TEXTS and not in_config:
+    if kind is None and not task and not in_config:
+        kind = _kind_of_tensors(adapter)
+    if kind == foreign_heads.ANY_OF_TEXTS and not in_config:
         # The class may be that of the base, before it got its head.
-        found = foreign_heads.PROBLEMS.get(model.get("problem_type"), found)
-    if found is not None and in_config in (MASKED_LM, "pretraining"):
+        kind = foreign_heads.PROBLEMS.get(model.get("problem_type"), kind)
+    if kind is not None and in_config in (MASKED_LM, "pretraining"):
         # What the base was, before it got its head.
         in_config = ""
-    if found is None and not task:
-        found = in_config or None
-    if found is None:
+    if kind is None and not task:
+        kind = in_config or None
+    if kind is None:
         raise UserError(
             f"{path}: task_type is {task!r:.80}, and auto_mapping names no "
             f"class of BERT's with a head; expected {' or '.join(TASKS)}; an "
             "adapter without its task's head answers nothing"
         )
-    if in_config and in_config != found:
-        if found != foreign_heads.ANY_OF_TEXTS or (
+    if in_config and in_config != kind:
+        if kind != foreign_heads.ANY_OF_TEXTS or (
             in_config not in foreign_heads.OF_TEXTS
         ):
             raise UserError(
-                f"{path} is of {found or 'texts'}, but {MODEL_CONFIG_FILE} "
+                f"{path} is of {kind or 'texts'}, but {MODEL_CONFIG_FILE} "
                 f"next to it of {in_config}; delete the wrong one"
             )
-        found = in_config
-    return found
+        kind = in_config
+    return kind
 
 
 def write(exported: Exported) -> dict[str, Any]:
-    """The contents of an adapter's files, as `foreign_adapters` wants them."""
+    """Returns the contents of an adapter's files, by name."""
     method, shared = without_new_words(exported.method), {}
     if isinstance(method, Lora) and method.gating:
         raise UserError(
@@ -385,7 +384,7 @@ def write(exported: Exported) -> dict[str, Any]:
         )
         config.update(more)
         shared.update(peft_words.tensors_of(exported))
-    own = ARCHITECTURES[exported.config.model_type]
+    architecture = ARCHITECTURES[exported.config.model_type]
     head, tensors = exported.head, {}
     usual, bert_config = usual_shape(head.kind), exported.config
     with_pooler = foreign_heads.with_pooler(bert_config)
@@ -402,7 +401,7 @@ def write(exported: Exported) -> dict[str, Any]:
         tensors = _adapter_tensors(method, exported, shared)
         return {
             WEIGHTS_FILE: {
-                name.replace(f"{ROOT}{own.prefix}", ROOT): value
+                name.replace(f"{ROOT}{architecture.prefix}", ROOT): value
                 for name, value in tensors.items()
             },
             CONFIG_FILE: {
@@ -419,7 +418,7 @@ def write(exported: Exported) -> dict[str, Any]:
         }
     saved = foreign_heads.modules_of(head.kind, bert_config)
     if head.kind == MASKED_LM:
-        found = foreign_heads.masked_lm_tensors(head, exported.config)
+        named = foreign_heads.masked_lm_tensors(head, exported.config)
         is_tied = exported.config.tie_word_embeddings
         if is_tied and head.words is None:
             raise UserError(
@@ -427,14 +426,14 @@ def write(exported: Exported) -> dict[str, Any]:
                 "head of masked words; pass the BERT as --init_checkpoint"
             )
         if is_tied:
-            found[foreign_heads.decoder(exported.config)] = head.words
-        tensors = {f"{ROOT}{name}": value for name, value in found.items()}
+            named[foreign_heads.decoder(exported.config)] = head.words
+        tensors = {f"{ROOT}{name}": value for name, value in named.items()}
     else:
         for name, (weights, bias) in zip(saved, head.layers):
             tensors[f"{ROOT}{name}.weight"] = weights
             tensors[f"{ROOT}{name}.bias"] = bias
         # A head of several layers may be one module.
-        modules = (name.removeprefix(own.prefix) for name in saved)
+        modules = (name.removeprefix(architecture.prefix) for name in saved)
         saved = tuple(dict.fromkeys(n.partition(".")[0] for n in modules))
     tensors.update(_adapter_tensors(method, exported, shared))
     kind = exported.config.model_type
@@ -476,34 +475,31 @@ def _common(exported: Exported) -> dict[str, Any]:
 def _adapter_tensors(
     method: TuningMethod, exported: Exported, shared: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """The tensors of an adapter without a head, by their names."""
     tensors = dict(shared)
     if isinstance(method, LayerNormOnly):
         for variable in _layer_norms(exported):
             name = LAYER_NORM_MARK.join(_layer_norm(variable, exported))
             tensors[f"{ROOT}{name}"] = exported.read(variable)
     for variable in method.variables(exported.config):
-        scope, _, part = variable.rpartition("/")
+        scope, _, end = variable.rpartition("/")
         value = exported.read(variable).T
-        if part == "ia3_scale":
+        if end == "ia3_scale":
             value = value.reshape(_scale_shape(scope, value.size))
         module = peft_modules.their_module(scope, exported.config)
-        tensors[f"{ROOT}{module}.{TENSORS[part]}"] = value
+        tensors[f"{ROOT}{module}.{TENSORS[end]}"] = value
     return tensors
 
 
 def _layer_norms(exported: Exported) -> list[str]:
-    """The variables of a model's LayerNorms."""
     return [n for n in list_variables(exported.config) if LAYER_NORM in n]
 
 
 def _layer_norm(variable: str, exported: Exported) -> tuple[str, str]:
-    """Transformers' module of a LayerNorm's variable, and its name there."""
     kind = exported.config.model_type
-    module, _, part = hugging_face_name(variable, kind)[0].rpartition(".")
-    return module, part
+    module, _, end = hugging_face_name(variable, kind)[0].rpartition(".")
+    return module, end
 
 
 def _scale_shape(scope: str, size: int) -> tuple[int, int]:
-    """The shape of (IA)^3's scale of a module's outputs, or of its inputs."""
+    """Shapes (IA)^3's scale of a module's outputs, or of its inputs."""
     return (size, 1) if scope.endswith(KEY_VALUE) else (1, size)

@@ -1,4 +1,4 @@
-"""The LoRA family as other programs have it: LoRA, DoRA, VeRA, AdaLoRA.
+"""LoRA, DoRA, VeRA and AdaLoRA as other programs have them.
 
 AdaLoRA is a way to train. What it has trained is LoRA, whose ranks differ.
 """
@@ -50,8 +50,8 @@ PLACES = {
 SMALL = 1e-5
 
 
-class Factors(NamedTuple):
-    """The update of a matrix.
+class Update(NamedTuple):
+    """An update of a matrix.
 
     Attributes:
         down: A, float32 [inputs, rank].
@@ -67,21 +67,21 @@ class Factors(NamedTuple):
 
 
 def to_method(
-    found: Mapping[Place, Factors],
+    updates: Mapping[Place, Update],
     config: BertConfig,
     source: str,
     rs: bool = False,
 ) -> tuple[Lora, Arrays]:
-    """The method and the variables of updates by layer and name of `NAMES`.
+    """Makes a method and variables of updates by layer and name of `NAMES`.
 
     Matrices without an update are of rank 0. `rs` is for rsLoRA. Raises
     UserError if there is no update, or one is of no rank or of a matrix of
     another shape.
     """
-    if not found:
+    if not updates:
         raise UserError(f"{source} holds no update of any matrix")
     values, shapes = {}, list_variables(config)
-    for place, (down, up, _, lengths) in found.items():
+    for place, (down, up, _, lengths) in updates.items():
         scope, rank = scope_of(place), down.shape[1]
         inputs, outputs = shapes[config.variable(f"{scope}/kernel")]
         if not rank or (*down.shape, *up.shape) != (
@@ -98,14 +98,14 @@ def to_method(
         values[f"{scope}/lora_a"], values[f"{scope}/lora_b"] = down, up
         if lengths is not None:
             values[f"{scope}/dora_m"] = lengths
-    targets = [name for name in NAMES if any(t == name for _, t in found)]
+    targets = [name for name in NAMES if any(t == name for _, t in updates)]
     layers = range(config.num_hidden_layers)
     ranks = dict.fromkeys(places(targets, layers), 0)
-    ranks.update((place, len(one.up)) for place, one in found.items())
-    alphas = {place: one.alpha for place, one in found.items()}
-    rank = _most_common([len(one.up) for one in found.values()])
+    ranks.update((place, len(one.up)) for place, one in updates.items())
+    alphas = {place: one.alpha for place, one in updates.items()}
+    rank = _most_common([len(one.up) for one in updates.values()])
     alpha = _most_common(list(alphas.values()))
-    has_lengths = any(one.lengths is not None for one in found.values())
+    has_lengths = any(one.lengths is not None for one in updates.values())
     method = (Dora if has_lengths else Lora)(
         rank=rank,
         alpha=alpha,
@@ -118,30 +118,27 @@ def to_method(
 
 
 def _most_common(numbers: list[Any]) -> Any:
-    """The number that is there most often, the greatest of several."""
+    """Finds the number that is there most often, the greatest of several."""
     counts = collections.Counter(numbers)
     return max(counts, key=lambda number: (counts[number], number))
 
 
 def _target(place: str, module: str, path: str) -> str:
-    """The name in `NAMES` of a module's place, as of `peft_modules.places`."""
     if place not in PLACES:
         raise UserError(f"{path}: updates of {module[:80]} are not read")
     return PLACES[place]
 
 
 def _check_numbers(adapter: Adapter, *keys: str) -> None:
-    """Refuses a description that lacks a number."""
     for key in keys:
-        if adapter.own.get(key) is None:
+        if adapter.fields.get(key) is None:
             raise UserError(
                 f"{adapter.path} has no {key}, which the updates follow from"
             )
 
 
 def _check_beginning(adapter: Adapter) -> None:
-    """Refuses updates that began otherwise than as zeros."""
-    described, path = adapter.own, adapter.path
+    described, path = adapter.fields, adapter.path
     begun = described.get("init_lora_weights")
     if begun not in BEGINNINGS:
         raise UserError(
@@ -157,7 +154,7 @@ def read_lora(adapter: Adapter) -> tuple[Lora, Arrays]:
     described, tensors, config, path, _ = adapter
     _check_beginning(adapter)
     _check_numbers(adapter, "r", "lora_alpha")
-    found = {}
+    updates = {}
     held = peft_modules.places(adapter, "lora_A.weight")
     modules = [module for *_, module in held]
     alphas = peft_modules.by_pattern(described, "alpha_pattern", modules, path)
@@ -179,8 +176,8 @@ def read_lora(adapter: Adapter) -> tuple[Lora, Arrays]:
             )
         alpha = alphas.get(module, described["lora_alpha"])
         check_number(alpha, f"{path}: lora_alpha")
-        found[layer, target] = Factors(down.T, up.T, float(alpha), lengths)
-    return to_method(found, config, path, bool(described.get("use_rslora")))
+        updates[layer, target] = Update(down.T, up.T, float(alpha), lengths)
+    return to_method(updates, config, path, bool(described.get("use_rslora")))
 
 
 def read_adalora(adapter: Adapter) -> tuple[Lora, Arrays]:
@@ -200,7 +197,7 @@ def read_adalora(adapter: Adapter) -> tuple[Lora, Arrays]:
             "numbers above 0"
         )
     kept = described.get("rank_pattern") or {}
-    found = {}
+    updates = {}
     for layer, place, module in peft_modules.places(adapter, "lora_A"):
         target = _target(place, module, path)
         down = tensors.take(f"{ROOT}{module}.lora_A", None, None)
@@ -217,26 +214,26 @@ def read_adalora(adapter: Adapter) -> tuple[Lora, Arrays]:
             )
         if rank:
             up = up.T * singular * np.float32(rank / (first + SMALL))
-            found[layer, target] = Factors(down.T, up, float(alpha))
-    return to_method(found, config, path)
+            updates[layer, target] = Update(down.T, up, float(alpha))
+    return to_method(updates, config, path)
 
 
 def read_vera(adapter: Adapter) -> tuple[Vera, Arrays]:
     """VeRA of peft, whose random matrices have to be those of its seed."""
     described, tensors, config, path, _ = adapter
     _check_numbers(adapter, "r", "projection_prng_key")
-    found: dict[int, list[str]] = {}
+    by_layer: dict[int, list[str]] = {}
     values = {}
     for layer, place, module in peft_modules.places(adapter, "vera_lambda_d"):
         target = _target(place, module, path)
-        found.setdefault(layer, []).append(target)
+        by_layer.setdefault(layer, []).append(target)
         scope = scope_of((layer, target))
-        for part in "db":
-            value = tensors.take(f"{ROOT}{module}.vera_lambda_{part}", None)
-            values[f"{scope}/vera_{part}"] = value
-    above = found.pop(OF_POOLER[0], [])
-    targets = [t for t in TARGETS if t in next(iter(found.values()), ())]
-    if any(set(names) != set(targets) for names in found.values()):
+        for letter in "db":
+            value = tensors.take(f"{ROOT}{module}.vera_lambda_{letter}", None)
+            values[f"{scope}/vera_{letter}"] = value
+    above = by_layer.pop(OF_POOLER[0], [])
+    targets = [t for t in TARGETS if t in next(iter(by_layer.values()), ())]
+    if any(set(names) != set(targets) for names in by_layer.values()):
         raise UserError(
             f"{path}: VeRA is at other matrices in some layers than in others, "
             "which no method of this project is"
@@ -245,9 +242,9 @@ def read_vera(adapter: Adapter) -> tuple[Vera, Arrays]:
         rank=described["r"],
         seed=described["projection_prng_key"],
         targets=",".join([*targets, *above]),
-        layers=",".join(map(str, sorted(found))) or base.ALL_LAYERS,
+        layers=",".join(map(str, sorted(by_layer))) or base.ALL_LAYERS,
     )
-    if len(found) == config.num_hidden_layers:
+    if len(by_layer) == config.num_hidden_layers:
         method = dataclasses.replace(method, layers=base.ALL_LAYERS)
     for variable, one in method.variables(config).items():
         if values[variable].shape != one.shape:

@@ -45,8 +45,8 @@ def check_saved(adapter: Adapter) -> None:
     described, tensors, config, path, _ = adapter
     modules = set()
     for variable in list_variables(config):
-        parts = their_module(variable, config).split(".")
-        modules.update(itertools.accumulate(parts, "{}.{}".format))
+        names = their_module(variable, config).split(".")
+        modules.update(itertools.accumulate(names, "{}.{}".format))
     for name in described.get("modules_to_save") or ():
         for module in modules:
             if module.endswith(str(name)) and not any(
@@ -63,7 +63,7 @@ def check_saved(adapter: Adapter) -> None:
 def _targeted(
     described: Mapping[str, Any], modules: Sequence[str], path: str
 ) -> set[str]:
-    """The modules that a description names, as peft finds them.
+    """Finds the modules that a description names, as peft does.
 
     Source: peft, `check_target_module_exists`.
     """
@@ -72,7 +72,7 @@ def _targeted(
         targets = TARGETS_OF_BERT[described["peft_type"]]
     if isinstance(targets, str) and targets.lower() == ALL_LINEAR:
         targets = "(.*)"
-    found = named(targets, "target_modules", modules, path)
+    targeted = named(targets, "target_modules", modules, path)
     left_out = named(
         described.get("exclude_modules") or (), "exclude_modules", modules, path
     )
@@ -103,22 +103,22 @@ def _targeted(
             if re.search(r"\.(\d+)\.", module)[1] in numbers
         }
         # A whole name stands for itself, in any layer.
-        chosen.update(module for module in found if module in targets)
-        found &= chosen
-    found -= left_out
-    if not found:
+        chosen.update(module for module in targeted if module in targets)
+        targeted &= chosen
+    targeted -= left_out
+    if not targeted:
         raise UserError(
             f"{path}: target_modules is {str(targets)[:80]!r}, which with its "
             "limits names no matrix of this BERT; is it of another model?"
         )
     if not isinstance(targets, str):
-        idle = [end for end in targets if not _ending(found, [end])]
+        idle = [end for end in targets if not _ending(targeted, [end])]
         _warn_of_idle(idle, "target_modules", path)
-    return found
+    return targeted
 
 
 def named(names: Any, key: str, modules: Sequence[str], path: str) -> set[str]:
-    """The modules that a pattern matches, or that end with names of a list."""
+    """Finds the modules that match a pattern, or end with listed names."""
     if isinstance(names, str):
         return set(itertools.compress(modules, _matches(names, modules, path)))
     if isinstance(names, (list, tuple)):
@@ -129,13 +129,11 @@ def named(names: Any, key: str, modules: Sequence[str], path: str) -> set[str]:
 
 
 def _ending(modules: Iterable[str], ends: Iterable[Any]) -> set[str]:
-    """The modules whose last names are one of `ends`."""
     ends = tuple(f".{end}" for end in ends)
     return {module for module in modules if f".{module}".endswith(ends)}
 
 
 def _warn_of_idle(names: Sequence[Any], key: str, path: str) -> None:
-    """Logs the names or patterns of a field that act on nothing."""
     if names:
         idle = ", ".join(map(repr, names))
         logging.warning(
@@ -144,20 +142,20 @@ def _warn_of_idle(names: Sequence[Any], key: str, path: str) -> None:
 
 
 def _matches(pattern: str, texts: Sequence[str], path: str) -> list[bool]:
-    """Whether a pattern matches each whole text.
+    """Matches a pattern with each whole text.
 
     RE2, TensorFlow's engine, takes linear time. Python's engine could take
     exponential time.
     """
     try:
         # Functions of `tf.strings` keep all patterns in memory.
-        found = tf.raw_ops.RegexFullMatch(input=list(texts), pattern=pattern)
+        matches = tf.raw_ops.RegexFullMatch(input=list(texts), pattern=pattern)
     except tf.errors.OpError as error:
         raise UserError(
             f"{path}: {pattern[:80]!r} is no regular expression that can be "
             f"used here: {first_line(error)[:200]}; name the modules in a list"
         ) from error
-    return found.numpy().tolist()
+    return matches.numpy().tolist()
 
 
 def _check_patterns(patterns: Any, key: str, path: str) -> None:
@@ -185,37 +183,37 @@ def _check_patterns(patterns: Any, key: str, path: str) -> None:
 def by_pattern(
     described: Mapping[str, Any], key: str, modules: Sequence[str], path: str
 ) -> dict[str, Any]:
-    """The value of each module that a pattern of a field matches.
+    """Finds the value of each module that a pattern of a field matches.
 
     Source: peft, `get_pattern_key`: the first pattern that ends the name holds.
     """
     patterns = described.get(key) or {}
     _check_patterns(list(patterns), key, path)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     idle = []
     for pattern, value in patterns.items():
-        left = [module for module in modules if module not in found]
+        left = [module for module in modules if module not in values]
         # With all modules found, later patterns are not looked at.
         fits = left and _matches(rf"(.*\.)?({pattern})", left, path)
         if not any(fits):
             idle.append(pattern)
-        found.update(dict.fromkeys(itertools.compress(left, fits), value))
+        values.update(dict.fromkeys(itertools.compress(left, fits), value))
     _warn_of_idle(idle, key, path)
-    return found
+    return values
 
 
-def places(adapter: Adapter, part: str) -> list[tuple[int, str, str]]:
+def places(adapter: Adapter, end: str) -> list[tuple[int, str, str]]:
     """(layer, name within the layer, module) of each module that has a part.
 
     The second is BERT's name. Of the pooler the first two are -1 and `POOLER`.
     """
     described, tensors, config, path, _ = adapter
     kind = config.model_type
-    own = ARCHITECTURES[kind]
+    architecture = ARCHITECTURES[kind]
     held = [
-        name.removeprefix(ROOT).removesuffix(f".{part}")
+        name.removeprefix(ROOT).removesuffix(f".{end}")
         for name in tensors.names
-        if name.endswith(f".{part}")
+        if name.endswith(f".{end}")
     ]
     pattern = re.compile(
         rf"(?:bert\.)?(?:encoder\.layer\.(\d+)\.(.*)|{re.escape(POOLER)})"
@@ -225,7 +223,7 @@ def places(adapter: Adapter, part: str) -> list[tuple[int, str, str]]:
         ours = as_bert(module, kind)
         match = pattern.fullmatch(ours)
         whole = from_bert(f"bert.{ours.removeprefix('bert.')}", kind)
-        if whole not in (module, own.prefix + module):
+        if whole not in (module, architecture.prefix + module):
             # Named as in another kind of model.
             continue
         if match and match[1]:
@@ -235,24 +233,29 @@ def places(adapter: Adapter, part: str) -> list[tuple[int, str, str]]:
     if len({place[:2] for place in places}) < len(places):
         raise UserError(
             f"{tensors.path} holds tensors of one module of BERT by two names, "
-            f"with {own.prefix} and without; save one of them"
+            f"with {architecture.prefix} and without; save one of them"
         )
-    is_bare = any(not module.startswith(own.prefix) for *_, module in places)
-    root = "" if is_bare else own.prefix
+    is_bare = any(
+        not module.startswith(architecture.prefix) for *_, module in places
+    )
+    root = "" if is_bare else architecture.prefix
     # All matrices of BERT, in the order of its layers.
-    known = [
+    matrices = [
         root + ending_of(f"bert/encoder/layer_{layer}/{scope}", config, "")
         for layer in range(config.num_hidden_layers)
         for scope in TARGETS.values()
     ]
     # A model for questions has no pooler.
     mapping = described.get("auto_mapping") or {}
-    said = described.get("task_type"), mapping.get("base_model_class")
-    with_pooler = {WITH_POOLER, *(f"{name}{CHOICES}" for name in own.classes)}
-    if config.has_pooler and with_pooler.intersection(said):
-        known.append(root + ending_of(encoder.POOLER, config))
-    wanted = _targeted(described, [*known, *held], path)
-    for module in known:
+    model = described.get("task_type"), mapping.get("base_model_class")
+    with_pooler = {
+        WITH_POOLER,
+        *(f"{name}{CHOICES}" for name in architecture.classes),
+    }
+    if config.has_pooler and with_pooler.intersection(model):
+        matrices.append(root + ending_of(encoder.POOLER, config))
+    wanted = _targeted(described, [*matrices, *held], path)
+    for module in matrices:
         if module in wanted and module not in held:
             raise UserError(
                 f"{path}: target_modules names {module}, but "
@@ -285,18 +288,20 @@ def modules(scopes: Sequence[str], config: BertConfig) -> Any:
     # As an ending, `output.dense` would match the attention's module, too.
     if "output.dense" in ends and attention not in ends:
         choices = "|".join(re.escape(end) for end in ends if end != POOLER)
-        found = rf".*\.layer\.\d+\.({choices})"
-        return rf"{found}|.*{re.escape(POOLER)}" if POOLER in ends else found
+        pattern = rf".*\.layer\.\d+\.({choices})"
+        return (
+            rf"{pattern}|.*{re.escape(POOLER)}" if POOLER in ends else pattern
+        )
     return [end.replace("attention.self.", "") for end in ends]
 
 
 def their_module(scope: str, config: BertConfig) -> str:
-    """The name of the module that has a scope's variables in a model."""
+    """Names the module that has a scope's variables in a model."""
     return from_bert(module_of(scope), config.model_type)
 
 
 def ending_of(scope: str, config: BertConfig, outside: str = "encoder.") -> str:
-    """The end of a module's name, from the layer or the pooler on.
+    """Cuts a module's name, from the layer or the pooler on.
 
     Without what stands before all layers, `outside`.
     """

@@ -37,13 +37,12 @@ VOCABULARY_FILES = TOKENIZER_FILE, "vocab.txt"
 
 
 def _scope(config: BertConfig) -> str:
-    """Before the names of tensors of word embeddings."""
     prefix = ARCHITECTURES[config.model_type].prefix
     return f"{ROOT}{prefix}embeddings.{MODULE}.token_adapter."
 
 
 def check(tensors: Tensors, config: BertConfig, path: str) -> None:
-    """Raises UserError for BERT's own matrices, and a head of new words."""
+    """Refuses BERT's own matrices, and a head of new words."""
     matrix = decoder(config).removesuffix("weight")
     guesses, whole = f"{ROOT}{matrix}token_adapter.", _scope(config) + WHOLE
     if any(name.startswith(guesses) for name in tensors.names):
@@ -65,25 +64,26 @@ def read(
 ) -> tuple[Optional[np.ndarray], Optional[np.ndarray]]:
     """Reads embeddings of new words [n, D], and BERT's [V, D] if present."""
     described, tensors, config, path, _ = adapter
-    said = described.get(FIELD)
-    if not said:
+    field = described.get(FIELD)
+    if not field:
         return None, None
-    indices = said
-    if isinstance(said, dict) and len(said) == 1:
-        [(module, indices)] = said.items()
+    indices = field
+    if isinstance(field, dict) and len(field) == 1:
+        [(module, indices)] = field.items()
         indices = indices if module.endswith(MODULE) else None
     first, size = config.vocab_size, config.embedding_width
     if not isinstance(indices, list) or not all(
         type(index) is int for index in indices
     ):
         raise UserError(
-            f"{path}: {FIELD} is {str(said)[:80]}, expected numbers of {MODULE}"
+            f"{path}: {FIELD} is {str(field)[:80]}, expected numbers of "
+            f"{MODULE}"
         )
     if sorted(indices) != list(range(first, first + len(indices))):
         raise UserError(
-            f"{path}: {FIELD} is {str(said)[:80]}, but here only new words are "
-            f"trained, whose numbers follow BERT's from {first} on without a "
-            "gap"
+            f"{path}: {FIELD} is {str(field)[:80]}, but here only new words "
+            f"are trained, whose numbers follow BERT's from {first} on without "
+            "a gap"
         )
     scope, words = _scope(config), None
     rows = tensors.take(scope + ROWS, len(indices), size)
@@ -95,7 +95,7 @@ def read(
 def find_tokens(
     folder: str, tokenizer: tokenization.TextTokenizer, count: int
 ) -> list[NewToken]:
-    """The new words of an adapter, which the tokenizer in its folder names.
+    """Reads an adapter's new words from the tokenizer in its folder.
 
     Args:
         folder: of the adapter.
@@ -105,8 +105,8 @@ def find_tokens(
     for name in VOCABULARY_FILES:
         path = os.path.join(folder, name)
         if files.exists(path):
-            own = tokenization.read_vocabulary(path)
-            if not own.items() <= tokenizer.vocabulary.items():
+            entries = tokenization.read_vocabulary(path)
+            if not entries.items() <= tokenizer.vocabulary.items():
                 raise UserError(
                     f"{path} is another vocabulary than the BERT's; expected "
                     "the BERT of the adapter"
@@ -134,5 +134,5 @@ def describe(
 
 
 def tensors_of(exported: Exported) -> dict[str, np.ndarray]:
-    """The tensors of an adapter's new words."""
+    """Returns the tensors of an adapter's new words."""
     return {_scope(exported.config) + ROWS: exported.read(NEW_WORDS)}

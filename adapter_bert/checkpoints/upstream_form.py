@@ -55,7 +55,7 @@ def own_values(
         _check(method)
         size, adapters = method.size, method.variables(config)
         changed = {n: trained[n] for n in trained if n.startswith("bert/")}
-    found = {
+    values = {
         name: changed[name] if name in changed else base.read(name)
         for name in encoder.list_variables(config)
         if name in base.shapes
@@ -63,19 +63,18 @@ def own_values(
     whole = Houlsby(size=size, init_scale=INIT_SCALE)
     for name, declared in whole.variables(config).items():
         if name in adapters:
-            found[name] = trained[name]
+            values[name] = trained[name]
         elif name.endswith("weights1"):
             # Only its product with zeros counts. Zeros could not be trained.
-            found[name] = encoder.initial_values(
+            values[name] = encoder.initial_values(
                 name, declared.shape, declared.initializer, seed=0
             )
         else:
-            found[name] = np.zeros(declared.shape, np.float32)
-    return found
+            values[name] = np.zeros(declared.shape, np.float32)
+    return values
 
 
 def _check(method: Houlsby) -> None:
-    """Raises UserError for adapters that the program does not compute."""
     for argument, holds in (
         ("nonlinearity", same_activation(method.nonlinearity, "gelu")),
         ("depth", method.depth == 1),
@@ -94,7 +93,7 @@ def largest_difference(
     values: Mapping[str, np.ndarray],
     size: int = 0,
 ) -> float:
-    """The largest difference of the last layer's outputs of two configs.
+    """Finds the largest difference of the last layer's outputs of two configs.
 
     The outputs are of `ROWS` rows of `TOKENS` random tokens each.
 
@@ -110,13 +109,13 @@ def largest_difference(
     outputs = []
     for one in (config, other):
         method = Houlsby(size=size) if size else TuningMethod()
-        own = {
+        weights = {
             name: tf.constant(values[name])
             for name in encoder.declare(one, pooler=False)
         }
-        bert = encoder.Bert(one, own, method.hooks(one, values))
+        bert = encoder.Bert(one, weights, method.hooks(one, values))
         context = Context(tf.ones_like(ids, tf.int32))
         segments = tf.zeros_like(ids, tf.int32)
-        found = bert(tf.cast(ids, tf.int32), segments, context)
-        outputs.append(found.sequence_output.numpy())
+        output = bert(tf.cast(ids, tf.int32), segments, context)
+        outputs.append(output.sequence_output.numpy())
     return float(np.abs(outputs[0] - outputs[1]).max())

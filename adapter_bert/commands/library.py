@@ -35,12 +35,10 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.adapterhub_setup import without_pooler
 from adapter_bert.checkpoints.foreign_base import base_name, exported
 from adapter_bert.checkpoints.model_card import (
     OWN,
     make_card,
-    make_joint_card,
     make_own_card,
 )
 from adapter_bert.checkpoints.peft_words import find_tokens
@@ -161,8 +159,6 @@ def _import(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
         if foreign.max_seq_length:
             length = {"max_seq_length": foreign.max_seq_length}
             description["training"] = length
-        if foreign.parts:
-            description.update(parts=dict(foreign.parts), carries_parts=True)
         with files.temporary_folder() as place:
             adapter_artifact.write(place, description, values)
             library.add(place, name)
@@ -253,53 +249,35 @@ def _write_foreign(
             "--without_head is for --to=adapterhub; leave it out for "
             f"{arguments.to}"
         )
-    opened = bert = base = None
+    opened, name = None, arguments.name
+    entry = library.entry(name)
+    artifact = check(library.folder(name))
+    ours = exported(artifact, name, not arguments.without_head)
+    if arguments.base_model:
+        ours = dataclasses.replace(ours, base_name=arguments.base_model)
     if arguments.init_checkpoint:
         opened = open_init_checkpoint(arguments.init_checkpoint)
         bert = opened.weights
-    several, cards, fingerprints = [], [], set()
-    for name in arguments.name.split(","):
-        entry = library.entry(name)
-        artifact = check(library.folder(name))
-        places = [library.path, *part_values.places(library.folder(name))]
-        artifact = part_values.complete(artifact, places, None, {})
-        ours = exported(artifact, name, not arguments.without_head)
-        if arguments.base_model:
-            ours = dataclasses.replace(ours, base_name=arguments.base_model)
-        if bert:
-            variables, shapes = encoder.list_variables(ours.config), bert.shapes
-            fits = all(shapes.get(n, s) == s for n, s in variables.items())
-            base = base or (identify(bert, variables) if fits else None)
-            expected = artifact.config["base"]["fingerprint"]
-            if base is None or base.fingerprint != expected:
-                raise UserError(
-                    f"{arguments.init_checkpoint} is another BERT than that of "
-                    f"{name}; expected the BERT of its training"
-                )
-        if bert and ours.head:
-            head = dataclasses.replace(
-                ours.head, words=bert.read(WORD_EMBEDDINGS)
+        variables, shapes = encoder.list_variables(ours.config), bert.shapes
+        fits = all(shapes.get(n, s) == s for n, s in variables.items())
+        expected = artifact.config["base"]["fingerprint"]
+        if not fits or identify(bert, variables).fingerprint != expected:
+            raise UserError(
+                f"{arguments.init_checkpoint} is another BERT than that of "
+                f"{name}; expected the BERT of its training"
             )
-            ours = dataclasses.replace(ours, head=head)
-        is_of_vectors = ours.head and ours.head.kind == VECTORS
-        if is_of_vectors and arguments.to == "peft":
+        if ours.head:
+            words = bert.read(WORD_EMBEDDINGS)
             ours = dataclasses.replace(
-                ours, tokenizer=_tokenizer(opened, artifact, name)
+                ours, head=dataclasses.replace(ours.head, words=words)
             )
-        several.append(ours)
-        fingerprints.add(artifact.config["base"]["fingerprint"])
-        cards.append((artifact.config, entry.scores, entry.data))
-    if len(fingerprints) > 1:
-        raise UserError(
-            f"{arguments.name} are of {len(fingerprints)} BERTs; expected "
-            "adapters of one, so export them apart"
-        )
-    card = make_card(arguments.to, several[0], folder, *cards[0])
-    if len(several) > 1:
-        card = make_joint_card(several, folder, cards)
-        if bert:
-            several = [without_pooler(ours, bert) for ours in several]
-    foreign_adapters.write(arguments.to, target, several[0], card, several[1:])
+    if arguments.to == "peft" and ours.head and ours.head.kind == VECTORS:
+        tokenizer = _tokenizer(opened, artifact, name)
+        ours = dataclasses.replace(ours, tokenizer=tokenizer)
+    card = make_card(
+        arguments.to, ours, folder, artifact.config, entry.scores, entry.data
+    )
+    foreign_adapters.write(arguments.to, target, ours, card)
 
 
 def _tokenizer(
@@ -617,9 +595,8 @@ def parse(words: Optional[Sequence[str]] = None) -> argparse.Namespace:
             "--init_checkpoint",
             default="",
             help="the BERT of the adapter, whose word embeddings peft keeps "
-            "with a head of masked words, whose vocabulary lies next to an "
-            "adapter of vectors, and whose pooler becomes a layer of the heads "
-            "of several adapters",
+            "with a head of masked words, and whose vocabulary lies next to an "
+            "adapter of vectors",
         )
 
     name = ("name", "name of the adapter")
@@ -741,7 +718,7 @@ def parse(words: Optional[Sequence[str]] = None) -> argparse.Namespace:
         "export",
         _export,
         "Write an adapter for another program.",
-        ("name", f"{name[1]}, or of several, with commas between them"),
+        name,
         ("folder", "folder to write, new or empty"),
     )
     programs = sorted(foreign_adapters.PROGRAMS)

@@ -97,7 +97,7 @@ def merge(
 
 
 def form_of(config: encoder.BertConfig) -> str:
-    """The form of what is merged: Google's for a BERT that it can describe."""
+    """Chooses the form of what is merged: Google's where it can describe it."""
     is_googles = config.model_type == "bert" and config.tie_word_embeddings
     return GOOGLE if is_googles else HUGGING_FACE
 
@@ -105,7 +105,7 @@ def form_of(config: encoder.BertConfig) -> str:
 def read_all(
     base: Weights, folders: list[str]
 ) -> list[adapter_artifact.Artifact]:
-    """The adapters, whose BERT can be written."""
+    """Reads adapters whose BERT can be written."""
     artifacts = [read_adapter(base, folder) for folder in folders]
     for artifact, folder in zip(artifacts, folders):
         config = run_record.bert_config(artifact.config, folder)
@@ -119,24 +119,24 @@ def merged_values(
     read: Callable[[str], np.ndarray],
     trained: dict[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """The changed variables of a BERT, as `TuningMethod.merge` gives them."""
+    """Merges variables of a BERT, each under the one name that it has."""
     merged = method.merge(
         config, lambda name: read(config.variable(name)), trained
     )
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     counts = collections.Counter(map(config.variable, merged))
     for name, value in merged.items():
-        own = config.variable(name)
-        is_shared = own != name
-        if not np.array_equal(found.setdefault(own, value), value) or (
-            is_shared and counts[own] < config.num_hidden_layers
+        kept = config.variable(name)
+        is_shared = kept != name
+        if not np.array_equal(values.setdefault(kept, value), value) or (
+            is_shared and counts[kept] < config.num_hidden_layers
         ):
             raise UserError(
                 "the layers of the model, an ALBERT, share their kernels, but "
                 f"{method} changes them otherwise in each layer; use the model "
                 "and its adapter as they are"
             )
-    return found
+    return values
 
 
 def add(
@@ -164,8 +164,8 @@ def add(
         if weights == [1.0]:
             # Without the rounding of a sum of differences.
             values.update(merged)
-            own, head = head_of(artifact, config)
-            values.update(own)
+            head_values, head = head_of(artifact, config)
+            values.update(head_values)
     for name in encoder.list_variables(config):
         if name in base.shapes and name not in values:
             change = sums.get(name)
@@ -220,9 +220,9 @@ def head_of(
 
 
 def read_weights(text: str, count: int, positive: bool) -> list[float]:
-    """The weight of each of `count` adapters; raises UserError for others."""
+    """Reads the weight of each of `count` adapters."""
     try:
-        weights = [float(part) for part in text.split(",")] if text else []
+        weights = [float(number) for number in text.split(",")] if text else []
     except ValueError:
         weights = [math.nan]
     weights = weights or [1.0] * count
@@ -238,12 +238,12 @@ def read_weights(text: str, count: int, positive: bool) -> list[float]:
 
 def read_sum(arguments: argparse.Namespace) -> Optional[WeightedSum]:
     """How adapters become one, or None if they become a BERT."""
-    given = {
+    flags = {
         field.name: getattr(arguments, field.name)
         for field in dataclasses.fields(WeightedSum)
     }
     if arguments.by is None:
-        for name in (*given, "head_of"):
+        for name in (*flags, "head_of"):
             if getattr(arguments, name) not in (None, ""):
                 raise UserError(
                     f"--{name} is for an adapter made of several; pass --by, "
@@ -255,7 +255,7 @@ def read_sum(arguments: argparse.Namespace) -> Optional[WeightedSum]:
             f"--head_of is {arguments.head_of!r}, expected one of the folders "
             "that are passed as --adapter"
         )
-    return WeightedSum(**given)
+    return WeightedSum(**flags)
 
 
 def main() -> None:
@@ -339,13 +339,13 @@ def main() -> None:
     vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
     config = run_record.bert_config(artifacts[0].config, adapters[0])
     form = form_of(config)
-    said: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     lower = artifacts[0].config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     if form != GOOGLE:
-        said = tokenizer_fields(config, tokenizer)
-    found = add(opened.weights, artifacts, weights)
+        fields = tokenizer_fields(config, tokenizer)
+    model = add(opened.weights, artifacts, weights)
     files.prepare_folder(folder)
-    write_vocabulary(folder, vocabulary, tokenizer, **said)
-    prefix = write_model(folder, form, **found)
+    write_vocabulary(folder, vocabulary, tokenizer, **fields)
+    prefix = write_model(folder, form, **model)
     print(f"the merged BERT is {prefix}")

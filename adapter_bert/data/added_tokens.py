@@ -51,7 +51,7 @@ class Added(NamedTuple):
     is_found: bool
 
     def describe(self) -> dict[str, Any]:
-        """The content and rules, as JSON values."""
+        """Returns the content and rules, as JSON values."""
         flags = {name: getattr(self.token, name) for name in RULES}
         return {"content": self.token.content, **flags}
 
@@ -63,19 +63,18 @@ def read_new_tokens(path: str) -> list[NewToken]:
 
 
 def content_of(token: NewToken) -> str:
-    """The letters of a token that a task adds."""
+    """Returns the letters of a token that a task adds."""
     return token if isinstance(token, str) else token["content"]
 
 
 def _made(token: NewToken) -> AddedToken:
-    """A token that a task adds, by default a whole word."""
     if isinstance(token, str):
         return AddedToken(token, single_word=True)
     return AddedToken(**token)
 
 
 def check_new_tokens(tokens: Any, source: str) -> list[NewToken]:
-    """The tokens that a task adds to a vocabulary."""
+    """Checks the tokens that a task adds to a vocabulary."""
     if not isinstance(tokens, list) or not 0 < len(tokens) <= MOST_NEW_TOKENS:
         raise UserError(
             f"{source}: expected 1 to {MOST_NEW_TOKENS} new tokens, each on a "
@@ -135,16 +134,16 @@ def tokens_behind(
 ) -> list[NewToken]:
     """Tokens that files next to `path` add behind a vocabulary, by rising id.
 
-    Arguments as of `read_added`.
+    Arguments are those of `read_added`.
     """
     last = max(vocabulary.values())
-    found: list[NewToken] = []
+    tokens: list[NewToken] = []
     for number, token, is_found in read_added(path, vocabulary, roles):
         if number > last and is_found:
             described = Added(number, token, True).describe()
             word = Added(number, _made(token.content), True).describe()
-            found.append(token.content if described == word else described)
-    return found
+            tokens.append(token.content if described == word else described)
+    return tokens
 
 
 def fingerprint(added: Sequence[Added]) -> dict[str, Any]:
@@ -188,22 +187,22 @@ def read_added(
         return files.read_json(place, "a description of tokens")
 
     described = beside(TOKENIZER_FILE) if described is None else described
-    said, legacy = beside(TOKENIZER_CONFIG_FILE), {}
+    fields, legacy = beside(TOKENIZER_CONFIG_FILE), {}
     try:
-        if said.get(DECODER) is None:
+        if fields.get(DECODER) is None:
             legacy, special = beside(LEGACY_FILE), beside(SPECIAL_FILE)
-            both = [x.get(ADDITIONAL) or [] for x in (said, special)]
-            said = {**said, **special, ADDITIONAL: sum(both, [])}
-        tokens, ids = _merge(described, said, legacy)
+            both = [x.get(ADDITIONAL) or [] for x in (fields, special)]
+            fields = {**fields, **special, ADDITIONAL: sum(both, [])}
+        tokens, ids = _merge(described, fields, legacy)
         for role, expected in roles.items():
-            token = said.get(role)
+            token = fields.get(role)
             # The padding token has no influence.
             if role != "pad_token" and token and _content(token) != expected:
                 raise UserError(
                     f"the files next to {path} say {role} {_content(token)!r}; "
                     f"expected {expected!r}, as in other models of its kind"
                 )
-        is_split = said.get("split_special_tokens") is True
+        is_split = fields.get("split_special_tokens") is True
         return _place(tokens, ids, vocabulary, roles, is_split, path)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(
@@ -213,26 +212,26 @@ def read_added(
 
 
 def _merge(
-    described: Mapping[str, Any], said: Mapping[str, Any], legacy: dict
+    described: Mapping[str, Any], fields: Mapping[str, Any], legacy: dict
 ) -> tuple[dict[str, AddedToken], dict[str, int]]:
-    """The tokens that any file names, and their ids where a file has one.
+    """Lists the tokens that any file names, and their ids where a file has one.
 
     Takes the contents of `tokenizer.json`, `tokenizer_config.json` with all
     roles, and `added_tokens.json`. As in transformers, the last one counts.
     """
     extra: list[Any] = []
     for key in ("extra_special_tokens", "model_specific_special_tokens"):
-        of_key = said.get(key) or {}
+        of_key = fields.get(key) or {}
         extra += of_key.values() if isinstance(of_key, dict) else of_key
-    named = [said[role] for role in ROLES.split() if said.get(role)]
-    more = [*(said.get(ADDITIONAL) or []), *extra]
+    named = [fields[role] for role in ROLES.split() if fields.get(role)]
+    more = [*(fields.get(ADDITIONAL) or []), *extra]
     special = {_content(token) for token in (*named, *more)}
     tokens: dict[str, AddedToken] = {}
     ids: dict[str, int] = {}
     for token in described.get(ADDED) or []:
         tokens[_content(token)] = _token(token)
         ids[_content(token)] = index(token["id"])
-    decoder = (said.get(DECODER) or {}).items()
+    decoder = (fields.get(DECODER) or {}).items()
     for key, token in sorted(decoder, key=lambda item: int(item[0])):
         tokens[_content(token)] = _token(token)
         ids[_content(token)] = int(key)
@@ -248,23 +247,23 @@ def _merge(
     return tokens, ids
 
 
-def _content(said: Any) -> str:
-    """The content of a token, which is a string or an object.
+def _content(token: Any) -> str:
+    """Reads the content of a token, which is a string or an object.
 
     Raises:
         KeyError, TypeError, ValueError: it is neither, empty or very long.
     """
-    content = said if isinstance(said, str) else said["content"]
+    content = token if isinstance(token, str) else token["content"]
     if not isinstance(content, str) or not 0 < len(content) <= LONGEST_PIECE:
         raise ValueError(f"a token is no text of 1 to {LONGEST_PIECE} letters")
     return content
 
 
-def _token(said: Any, special: bool = False) -> AddedToken:
+def _token(token: Any, special: bool = False) -> AddedToken:
     """A token from its content, or from an object, whose rules go first."""
-    flags = said if isinstance(said, dict) else {}
+    flags = token if isinstance(token, dict) else {}
     flags = {name: flags[name] for name in RULES if name in flags}
-    return AddedToken(_content(said), **{"special": special, **flags})
+    return AddedToken(_content(token), **{"special": special, **flags})
 
 
 def _place(
@@ -275,8 +274,7 @@ def _place(
     is_split: bool,
     path: str,
 ) -> list[Added]:
-    """Gives the tokens their ids, as the library does; see `read_added`."""
-    found = []
+    placed = []
     following = max(vocabulary.values(), default=-1) + 1
     for content, token in tokens.items():
         number = vocabulary.get(content, following)
@@ -290,8 +288,8 @@ def _place(
         is_own = content in roles.values()
         if not (is_own and content in vocabulary):
             is_found = not is_own and not (is_split and token.special)
-            found.append(Added(number, token, is_found))
-    return sorted(found, key=lambda added: added.id)
+            placed.append(Added(number, token, is_found))
+    return sorted(placed, key=lambda added: added.id)
 
 
 def register(

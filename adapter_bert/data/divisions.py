@@ -67,7 +67,7 @@ class Texts:
         return len(self.sets)
 
     def folds(self, count: int, seed: int) -> np.ndarray:
-        """The fold of each row, int64 [rows]; labels are spread evenly."""
+        """Draws a fold for each row, int64 [rows]; labels are spread evenly."""
         order = np.random.default_rng(seed).permutation(len(self))
         _, labels = np.unique(self.rarest, return_inverse=True)
         order = order[np.argsort(labels[order], kind="stable")]
@@ -100,9 +100,9 @@ class HeldOut:
         rng = np.random.default_rng(self.seed)
         of_groups = _places([label] for label in distinct.rarest)
         for group in sorted(of_groups):
-            own = rng.permutation(of_groups[group])
-            count = round(self.share * len(own))
-            chosen[own[: min(count, len(own) - 1)]] = True
+            members = rng.permutation(of_groups[group])
+            count = round(self.share * len(members))
+            chosen[members[: min(count, len(members) - 1)]] = True
         if chosen.any():
             self._give_each_side(chosen, distinct.sets, rng)
         return chosen[distinct.numbers]
@@ -117,8 +117,8 @@ class HeldOut:
         places = _places(sets)
         # Texts of each label in training, and held out.
         counts = {
-            x: np.bincount(chosen[own].astype(int), minlength=2)
-            for x, own in places.items()
+            x: np.bincount(chosen[members].astype(int), minlength=2)
+            for x, members in places.items()
         }
         for label in sorted(places, key=lambda x: (len(places[x]), x)):
             if counts[label].all() or len(places[label]) < 2:
@@ -134,7 +134,6 @@ class HeldOut:
 
 
 def _places(sets: Iterable[Iterable[Any]]) -> dict[Any, list[int]]:
-    """The places of the sets that hold each element."""
     places: dict[Any, list[int]] = collections.defaultdict(list)
     for place, elements in enumerate(sets):
         for element in elements:

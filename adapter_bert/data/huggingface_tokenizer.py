@@ -90,9 +90,9 @@ class SubwordTokenizer(TextTokenizer):
         self.added = read_added(path, pieces, self.special, described)
         self._add_new(new_tokens, pieces)
         model = {key: as_written.get(key) for key in DECISIVE}
-        told = described.get("added_tokens") or []
-        told = {t["content"] for t in told if not t.get("special")}
-        self._set_ids(pieces, model, told)
+        counted = described.get("added_tokens") or []
+        counted = {t["content"] for t in counted if not t.get("special")}
+        self._set_ids(pieces, model, counted)
         for role, token in self.special.items():
             if role != "mask_token" and token not in self.vocabulary:
                 raise UserError(
@@ -105,14 +105,14 @@ class SubwordTokenizer(TextTokenizer):
         }
         self._space = SPACES[described["model"]["type"]]
         self._gap = self.vocabulary.get(self._space)
-        own = frozenset(self.special.values())
-        self._tokenizer = self._words = _make(described, path, own)
+        reserved = frozenset(self.special.values())
+        self._tokenizer = self._words = _make(described, path, reserved)
         register(self._tokenizer, self.added, path)
         if self.added and before.get("add_prefix_space") is False:
             # A space may not be put before an added token.
             before = {**before, "add_prefix_space": True}
             described = {**described, "pre_tokenizer": before}
-            self._words = _make(described, path, own)
+            self._words = _make(described, path, reserved)
             register(self._words, self.added, path)
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
@@ -122,15 +122,17 @@ class SubwordTokenizer(TextTokenizer):
         and transformers leave out. A token of a space alone has no characters;
         transformers give it the first one of the next word.
         """
-        found = []
+        encodings = []
         for text, e in zip(texts, self._encode(texts, self._tokenizer)):
             text = self.clean(text)
             places = [
                 _trim(text, start, start if n == self._gap else end)
                 for n, (start, end) in zip(e.ids, e.offsets)
             ]
-            found.append(Tokens(e.ids, with_marks(text, places), e.word_ids))
-        return found
+            encodings.append(
+                Tokens(e.ids, with_marks(text, places), e.word_ids)
+            )
+        return encodings
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
         """As `TextTokenizer.encode_words`: each after a space."""
@@ -167,7 +169,7 @@ class SubwordTokenizer(TextTokenizer):
 
 
 class UnigramTokenizer(SubwordTokenizer):
-    """The `tokenizer.json` of an ALBERT, whose rows are like BERT's."""
+    """Tokenizes as an ALBERT's `tokenizer.json`; rows are like BERT's."""
 
     of = "an ALBERT"
     special = {
@@ -182,7 +184,7 @@ class UnigramTokenizer(SubwordTokenizer):
 
 
 def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
-    """The class of a vocabulary's tokenizer; None for word pieces."""
+    """Chooses the class of a vocabulary's tokenizer; None for word pieces."""
     if not path.endswith(".json"):
         return None
     described = files.read_json(path, "the tokenizer")
@@ -198,7 +200,7 @@ def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
 
 
 def _read_ids(described: Any, path: str) -> dict[str, int]:
-    """The id of every piece; refuses descriptions of other tokenizers."""
+    """Reads every piece's id; refuses other tokenizers."""
     model = described.get("model") if isinstance(described, dict) else None
     kind = model.get("type") if isinstance(model, dict) else None
     if not isinstance(kind, str) or kind not in SPACES:
@@ -228,7 +230,7 @@ def _read_ids(described: Any, path: str) -> dict[str, int]:
 def _make(
     described: dict[str, Any], path: str, special: frozenset[str]
 ) -> Tokenizer:
-    """The library's tokenizer, which finds no special token in a text."""
+    """Makes the library's tokenizer, which finds no special token in a text."""
     model = described["model"]
     for key in UNUSED:
         # The library fails at some of them, and chooses at random at others.
@@ -282,22 +284,21 @@ def _check_patterns(described: dict[str, Any], path: str) -> None:
 
     With others the library may panic at a text of few characters.
     """
-    parts = [described.get("normalizer"), described.get("pre_tokenizer")]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, dict):
-            if part.get("Regex", PATTERN) != PATTERN:
+    nodes = [described.get("normalizer"), described.get("pre_tokenizer")]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, dict):
+            if node.get("Regex", PATTERN) != PATTERN:
                 raise UserError(
-                    f"{path} has the pattern {str(part['Regex'])[:80]!r}, "
+                    f"{path} has the pattern {str(node['Regex'])[:80]!r}, "
                     f"which a text could fail at; expected {PATTERN!r} alone"
                 )
-            parts += part.values()
-        elif isinstance(part, list):
-            parts += part
+            nodes += node.values()
+        elif isinstance(node, list):
+            nodes += node
 
 
 def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """The place of a token without the spaces around it."""
     while start < end and text[start].isspace():
         start += 1
     while start < end and text[end - 1].isspace():

@@ -99,7 +99,7 @@ class Features:
         return digest.hexdigest()
 
     def unlabelled(self) -> "Features":
-        """The rows without labels."""
+        """Returns the rows without labels."""
         return Features(self.tokens, self.segments, self.starts, {})
 
     def take(self, rows: np.ndarray) -> "Features":
@@ -207,7 +207,7 @@ class SidedTexts(Features):
 
 
 def exact(number: float) -> fractions.Fraction:
-    """The fraction that a float's shortest decimals mean: 0.1 is a tenth."""
+    """Reads a float's shortest decimals: 0.1 is a tenth."""
     return fractions.Fraction(repr(float(number)))
 
 
@@ -222,14 +222,14 @@ def count_train_steps(rows: int, batch_size: int, epochs: float) -> int:
 
 
 class Plan(Protocol):
-    """The rows of every training batch, by its `repr` and rows' lengths."""
+    """Rows of every training batch, by the plan's `repr` and rows' lengths."""
 
     def rows(self, step: int) -> np.ndarray:
         """int64 [batch size], the rows of the batch of `step` (from 0)."""
 
 
 class TrainPlan:
-    """The `Plan` of a training on rows of one task.
+    """Plans a training on rows of one task.
 
     Seeded permutations, one for each epoch, make a stream of rows. Each pool of
     `pool_batches` of the stream is sorted by length and cut into batches, which
@@ -361,19 +361,19 @@ def train_batches(
     steps: range,
     length: Optional[int],
     shards: int = 1,
-    own: Optional[range] = None,
+    share: Optional[range] = None,
 ) -> Iterator[Batch]:
     """Batches of the given steps, from 0, each in equal parts, in order.
 
-    `shards`, the number of parts, divides the batch size; `own` are the parts
+    `shards`, the number of parts, divides the batch size; `share` are the parts
     to make, or None for all. A whole batch has one `length`; see `make_batch`.
     """
     for step in steps:
         batch = make_batch(features, plan.rows(step), length, step)
         size = len(batch["row"]) // shards
-        for shard in range(shards) if own is None else own:
-            part = slice(shard * size, (shard + 1) * size)
-            yield {name: value[part] for name, value in batch.items()}
+        for shard in range(shards) if share is None else share:
+            rows = slice(shard * size, (shard + 1) * size)
+            yield {name: value[rows] for name, value in batch.items()}
 
 
 def sorted_batches(
@@ -399,7 +399,7 @@ def sorted_batches(
 
 
 def fill(batches: list[np.ndarray], size: int) -> list[np.ndarray]:
-    """The same batches, the last one filled up to `size` with its last row."""
+    """Fills the last batch up to `size` with its last row."""
     last = batches[-1]
     missing = np.repeat(last[-1:], size - len(last))
     return [*batches[:-1], np.concatenate([last, missing])]

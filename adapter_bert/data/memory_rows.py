@@ -23,7 +23,7 @@ from adapter_bert.errors import UserError
 
 # A row by column, or texts and labels alone.
 Record = Union[Mapping[str, Any], Sequence[Any], str]
-Rows = Union[Iterable[Record], Mapping[str, Sequence[Any]], Any]
+AnyRows = Union[Iterable[Record], Mapping[str, Sequence[Any]], Any]
 # Values that are told as text.
 TOLD = (
     datetime.date,
@@ -35,7 +35,7 @@ TOLD = (
 
 
 def records(
-    rows: Rows, where: str, columns: Sequence[str] = ()
+    rows: AnyRows, where: str, columns: Sequence[str] = ()
 ) -> Iterator[Any]:
     """Yields each row: a dictionary by column, or what a list holds.
 
@@ -70,7 +70,6 @@ def records(
 
 
 def _zipped(columns: Mapping[str, Any], where: str) -> Iterator[Any]:
-    """The rows of columns: lists, arrays, Series."""
     for name, column in columns.items():
         is_table = hasattr(column, "column_names") or hasattr(column, "columns")
         if (
@@ -92,7 +91,6 @@ def _zipped(columns: Mapping[str, Any], where: str) -> Iterator[Any]:
 def _with_class_names(
     table: Any, where: str, columns: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a table of `datasets` or `pyarrow`."""
     features = getattr(table, "features", None) or {}
     if hasattr(table, "to_pylist"):
         # `datasets` keeps the names next to the numbers.
@@ -103,7 +101,7 @@ def _with_class_names(
         # Tensors and the like have lost the names; a user's own function stays.
         if getattr(table, "format", {}).get("type") != "custom":
             table = table.with_format(None)
-    classes = [c for c in columns if _part(features.get(c), "names")]
+    classes = [c for c in columns if _member(features.get(c), "names")]
     left_out = 0
     for row in table:
         if any(row.get(column) == -1 for column in classes):
@@ -122,7 +120,7 @@ def _with_class_names(
         )
 
 
-def _part(feature: Any, name: str) -> Any:
+def _member(feature: Any, name: str) -> Any:
     """A member of a column's feature, an object or its JSON."""
     if isinstance(feature, Mapping):
         return feature.get(name) if "_type" in feature else None
@@ -133,16 +131,18 @@ def _named(value: Any, feature: Any) -> Any:
     """A value with names in the place of classes' numbers."""
     if isinstance(value, (list, tuple)):
         # Of lists the elements' feature, however deep.
-        inner = _part(feature, "feature") or feature
+        inner = _member(feature, "feature") or feature
         if isinstance(inner, list):
             inner = inner[0]
-        return [_named(part, inner) for part in value]
+        return [_named(element, inner) for element in value]
     if isinstance(value, Mapping):
-        inner = _part(feature, "feature") or feature
+        inner = _member(feature, "feature") or feature
         if not isinstance(inner, Mapping):
             return value
-        return {k: _named(part, inner.get(k)) for k, part in value.items()}
-    names = _part(feature, "names")
+        return {
+            k: _named(element, inner.get(k)) for k, element in value.items()
+        }
+    names = _member(feature, "names")
     if not names or not isinstance(value, int):
         return value
     if value == -1:
@@ -151,7 +151,7 @@ def _named(value: Any, feature: Any) -> Any:
 
 
 def write_json_lines(
-    path: str, rows: Rows, columns: Sequence[str], where: str
+    path: str, rows: AnyRows, columns: Sequence[str], where: str
 ) -> None:
     """Writes rows as JSON Lines, which every task's reader takes.
 
@@ -168,21 +168,21 @@ def write_json_lines(
                 row = _by_name(row, columns, f"{where}:{number}")
             yield f"{_json(row, columns, f'{where}:{number}')}\n".encode()
 
-    found = lines()
-    first = next(found, None)
+    encoded = lines()
+    first = next(encoded, None)
     if first is None:
         raise UserError(f"{where} holds no rows")
-    files.write_parts(path, itertools.chain([first], found))
+    files.write_parts(path, itertools.chain([first], encoded))
 
 
 def _by_name(row: Any, columns: Sequence[str], where: str) -> Mapping[str, Any]:
     values = [row] if isinstance(row, str) else row
     if not isinstance(values, (list, tuple)) or len(values) != len(columns):
-        found = f"a {type(row).__name__}"
+        kind = f"a {type(row).__name__}"
         if isinstance(values, (list, tuple)):
-            found = f"{len(values)} values"
+            kind = f"{len(values)} values"
         raise UserError(
-            f"{where}: found {found}, expected {len(columns)} "
+            f"{where}: found {kind}, expected {len(columns)} "
             f"({json_lines.list_keys(columns)}), or a dictionary by column"
         )
     return dict(zip(columns, values))
@@ -193,17 +193,17 @@ def _json(row: Mapping[str, Any], columns: Sequence[str], where: str) -> str:
     try:
         return json.dumps(row)
     except TypeError:
-        parts = {}
+        plain = {}
     for name, value in row.items():
         try:
-            parts[name] = json.loads(json.dumps(value))
+            plain[name] = json.loads(json.dumps(value))
         except TypeError as error:
             if name in columns:
                 raise UserError(
                     f"{where}: {name!r} holds a value that is no text, number "
                     f"or list of these ({error}); change it to one"
                 ) from error
-    return json.dumps(parts)
+    return json.dumps(plain)
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -213,8 +213,8 @@ def _plain(value: Any, where: str) -> Any:
     """
     if isinstance(value, Mapping):
         return {
-            str(name): _plain(part, f"{where}: {str(name)!r}")
-            for name, part in value.items()
+            str(name): _plain(element, f"{where}: {str(name)!r}")
+            for name, element in value.items()
         }
     if isinstance(value, enum.Enum):
         value = value.value
@@ -223,8 +223,8 @@ def _plain(value: Any, where: str) -> Any:
         if hasattr(value, change):
             value = getattr(value, change)()
     if isinstance(value, (list, tuple)):
-        parts = [_plain(part, where) for part in value]
-        return tuple(parts) if isinstance(value, tuple) else parts
+        elements = [_plain(element, where) for element in value]
+        return tuple(elements) if isinstance(value, tuple) else elements
     if isinstance(value, (bytes, bytearray)):
         try:
             return value.decode()
@@ -241,10 +241,10 @@ def _plain(value: Any, where: str) -> Any:
     return str(value) if isinstance(value, TOLD) else value
 
 
-def write_questions(path: str, rows: Rows, where: str) -> None:
+def write_questions(path: str, rows: AnyRows, where: str) -> None:
     """Writes questions in the form of SQuAD's files.
 
-    Rows are dictionaries, as of the `squad` table of `datasets`: `question`,
+    Rows are dictionaries, as in the `squad` table of `datasets`: `question`,
     `context`, and where known `id` and `answers`, a dictionary of the lists
     `text` and `answer_start` (in characters of the context).
     """
@@ -259,7 +259,7 @@ def write_questions(path: str, rows: Rows, where: str) -> None:
             )
         needed = ("id", "question", "context", "answers")
         row = json.loads(_json(row, needed, f"{where}:{number}"))
-        asked = {
+        question = {
             "id": str(row.get("id", number - 1)),
             "question": row["question"],
         }
@@ -269,16 +269,16 @@ def write_questions(path: str, rows: Rows, where: str) -> None:
                 names = ("text", "answer_start")
                 pairs = zip(*(answers.get(name) or () for name in names))
                 answers = [dict(zip(names, pair)) for pair in pairs]
-            asked["answers"] = answers
-            asked["is_impossible"] = not answers
-        paragraphs.append({"context": row["context"], "qas": [asked]})
+            question["answers"] = answers
+            question["is_impossible"] = not answers
+        paragraphs.append({"context": row["context"], "qas": [question]})
     if not paragraphs:
         raise UserError(f"{where} holds no rows")
     document = {"title": "", "paragraphs": paragraphs}
     files.write_json(path, {"version": "", "data": [document]})
 
 
-def write_lines(path: str, rows: Rows, where: str) -> None:
+def write_lines(path: str, rows: AnyRows, where: str) -> None:
     """Writes texts, or the column `text`, a line each."""
 
     def lines() -> Iterator[bytes]:

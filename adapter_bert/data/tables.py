@@ -40,7 +40,7 @@ FLAGS_OF_SPLITS = {
 
 
 def ending_of(path: str) -> str:
-    """The ending of a file's name, in lower case, as `.csv`."""
+    """Returns the ending of a file's name, in lower case, as `.csv`."""
     return os.path.splitext(path)[1].lower()
 
 
@@ -54,7 +54,7 @@ class SplitFiles:
 
     @property
     def named(self) -> dict[str, str]:
-        """The path of each split whose file was named."""
+        """Returns the path of each split whose file was named."""
         return {
             split: path
             for split in FLAGS_OF_SPLITS
@@ -80,10 +80,10 @@ class SplitFiles:
                 f"would score training rows{way_out}"
             )
 
-    def found(
+    def present(
         self, folder: str, split: str, endings: Collection[str]
     ) -> list[str]:
-        """The files of a split that are there; see `find`."""
+        """Lists the files of a split that are there; see `find`."""
         if self.named:
             return [path for name, path in self.named.items() if name == split]
         paths = (os.path.join(folder, split + ending) for ending in endings)
@@ -96,24 +96,24 @@ class SplitFiles:
         endings: Collection[str],
         held_out: Optional[HeldOut] = None,
     ) -> str:
-        """The file of a split that was named, or in `folder` has its name.
+        """Finds the file of a split that was named, or is in `folder`.
 
         `endings` are lower-case, as `.csv`. With `held_out` a part of the
         training file is the dev set.
         """
         if held_out and split in ("train", "dev"):
-            found = self.found(folder, "dev", endings)
-            if found:
+            present = self.present(folder, "dev", endings)
+            if present:
                 raise UserError(
-                    f"{found[0]} is there, so no part of the training file is "
+                    f"{present[0]} is there, so no training rows are "
                     "needed as dev set; leave out --dev_share"
                 )
             split = "train"
-        found = self.found(folder, split, endings)
-        if len(found) > 1:
-            raise UserError(f"{' and '.join(found)} are both there; keep one")
-        if found:
-            return found[0]
+        present = self.present(folder, split, endings)
+        if len(present) > 1:
+            raise UserError(f"{' and '.join(present)} are both there; keep one")
+        if present:
+            return present[0]
         if self.named:
             flag, what = FLAGS_OF_SPLITS[split]
             raise UserError(f"{flag} is missing: {what}")
@@ -175,7 +175,7 @@ def _composed(text: str) -> str:
 
 
 def shown(labels: Iterable[str]) -> dict[str, str]:
-    """The printed form of each label, in their order.
+    """Returns the printed form of each label, in their order.
 
     Quoted, with escapes, if two look the same, or one has blanks or something
     that cannot be seen at an end.
@@ -219,14 +219,14 @@ def warn_of_lookalikes(labels: Iterable[str], path: str) -> None:
 
 def warn_of_lists(labels: Iterable[str], separator: str, path: str) -> None:
     """Warns of labels that may be several, as the file does not mean them."""
-    found = [x for x in sorted(labels) if "," in x or LIST.fullmatch(x)]
-    if found:
+    listed = [x for x in sorted(labels) if "," in x or LIST.fullmatch(x)]
+    if listed:
         logging.warning(
             "%s: labels hold a comma or look like lists: %s; if these are "
             "several labels, put %r between them (--label_separator), or name "
             "a column of 0 and 1 for each (--label_columns)",
             path,
-            ", ".join(map(repr, found))[:200],
+            ", ".join(map(repr, listed))[:200],
             separator,
         )
 
@@ -244,28 +244,27 @@ def spelled(label: str, labels: Sequence[str]) -> Optional[str]:
 
 
 def is_one_cell(label: str) -> bool:
-    """Whether a table can hold a label: no tab, no line break, not empty."""
+    """True if a table can hold a label: no tab, no line break, not empty."""
     return "\t" not in label and label.splitlines() == [label]
 
 
 def split_labels(cell: str, separator: str, where: str) -> tuple[str, ...]:
-    """The labels of the cell at `where`, without white space around them."""
+    """Splits the cell at `where`, without white space around labels."""
     if cell.strip() in ("", NO_LABELS):
         return ()
     return _checked(cell.split(separator), separator, where)
 
 
 def join_labels(labels: Sequence[str], separator: str, where: str) -> str:
-    """The cell that holds labels, the inverse of `split_labels`."""
+    """Joins labels to a cell, the inverse of `split_labels`."""
     return separator.join(_checked(labels, separator, where))
 
 
 def _checked(
     labels: Sequence[str], separator: str, where: str
 ) -> tuple[str, ...]:
-    """The labels without white space around them, if a cell can hold them."""
-    found = tuple(label.strip() for label in labels)
-    for label in found:
+    stripped = tuple(label.strip() for label in labels)
+    for label in stripped:
         this = repr(label[:80])
         if not label:
             raise UserError(
@@ -283,12 +282,12 @@ def _checked(
                 f"{where}: the label {this} holds {separator!r}, which stands "
                 "between labels; pass another --label_separator"
             )
-        if found.count(label) > 1:
+        if stripped.count(label) > 1:
             raise UserError(
                 f"{where}: the label {this} is given twice"
                 + HINT * (LIST.fullmatch(label) is not None)
             )
-    return found
+    return stripped
 
 
 # Python's own limit is 128 kB; this one holds in the whole process.
@@ -307,7 +306,7 @@ Lines = Iterator[tuple[int, list[str]]]
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """The columns of a table, by number from 0 or by name.
+    """Columns of a table, by number from 0 or by name.
 
     Attributes:
         text_a: the text, or None if only labels are wanted.
@@ -356,7 +355,7 @@ class Layout:
         return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
 
     def labels_only(self) -> "Layout":
-        """The same table, without its other columns."""
+        """Leaves out all other columns."""
         return dataclasses.replace(
             self, text_a=None, text_b=None, row_id=None, choices=()
         )
@@ -395,7 +394,7 @@ class Rows:
         return f"{self.path}:{self.lines[row] + 1}"
 
     def places_by_id(self) -> dict[str, int]:
-        """The place of each row, by its id; empty without ids."""
+        """Returns the place of each row, by its id; empty without ids."""
         places: dict[str, int] = {}
         for row, name in enumerate(self.row_id or ()):
             first = places.setdefault(name, row)
@@ -407,7 +406,7 @@ class Rows:
         return places
 
     def take(self, chosen: np.ndarray) -> "Rows":
-        """The rows that are chosen, bool [rows]."""
+        """Takes the rows that are chosen, bool [rows]."""
 
         def cells(column: Optional[list[str]]) -> Optional[list[str]]:
             return column and list(itertools.compress(column, chosen))
@@ -432,8 +431,8 @@ class Rows:
             lines=np.concatenate([self.lines, more.lines]),
             choices=tuple(map(operator.add, self.choices, more.choices)),
             **{
-                name: own and own + getattr(more, name)
-                for name, own in columns.items()
+                name: cells and cells + getattr(more, name)
+                for name, cells in columns.items()
             },
         )
 
@@ -483,8 +482,7 @@ def read_rows(path: str, layout: Layout) -> Rows:
 
 
 def _marked(cells: list[str], layout: Layout, where: str) -> str:
-    """The cell that holds the labels whose columns have a 1."""
-    found = []
+    marked = []
     for cell, label in zip(cells, layout.label_columns):
         mark = MARKS.get(cell.strip().lower())
         if mark is None:
@@ -493,12 +491,11 @@ def _marked(cells: list[str], layout: Layout, where: str) -> str:
                 "expected 0 or 1 (--label_columns)"
             )
         if mark:
-            found.append(str(label))
-    return join_labels(found, layout.label_separator, where)
+            marked.append(str(label))
+    return join_labels(marked, layout.label_separator, where)
 
 
 def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
-    """The same lines, if one of them holds anything."""
     blank: list[str] = []
     for line in lines:
         blank.append(line)
@@ -554,7 +551,6 @@ def _read_csv(path: str, text: Iterator[str], layout: Layout) -> Lines:
 def _choose_columns(
     path: str, lines: Lines, layout: Layout, kind: str
 ) -> Lines:
-    """The layout's cells of each line but the header."""
     at, first = next(lines)
     columns = [_find_column(path, first, x) for x in layout.columns.values()]
     if not layout.header:
@@ -595,7 +591,6 @@ def _choose_columns(
 
 
 def _find_column(path: str, names: list[str], column: Column) -> int:
-    """The place of a column in a header."""
     if isinstance(column, int):
         return column
     if column not in names:
@@ -612,7 +607,6 @@ def _find_column(path: str, names: list[str], column: Column) -> int:
 
 
 def _near(names: list[str], column: str) -> str:
-    """A hint at the name that was meant by one that a header lacks."""
     for name in names:
         if name.strip() == column:
             return f"; blanks surround {name!r}, name it without them"
@@ -664,10 +658,10 @@ def read_objects(
             continue
         where = f"{path}:{number + 1}"
         try:
-            found = read(json_lines.parse_object(line.rstrip("\n")), where)
+            parsed = read(json_lines.parse_object(line.rstrip("\n")), where)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
-        yield number, found
+        yield number, parsed
 
 
 # Ending -> how its lines are read, and what ends a line.

@@ -140,12 +140,15 @@ class TextTokenizer(abc.ABC):
     _tokenizer: Tokenizer
 
     def _set_ids(
-        self, pieces: Mapping[str, int], model: Any, told: Container[str] = ()
+        self,
+        pieces: Mapping[str, int],
+        model: Any,
+        counted: Container[str] = (),
     ) -> None:
         """Sets what follows from the ids of the model's pieces and `added`.
 
-        `model` are JSON values that decide how texts are tokenized, `told` the
-        contents of added tokens in them.
+        `model` are JSON values that decide how texts are tokenized, `counted`
+        the contents of added tokens in them.
         """
         self._by_content = {a.token.content: a for a in self.added}
         ids = {content: a.id for content, a in self._by_content.items()}
@@ -156,19 +159,18 @@ class TextTokenizer(abc.ABC):
             for role in ("cls", "sep", "unk", "mask")
         )
         text = json.dumps(model, sort_keys=True)
-        told = {*told, *map(content_of, self.new_tokens)}
+        counted = {*counted, *map(content_of, self.new_tokens)}
         self._description = {
             "vocabulary": hashlib.sha256(text.encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
             **fingerprint(
-                [a for a in self.added if a.token.content not in told]
+                [a for a in self.added if a.token.content not in counted]
             ),
             **self.fields,
             **({NEW: list(self.new_tokens)} if self.new_tokens else {}),
         }
 
     def _follow(self, rules: Rules, side: str, **others: Any) -> None:
-        """Sets what rules say of rows, and `fields` with `others`."""
         self.keeps_end = (rules.truncation_side or side) == "left"
         if self.keeps_end:
             others["truncation_side"] = "left"
@@ -190,7 +192,7 @@ class TextTokenizer(abc.ABC):
 
     @property
     def between(self) -> list[int]:
-        """The tokens between two texts of a row."""
+        """Lists the tokens between two texts of a row."""
         return [self.separate_id] * self.between_count
 
     def describe(self) -> dict[str, Any]:
@@ -225,7 +227,7 @@ class TextTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def clean(self, text: str) -> str:
-        """The text, of equal length, that the library is given instead."""
+        """Returns a text of equal length that the library is given instead."""
 
     @abc.abstractmethod
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
@@ -243,19 +245,19 @@ class TextTokenizer(abc.ABC):
 
     @abc.abstractmethod
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """The ids of words that follow a space in a text."""
+        """Encodes words that follow a space in a text."""
 
     @abc.abstractmethod
     def is_text(self, piece: str) -> bool:
-        """Whether an entry is a piece of text: not special, and not free."""
+        """True if an entry is a piece of text: not special, and not free."""
 
     @abc.abstractmethod
     def continues(self, piece: str) -> bool:
-        """Whether an entry continues a word, by its own marks."""
+        """True if an entry continues a word, by its own marks."""
 
     @abc.abstractmethod
     def letters(self, piece: str) -> str:
-        """The text of an entry, without its marks."""
+        """Returns the text of an entry, without its marks."""
 
 
 def in_chunks(
@@ -306,7 +308,7 @@ def fit(len_a: int, len_b: int, room: int) -> tuple[int, int]:
 
 
 def cut(tokens: list[int], count: int, keeps_end: bool) -> list[int]:
-    """The first tokens of a text, or the last ones, at most `count`."""
+    """Cuts to the first tokens of a text, or the last ones, at most `count`."""
     first = max(0, len(tokens) - count) if keeps_end else 0
     return tokens[first : first + count]
 
@@ -359,7 +361,7 @@ def read_vocabulary(path: str) -> dict[str, int]:
 
 
 def special_tokens(vocabulary: Mapping[str, int]) -> Mapping[str, str]:
-    """The special tokens of a vocabulary of word pieces, by role.
+    """Returns the special tokens of a vocabulary of word pieces, by role.
 
     Vocabularies of fairseq, in which MPNet was made, begin with `<s>`.
     """
@@ -368,7 +370,6 @@ def special_tokens(vocabulary: Mapping[str, int]) -> Mapping[str, str]:
 
 
 def _read_word_pieces(path: str) -> dict[str, int]:
-    """The vocabulary of a `tokenizer.json`; raises as `read_vocabulary`."""
     described = files.read_object(
         path,
         "the tokenizer of a BERT",
@@ -380,22 +381,22 @@ def _read_word_pieces(path: str) -> dict[str, int]:
         },
     )
     model = described["model"]
-    found = model["vocab"]
+    vocabulary = model["vocab"]
     # A line of `vocab.txt` could not hold others.
     if (
         model.get("type") not in (None, "WordPiece")
-        or sorted(found.values()) != list(range(len(found)))
-        or any(word.split() != [word] for word in found)
+        or sorted(vocabulary.values()) != list(range(len(vocabulary)))
+        or any(word.split() != [word] for word in vocabulary)
     ):
         raise UserError(
             f"{path} is no tokenizer of a BERT: expected WordPiece, with an id "
             "for each entry from 0, and no blanks in an entry"
         )
-    return dict(found)
+    return dict(vocabulary)
 
 
 def vocabulary_bytes(path: str) -> bytes:
-    """The content of `vocab.txt` for what `read_vocabulary` reads."""
+    """Returns the content of `vocab.txt` for what `read_vocabulary` reads."""
     if not path.endswith(".json"):
         return files.read_bytes(path, "the vocabulary")
     ids = read_vocabulary(path)
@@ -443,23 +444,23 @@ def with_marks(
     """
     if text.isascii():
         return places
-    found: list[tuple[int, int]] = []
+    grown: list[tuple[int, int]] = []
     following, last = len(text), None
     for start, end in reversed(places):
         if (start, end) == last:
             # Both tokens are of one character.
-            found.append(found[-1])
+            grown.append(grown[-1])
             continue
         last = start, end
         while start < end < following and not is_space_or_control(text[end]):
             end += 1
-        found.append((start, end))
+        grown.append((start, end))
         following = min(following, start)
-    return found[::-1]
+    return grown[::-1]
 
 
 def is_space_or_control(letter: str) -> bool:
-    """Whether a character ends what is written before it."""
+    """True if a character ends what is written before it."""
     return letter.isspace() or unicodedata.category(letter)[0] == "C"
 
 
@@ -561,7 +562,7 @@ class FullTokenizer(TextTokenizer):
         return piece.removeprefix("##")
 
     def tokenize(self, text: str) -> list[str]:
-        """The tokens of `text` as strings, word pieces marked by `##`."""
+        """Splits `text` into tokens as strings, word pieces marked by `##`."""
         return self._tokenizer.encode(
             self.clean(text), add_special_tokens=False
         ).tokens
@@ -571,7 +572,7 @@ class FullTokenizer(TextTokenizer):
         return self._tokenizer.normalizer.normalize_str(self.clean(text))
 
     def split(self, normalized: str) -> list[tuple[str, tuple[int, int]]]:
-        """The words of what `normalize` gave, and their places in it."""
+        """Splits what `normalize` gave into words, with their places in it."""
         return self._tokenizer.pre_tokenizer.pre_tokenize_str(normalized)
 
     def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""The fields of `tokenizer_config.json`, and what they say of texts.
+"""Fields of `tokenizer_config.json`, and what they say of texts.
 
 Sources: transformers 4.57 and 5.24 (`PreTrainedTokenizerBase`, the fast
 tokenizers of BERT, RoBERTa, XLM-R, ALBERT, ELECTRA, DistilBERT and MPNet).
@@ -94,7 +94,7 @@ SWITCHES = (
     "tokenize_chinese_chars",
     "add_prefix_space",
 )
-KINDS = {
+FIELD_TYPES = {
     **{f"{name}?": bool for name in SWITCHES},
     "truncation_side?": str,
     "model_input_names?": list,
@@ -139,11 +139,11 @@ def read_rules(folder: str, described: Mapping[str, Any], nearby: str) -> Rules:
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
     if not files.exists(path):
         path = os.path.join(nearby, TOKENIZER_CONFIG_FILE)
-    fields = _read(path, KINDS)
+    fields = _read(path, FIELD_TYPES)
     of_model = os.path.join(nearby, "config.json")
     kind = ""
-    for place, said in ((of_model, _read(of_model, {})), (path, fields)):
-        kind = str(said.get("tokenizer_class") or kind)
+    for place, content in ((of_model, _read(of_model, {})), (path, fields)):
+        kind = str(content.get("tokenizer_class") or kind)
         if kind in FOREIGN:
             raise UserError(
                 f"{place}: {kind} cuts texts into words by a program of its "
@@ -188,7 +188,7 @@ def check_side(side: Any, path: str) -> str:
 
 
 def side_of(described: Mapping[str, Any], path: str) -> str:
-    """The side at which a `tokenizer.json` cuts texts, or ""."""
+    """Returns the side at which a `tokenizer.json` cuts texts, or ""."""
     truncation = described.get("truncation")
     if not isinstance(truncation, dict):
         return ""
@@ -209,24 +209,28 @@ def _described(
         ("normalizer", "BertNormalizer"),
         ("pre_tokenizer", "BertPreTokenizer"),
     ):
-        part = described.get(name)
-        kind = part.get("type") if isinstance(part, dict) else part
+        component = described.get(name)
+        kind = (
+            component.get("type") if isinstance(component, dict) else component
+        )
         if kind != expected and is_whole:
             raise UserError(
                 f"{os.path.join(folder, TOKENIZER_FILE)}: the {name} of these "
                 f"WordPieces is {kind!r:.80}, expected {expected}"
             )
-    part = described.get("normalizer")
-    part = part if isinstance(part, dict) else {}
+    component = described.get("normalizer")
+    component = component if isinstance(component, dict) else {}
     names = ("lowercase", "strip_accents", "handle_chinese_chars")
-    found = dict(zip(SWITCHES, map(part.get, names)))
-    wrong = [x for x in found.values() if not isinstance(x, (bool, type(None)))]
+    switches = dict(zip(SWITCHES, map(component.get, names)))
+    wrong = [
+        x for x in switches.values() if not isinstance(x, (bool, type(None)))
+    ]
     if wrong:
         raise UserError(
             f"{os.path.join(folder, TOKENIZER_FILE)}: the normalizer has "
             f"{wrong[0]!r:.80}, expected true or false"
         )
-    return found
+    return switches
 
 
 def _read(path: str, kinds: dict[str, Any]) -> dict[str, Any]:
