@@ -15,9 +15,9 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.bulk_rows import (
     COMPRESSED,
     UNREADABLE,
-    Question,
-    Refusal,
-    Source,
+    BulkRow,
+    RefusedRow,
+    RowSource,
     answer_line,
     compression,
     ending,
@@ -51,7 +51,7 @@ def ask(line, file="a.jsonl", names=()):
     """(task, texts) of each question, and (task, reason) of each refusal."""
     return [
         (asked.row.task.decode(), *(x.decode() for x in asked.row[:2]))
-        if isinstance(asked, Question)
+        if isinstance(asked, BulkRow)
         else (asked.task, asked.reason)
         for asked in questions(file, line, TASKS, names)
     ]
@@ -218,7 +218,7 @@ def test_the_missing_end_of_a_compressed_file_is_noticed(name):
 
 
 def test_whatever_the_reason_it_can_be_written():
-    source = Source("a.jsonl", "1")
+    source = RowSource("a.jsonl", "1")
     told = refusal_line(refusal(source, "", "found \ud800, \xe9"))
     assert json.loads(told.encode())["reason"] == "found \\ud800, \xe9"
 
@@ -249,7 +249,7 @@ def test_any_line_gives_lines_of_json_that_hold_it(file, line, names):
     if file == "a.txt" and not names:
         names = ["any"]
     for asked in questions(file, line, TASKS, names):
-        if isinstance(asked, Refusal):
+        if isinstance(asked, RefusedRow):
             told = refusal_line(asked)
             assert json.loads(told)["reason"] == asked.reason
             assert json.loads(told).get("task", "") == asked.task

@@ -9,7 +9,7 @@ from conftest import TINY_WORDS
 from adapter_bert.serving import choice_windows, text_windows
 from adapter_bert.serving.choice_windows import ChoiceTexts
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.text_windows import Rows
+from adapter_bert.serving.text_windows import GraphRows
 from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multiple_choice import COPA, SWAG
@@ -64,7 +64,7 @@ def cut(word_pieces):
         found, row = made.choices(reading, text_b, choices)
         parts = tf.concat([text, text_b, found], axis=0)
         tokens = graph(parts)
-        rows = Rows(
+        rows = GraphRows(
             task,
             reading,
             tokens,

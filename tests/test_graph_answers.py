@@ -14,7 +14,7 @@ from conftest import TINY_WORDS
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.text_windows import Rows
+from adapter_bert.serving.text_windows import GraphRows
 from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import SPACES
@@ -95,7 +95,7 @@ class Chooser:
         )
         def choose(questions, contexts, task, outputs):
             tokens = self.graph(tf.concat([questions, contexts], axis=0))
-            rows = Rows(
+            rows = GraphRows(
                 task,
                 tf.gather(table, task),
                 tokens,
@@ -237,7 +237,7 @@ def test_a_token_behind_a_long_window_is_in_the_next_one_alone(tokenizer):
     task = dataclasses.replace(task, doc_stride=room)
     # [CLS], two tokens of the question, [SEP], the context's, [SEP].
     loaded = LoadedTask(task, (2,), None, None, None, room + 5)
-    rows = Rows(
+    rows = GraphRows(
         task=tf.constant([0]),
         reading=tf.constant(text_windows.readings([loaded], tokenizer)),
         tokens=None,

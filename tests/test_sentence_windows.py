@@ -9,7 +9,7 @@ from conftest import TINY_WORDS
 
 from adapter_bert.serving import sentence_windows, text_windows
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.text_windows import Rows
+from adapter_bert.serving.text_windows import GraphRows
 from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging import Tagging
@@ -55,7 +55,7 @@ def cut(tokenizer):
         none = tf.fill([2 * tf.size(task)], "")
         parts = tf.concat([none, words], axis=0)
         tokens = graph(parts)
-        rows = Rows(
+        rows = GraphRows(
             task,
             tf.gather(table, task),
             tokens,

@@ -11,7 +11,7 @@ from conftest import TINY_WORDS
 
 from adapter_bert.serving import text_windows
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.text_windows import Rows
+from adapter_bert.serving.text_windows import GraphRows
 from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.from_description import restore_task
 
@@ -67,7 +67,7 @@ def compute(word_pieces):
     )
     def cut(texts, task, has_b):
         tokens = graph(texts)
-        rows = Rows(
+        rows = GraphRows(
             task,
             tf.gather(table, task),
             tokens,

@@ -21,6 +21,7 @@ from adapter_bert.serving import (
     sentence_windows,
     text_windows,
 )
+from adapter_bert.serving.answers import ANSWERED
 from adapter_bert.serving.choice_windows import ChoiceTexts
 from adapter_bert.serving.embeddings import TOKENS, VectorForm
 from adapter_bert.serving.exported import (
@@ -32,7 +33,6 @@ from adapter_bert.serving.exported import (
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_answers import (
-    KINDS,
     Fields,
     GraphAnswers,
     Outputs,
@@ -41,7 +41,7 @@ from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
 from adapter_bert.serving.mixed_model import FEATURES
 from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.task_tables import MixedBert
-from adapter_bert.serving.text_windows import Rows, Windows
+from adapter_bert.serving.text_windows import GraphRows, GraphWindows
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
 from adapter_bert.tasks.novelty import NOVELTY, shares
 from adapter_bert.tasks.task import Task
@@ -54,8 +54,8 @@ PARALLEL = 2
 
 
 def fault_of(name: str, task: LoadedTask) -> Optional[str]:
-    """Why a model cannot have a task of this name, or None."""
-    if kind_of(task) not in KINDS.values():
+    """Says why a model cannot have a task, or None."""
+    if kind_of(task) not in ANSWERED:
         return (
             f"{name} is of the kind {kind_of(task)}, which cannot be exported"
         )
@@ -73,8 +73,8 @@ class TextModel(tf.Module):
 
     Attributes:
         serve: the function from texts to answers.
-        form: of the vectors that `embed` makes of texts, or None.
-        embed: a function like `serve`, if there is a form.
+        form: of the vectors that `embed`, a function like `serve`, makes of
+            texts; None without such a function.
     """
 
     def __init__(
@@ -85,14 +85,10 @@ class TextModel(tf.Module):
         adapter_dtype: str = "float32",
         form: Optional[VectorForm] = None,
     ):
-        """Puts all tasks into tables.
+        """Puts all tasks, at least one, into tables.
 
-        Args:
-            bert: base model of all tasks.
-            tasks: by name, at least one.
-            batch_size: windows computed at once.
-            adapter_dtype: as of `MixedBert`.
-            form: of vectors, one of a text or pair; None for none.
+        `batch_size` are windows computed at once, `adapter_dtype` is of values
+        in tables.
         """
         if form:
             forms = {
@@ -223,25 +219,23 @@ class TextModel(tf.Module):
         task: tf.Tensor,
         choices: Optional[tf.Tensor],
     ) -> Fields:
-        """Answers texts, as `GraphAnswers` returns them, and adds two fields.
+        """Answers texts, with the fields of `GraphAnswers` and two more.
 
         `adapter`, string [N], is the SHA-256 of the adapter's weights,
-        `novelty`, float32 [N], as of `Answer`, 0 where the task scores none.
+        `novelty`, float32 [N], 0 where the task scores none.
 
         Args:
             text: string [N], UTF-8; other bytes are left out. Sentences are
                 split into words at white space.
-            text_b: string [N], the second texts of pairs, or the contexts of
-                questions; "" for tasks that read one text.
+            text_b: string [N], second texts, or contexts of questions; "" for
+                tasks that read one text.
             task: string [N], names.
-            choices: string [N, C], of tasks of multiple choice; "" at the end
-                of rows with fewer, or none. None for a model without such
-                tasks.
+            choices: string [N, C], "" at the end of rows with fewer; None for
+                a model without choices.
 
         Raises:
-            InvalidArgumentError: sizes differ, a task is unknown, a task that
-                reads one text has two, a choice is missing or too many, or an
-                output is no number.
+            InvalidArgumentError: sizes differ, a task is unknown, a text or a
+                choice is missing or too many, or an output is no number.
         """
         text, text_b, number = self._check_inputs(text, text_b, task, choices)
         text = _with_prompts(self._prompts, number, text)
@@ -263,39 +257,33 @@ class TextModel(tf.Module):
         windows, words = _cut(rows, words and words[0])
         head = tf.gather(self._heads, number)
         outputs = self._compute(rows, windows, self._model)
-        found = tf.zeros([rows.count])
+        novelty = tf.zeros([rows.count])
         if self._novelty:
             # No window for a row whose task scores none.
             some = rows._replace(reading=self._novelty.readings(rows))
             windows_of = text_windows.cut(some)
             features = self._compute(some, windows_of, self._novelty.features)
-            found = self._novelty.shares(
+            novelty = self._novelty.shares(
                 rows.task, windows_of.row, features["features/values"][:-1]
             )
         return {
             "adapter": tf.gather(self._adapters, number),
             **self._answers(rows, windows, words, head, text_b, outputs),
-            NOVELTY: found,
+            NOVELTY: novelty,
         }
 
     def _embed(
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Vectors of texts or pairs, with the adapters of tasks.
-
-        Arguments and errors as of `_serve`.
-
-        Returns:
-            `EMBEDDING`, float32 [N, W].
-        """
+        """Makes `EMBEDDING`, float32 [N, W], of texts or pairs, as `_serve`."""
         text, text_b, number = self._check_inputs(text, text_b, task)
         text = _with_prompts(self._form_prompts, number, text)
         reading = tf.gather(self._plain_readings, number)
         rows = self._tokenize(text, text_b, number, reading)
 
         def pool(states, mask):
-            found = self.form.pool(states, mask)
-            return tf.reshape(found, [-1, self._pooled_width])
+            vectors = self.form.pool(states, mask)
+            return tf.reshape(vectors, [-1, self._pooled_width])
 
         outputs = self._compute(
             rows,
@@ -306,21 +294,21 @@ class TextModel(tf.Module):
         if not self._layers:
             return {EMBEDDING: self.form.finish(pooled, [])}
         # A vector is a matrix of one row, for layers of its own task.
-        layers = [[tf.gather(x, number) for x in own] for own in self._layers]
-        found = self.form.finish(pooled[:, tf.newaxis], layers)
-        return {EMBEDDING: tf.reshape(found, [-1, self._width])}
+        layers = [
+            [tf.gather(x, number) for x in of_tasks]
+            for of_tasks in self._layers
+        ]
+        vectors = self.form.finish(pooled[:, tf.newaxis], layers)
+        return {EMBEDDING: tf.reshape(vectors, [-1, self._width])}
 
     def _check_inputs(self, text, text_b, task, choices=None):
-        """Texts without bytes that are no UTF-8, and the tasks' numbers.
-
-        Arguments and errors as of `_serve`.
-        """
-        given = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
+        """Texts without bytes that are no UTF-8, and the tasks' numbers."""
+        inputs = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
         if choices is not None:
-            given[CHOICES] = choices
-        sizes = [tf.shape(x)[0] for x in given.values()]
+            inputs[CHOICES] = choices
+        sizes = [tf.shape(x)[0] for x in inputs.values()]
         is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
-        *names, last = given
+        *names, last = inputs
         message = f"{', '.join(names)} and {last} must have equally many rows"
         with tf.control_dependencies([tf.debugging.Assert(is_even, [message])]):
             return _utf_8(text), _utf_8(text_b), self._number(task)
@@ -332,7 +320,7 @@ class TextModel(tf.Module):
         text_b: tf.Tensor,
         choices: tf.Tensor,
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        """Second texts as they are asked, and choices' texts and their rows."""
+        """Second texts in words, and the choices' texts and their rows."""
         missing = tf.maximum(self._choices - tf.shape(choices)[1], 0)
         choices = tf.pad(
             _utf_8(choices), [[0, 0], [0, missing]], constant_values=""
@@ -345,11 +333,13 @@ class TextModel(tf.Module):
             " reads as many choices as it has labels, none of them empty; "
             "tasks of other kinds read no choices",
         )
-        asked, is_known = self._choice_texts.questions(number, text_b)
+        questions, is_known = self._choice_texts.questions(number, text_b)
         _check(
             is_known, "the task ", names, " reads another text_b (tasks.json)"
         )
-        return asked, self._choice_texts.choices(reading, asked, choices)
+        return questions, self._choice_texts.choices(
+            reading, questions, choices
+        )
 
     def _number(self, task: tf.Tensor) -> tf.Tensor:
         """Numbers of named tasks, int32 [N]."""
@@ -370,7 +360,7 @@ class TextModel(tf.Module):
         reading: tf.Tensor,
         words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
         choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
-    ) -> Rows:
+    ) -> GraphRows:
         """Rows of texts as their tasks read them.
 
         `words` and `choices` are texts, string [...], and their rows.
@@ -397,7 +387,7 @@ class TextModel(tf.Module):
         texts = tf.concat(parts, axis=0)
         which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
         tokens = self._tokenizer(texts, which)
-        rows = Rows(
+        rows = GraphRows(
             number,
             reading,
             tokens,
@@ -412,12 +402,9 @@ class TextModel(tf.Module):
         return rows
 
     def _compute(
-        self, rows: Rows, windows: Windows, model: Callable[..., Any]
+        self, rows: GraphRows, windows: GraphWindows, model: Callable[..., Any]
     ) -> Outputs:
-        """A model's outputs of all windows, float32 or int32 [W + 1, ...].
-
-        Batches of windows are computed in the order of their lengths.
-        """
+        """Computes all windows, shortest first; outputs are [W + 1, ...]."""
 
         @tf.function(input_signature=[FEATURES], autograph=False)
         def compute(batch):
@@ -431,7 +418,7 @@ class TextModel(tf.Module):
         order = tf.argsort(windows.length, stable=True)
         tasks = tf.gather(self._numbers, tf.gather(rows.task, windows.row))
         longest = tf.reduce_max(tf.pad(windows.length, [[0, 1]]))
-        found = {
+        collected = {
             name: tf.zeros(
                 # Of tokens there are as many as in the longest window.
                 [size + 1]
@@ -442,7 +429,7 @@ class TextModel(tf.Module):
             if not name.endswith("/question")
         }
 
-        def step(first, found):
+        def step(first, collected):
             chosen = order[first : first + self._batch_size]
             features = text_windows.features(
                 rows.tokens.ids,
@@ -463,17 +450,17 @@ class TextModel(tf.Module):
                 return tf.tensor_scatter_nd_update(values, rows, padded)
 
             return first + self._batch_size, {
-                name: put(name, values) for name, values in found.items()
+                name: put(name, values) for name, values in collected.items()
             }
 
-        _, found = tf.while_loop(
+        _, collected = tf.while_loop(
             lambda first, _: first < size,
             step,
-            [tf.constant(0), found],
+            [tf.constant(0), collected],
             parallel_iterations=PARALLEL,
         )
         names = tf.gather(self._names, rows.task)
-        for values in found.values():
+        for values in collected.values():
             if values.dtype.is_floating:
                 axes = list(range(1, values.shape.rank))
                 is_finite = tf.math.is_finite(values)
@@ -487,11 +474,11 @@ class TextModel(tf.Module):
                     names,
                     " is no number",
                 )
-        return found
+        return collected
 
 
 class Novelty(tf.Module):
-    """The novelty of rows of those tasks that score any."""
+    """Novelty of rows whose tasks score any."""
 
     def __init__(self, bert: FrozenBert, tasks: Sequence[Task]):
         """Takes tasks by number, at least one with a sketch."""
@@ -518,7 +505,7 @@ class Novelty(tf.Module):
             )
         )
 
-    def readings(self, rows: Rows) -> tf.Tensor:
+    def readings(self, rows: GraphRows) -> tf.Tensor:
         """How rows are read, int32 [N, READINGS]; some have no window."""
         has = tf.gather(self._has, rows.task)
         form = tf.where(has, text_windows.PLAIN, text_windows.SENTENCE)
@@ -528,41 +515,38 @@ class Novelty(tf.Module):
     def features(
         self, batch: Mapping[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """The features of windows; arguments and names as of `MixedModel`."""
+        """Computes windows' features, named as `MixedModel` names outputs."""
         model = frozen_features.model(
             self._config, lambda name, *_: self._bert[name]
         )
-        found = model(batch, context)[frozen_features.FEATURES]
+        states = model(batch, context)[frozen_features.FEATURES]
         return {
-            "features/values": found,
+            "features/values": states,
             "features/question": batch["question"][:, 0],
         }
 
     def shares(
         self, task: tf.Tensor, row: tf.Tensor, features: tf.Tensor
     ) -> tf.Tensor:
-        """The novelty of all rows, float32 [N]; 0 of those without one.
+        """Scores the novelty of all rows, float32 [N], 0 without features.
 
-        Args:
-            task: int32 [N].
-            row: int32 [W], those that have features.
-            features: float32 [W, D].
+        Takes `task`, int32 [N], and the rows, int32 [W], of features [W, D].
         """
         place = tf.gather(self._place, tf.gather(task, row))
-        found = shares(
+        values = shares(
             features,
             *(
                 tf.gather(table, place)
                 for table in (self._mean, self._directions, self._quantiles)
             ),
         )
-        return tf.scatter_nd(row[:, tf.newaxis], found, tf.shape(task))
+        return tf.scatter_nd(row[:, tf.newaxis], values, tf.shape(task))
 
 
 def _stacked_layers(
     forms: Iterable[VectorForm], tasks: Iterable[LoadedTask]
 ) -> list[list[tf.Variable]]:
-    """The dense layers of all tasks, [tasks, in, out] and [tasks, 1, out]."""
+    """Stacks all tasks' layers, [tasks, in, out] and [tasks, 1, out]."""
 
     def layers_of(form, values):
         create = constants
@@ -575,14 +559,13 @@ def _stacked_layers(
     return [
         [
             keep(np.stack([np.atleast_2d(x) for x in of_tasks]))
-            for of_tasks in own
+            for of_tasks in tensors
         ]
-        for own in ([*zip(*layers)] for layers in zip(*made))
+        for tensors in ([*zip(*layers)] for layers in zip(*made))
     ]
 
 
 def _prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
-    """The texts before each task's texts; None if there are none."""
     return keep(np.array(prompts)) if any(prompts) else None
 
 
@@ -603,18 +586,18 @@ def _utf_8(texts: tf.Tensor) -> tf.Tensor:
 
 
 def _cut(
-    rows: Rows, words: Optional[tf.Tensor]
-) -> tuple[Windows, Optional[Words]]:
-    """The windows of rows, and where words, string [words], are in them."""
-    windows, found = [text_windows.cut(rows)], None
+    rows: GraphRows, words: Optional[tf.Tensor]
+) -> tuple[GraphWindows, Optional[Words]]:
+    """Cuts rows, and tells where words, string [words], are."""
+    windows, places = [text_windows.cut(rows)], None
     if rows.word_row is not None:
-        of_words, found = sentence_windows.cut(rows, words)
+        of_words, places = sentence_windows.cut(rows, words)
         windows.append(of_words)
     if rows.choice_row is not None:
         windows.append(choice_windows.cut(rows))
     if len(windows) > 1:
         windows = [text_windows.join(*windows)]
-    return windows[0], found
+    return windows[0], places
 
 
 def _check(

@@ -221,7 +221,7 @@ def _questions(folder: pathlib.Path) -> None:
     for name in ("a.jsonl", "a.txt"):
         content = (folder / "line").read_bytes()
         for found in bulk_rows.questions(name, content, tasks, ["one"]):
-            if isinstance(found, bulk_rows.Refusal):
+            if isinstance(found, bulk_rows.RefusedRow):
                 bulk_rows.refusal_line(found)
 
 
