@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import refusals
 from test_golden_model import Recorded
 from tiny_artifacts import make_artifact
 
-from adapter_bert.errors import UserError
 from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.serving.embeddings import (
     Embedder,
@@ -91,24 +91,20 @@ def test_no_rows_and_many(bert):
 
 
 @pytest.mark.newer_stack
-def test_wrong_arguments(bert):
-    for message, arguments in (
-        ("the pooling is 'max', expected one of cls, mean", {"pooling": "max"}),
-        ("the layers name -3, but the model has 2", {"layers": [-1, -3]}),
-        ("expected -2 to -1, or 0 to 1", {"layers": [2]}),
-        ("no layer is named", {"layers": []}),
-        ("--predict_batch_size is 0, which is too small", {"batch_size": 0}),
-        ("--predict_batch_size is -1, which is too", {"batch_size": -1}),
-        ("--max_seq_length is 3, expected 4 to", {"max_seq_length": 3}),
-        ("--max_seq_length is 99, expected 4 to", {"max_seq_length": 99}),
-    ):
-        with pytest.raises(UserError, match=message):
-            embed(bert, ["a"], **arguments)
-    for message, row in (
-        ("row 2: found 3 texts, expected one or two", ("a", "b", "c")),
-        ("row 2: found a int, expected a text", ("a", 1)),
-        ("row 2: the text holds half a character", "\ud800"),
-        ("row 2: found a tuple, expected a text", ["a", "b"]),
-    ):
-        with pytest.raises(UserError, match=message):
-            embed(bert, ["a", row])
+@refusals.table(
+    {
+        "a pooling": ({"pooling": "max"}, "'max'", "cls, mean"),
+        "a lower layer": ({"layers": [-1, -3]}, "name -3", "the model has 2"),
+        "a higher layer": ({"layers": [2]}, "expected -2 to -1, or 0 to 1"),
+        "no layer": ({"layers": []}, "no layer is named"),
+        "no rows at once": ({"batch_size": 0}, "--predict_batch_size is 0"),
+        "no room": ({"max_seq_length": 3}, "--max_seq_length is 3", "4 to"),
+        "no position": ({"max_seq_length": 99}, "--max_seq_length is 99"),
+        "three texts": ({"rows": ["a", ("a", "b", "c")]}, "row 2", "3 texts"),
+        "a number": ({"rows": [("a", 1)]}, "row 1: found a int"),
+        "half a character": ({"rows": ["\ud800"]}, "holds half a character"),
+        "words": ({"rows": [["a", "b"]]}, "found a tuple, expected a text"),
+    }
+)
+def test_wrong_arguments(bert, call, parts):
+    refusals.check(lambda: embed(bert, **{"rows": ["a"], **call}), *parts)

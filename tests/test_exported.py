@@ -6,16 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from exported_models import NAMES, as_rows, mixed_questions
+from exported_models import NAMES
 from test_http_api import Server
-from test_joint_answers import assert_equal
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.serving import exported
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.exported import ExportedModel, Row, problem
-from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
 
@@ -23,33 +21,6 @@ pytestmark = pytest.mark.newer_stack
 @pytest.fixture(scope="module")
 def model(tiny_exported):
     return ExportedModel(str(tiny_exported))
-
-
-def test_answers_are_those_of_the_predictor(model, tiny_bert, tiny_adapters):
-    questions = mixed_questions()
-    rows = as_rows(questions)
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
-    assert [model.problem(row) for row in rows] == [None] * len(rows)
-    found = model.answers(rows)
-    kinds = set()
-    for (name, _), outputs, answer in zip(questions, found, expected):
-        one = from_outputs(model.tasks[name], outputs)
-        assert list(one) == list(answer)
-        assert_equal(one, answer)
-        kinds.add(outputs["kind"])
-    # A server writes them as JSON.
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert (len(found), len(kinds)) == (len(expected), 3)
-
-
-@pytest.mark.parametrize("joined, labels", [("a;c", ["a", "c"]), ("", [])])
-def test_a_set_of_labels(joined, labels):
-    task = {"kind": "multi-label", "labels": ["a", "b", "c"]}
-    task["label_separator"] = ";"
-    # The model's scores are as many as its widest task has labels.
-    found = {"label": joined, "scores": [0.75, 0.25, 0.5, 0.0]}
-    scores = {"a": 0.75, "b": 0.25, "c": 0.5}
-    assert from_outputs(task, found) == {"labels": labels, "scores": scores}
 
 
 SPAN = {"answer": "a", "start": 2, "end": 3, "score": 1.5, "null_score": 0.0}

@@ -266,7 +266,3 @@ def test_answers_between_any_gaps_are_those_of_the_task(choosers, gap):
     asked = [(number, gap.join(words)) for number in range(len(RULES))]
     for seed in range(4):
         choosers[LENGTH].check(asked, seed)
-
-
-def test_no_context_has_a_token(choosers):
-    choosers[LENGTH].check([(0, ""), (2, " \t")], 0)

@@ -319,14 +319,3 @@ def test_untouched_layers(tiny_config):
     assert untouched("pals") is None
     assert untouched("mad_x(layers='1')") is None
     assert untouched("head", ["bert/embeddings/LayerNorm/beta"]) is None
-
-
-def test_places_are_columns():
-    columns = (
-        mixed_model.METHOD,
-        mixed_model.METHOD_ROW,
-        mixed_model.HEAD,
-        mixed_model.HEAD_ROW,
-        mixed_model.OWN_ROW,
-    )
-    assert columns == tuple(range(mixed_model.PLACES))

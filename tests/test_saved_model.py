@@ -3,23 +3,20 @@
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from concurrent import futures
 
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import ROOT
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from tensorflow.core.protobuf import saved_model_pb2
-from test_joint_answers import assert_equal
-from test_text_model import as_answer
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import TEXTS
-from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
 
@@ -34,48 +31,6 @@ def parts(tiny_bert, tiny_adapters):
 @pytest.fixture
 def exported(tiny_exported):
     return tiny_exported / "1"
-
-
-def load_and_ask(python, folder, questions, place):
-    """The answers of a process in `place` that has nothing of this project."""
-    rows = zip(*as_rows(questions))
-    columns = {
-        name: [text.decode() for text in texts]
-        for name, texts in zip(TEXTS, rows)
-    }
-    shutil.copy(ROOT / "tests" / "load_exported.py", place)
-    done = subprocess.run(
-        [python, "load_exported.py", str(folder)],
-        input=json.dumps(columns),
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize(
-    "python",
-    [
-        pytest.param(sys.executable, marks=pytest.mark.gate, id="this"),
-        pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
-    ],
-)
-def test_it_loads_without_this_project(
-    python, exported, tiny_bert, tiny_adapters, tmp_path
-):
-    """With the other TensorFlow, too, as `.ci/run` asks of both."""
-    if not python:
-        pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
-    questions = mixed_questions()
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
-    python = str(ROOT / python)
-    for found in load_and_ask(python, exported, questions, tmp_path):
-        for one, answer in zip(found, expected):
-            assert_equal(as_answer(one), answer)
-        assert len(found) == len(expected)
 
 
 def test_weights_are_variables(exported, parts):
@@ -145,21 +100,6 @@ def prediction_log():
     return pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
 
 
-def test_requests_that_warm_a_server_up(exported, parts, prediction_log):
-    path = exported / "assets.extra" / "tf_serving_warmup_requests"
-    sizes = []
-    for record in tf.data.TFRecordDataset(str(path)):
-        log = prediction_log.PredictionLog.FromString(record.numpy())
-        request = log.predict_log.request
-        assert request.model_spec.signature_name == "serving_default"
-        columns = {
-            name: tf.constant(tf.make_ndarray(value))
-            for name, value in request.inputs.items()
-        }
-        sizes.append(len(parts[0].serve(**columns)["kind"]))
-    assert sizes == [1, len(NAMES)]
-
-
 def test_many_tasks_warm_up_with_some_of_them(
     parts, monkeypatch, prediction_log
 ):
@@ -185,12 +125,12 @@ def test_versions(tmp_path):
         (folder / name).mkdir()
     assert saved_model.next_version(str(folder)) == 10
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds thesis.txt, which is no ver"):
-        saved_model.next_version(str(folder))
-    with pytest.raises(UserError, match="is a file"):
-        saved_model.next_version(str(folder / "thesis.txt"))
-    with pytest.raises(UserError, match="is no local folder"):
-        saved_model.next_version("gs://bucket/exported")
+    for place, words in (
+        (folder, "holds thesis.txt"),
+        (folder / "thesis.txt", "is a file"),
+        ("gs://bucket/exported", "is no local folder"),
+    ):
+        refusals.check(lambda p=place: saved_model.next_version(str(p)), words)
 
 
 def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):

@@ -6,7 +6,6 @@ this project.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -16,20 +15,13 @@ import tensorflow as tf
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.serving import (
-    choice_windows,
-    sentence_windows,
-    text_windows,
-)
+from adapter_bert.serving import text_reader, text_windows
 from adapter_bert.serving.answers import ANSWERED
-from adapter_bert.serving.choice_windows import ChoiceTexts
 from adapter_bert.serving.embeddings import TOKENS, VectorForm
 from adapter_bert.serving.exported import (
     CHOICES,
     EMBEDDING,
-    LONGEST_NAME,
     TEXTS,
-    shown_names,
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_answers import (
@@ -37,16 +29,15 @@ from adapter_bert.serving.graph_answers import (
     GraphAnswers,
     Outputs,
 )
-from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
+from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.mixed_model import FEATURES
-from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.task_tables import MixedBert
+from adapter_bert.serving.text_reader import TextReader
 from adapter_bert.serving.text_windows import GraphRows, GraphWindows
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
 from adapter_bert.tasks.novelty import NOVELTY, shares
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.vector_form import constants, create_layers
-from adapter_bert.tasks.vectors import Vectors
 from adapter_bert.training import frozen_features
 
 # Batches computed at the same time.
@@ -104,7 +95,7 @@ class TextModel(tf.Module):
                 for name, form in forms.items()
             }
             prompts = [form.prompt or "" for form in forms.values()]
-            self._form_prompts = _prompts(prompts)
+            self._form_prompts = text_reader.keep_prompts(prompts)
             forms = {
                 name: dataclasses.replace(form, prompt=None)
                 for name, form in forms.items()
@@ -136,33 +127,18 @@ class TextModel(tf.Module):
             )
         self._batch_size = batch_size
         self._dtype = bert.compute_dtype
-        tokenizer = loaded[0].tokenizer
-        if not isinstance(tokenizer, FullTokenizer):
+        if not isinstance(loaded[0].tokenizer, FullTokenizer):
             raise UserError(
                 "the model has the tokenizer of a RoBERTa or an ALBERT, but an "
                 "exported model can tokenize WordPieces alone; `adapter-bert "
                 "predict` answers texts on it"
             )
-        readings = text_windows.readings(loaded, tokenizer)
-        self._readings = keep(readings)
-        self._has_sentences = (
-            text_windows.SENTENCE in readings[:, text_windows.FORM]
-        )
-        # The most choices of a task.
-        self._choices = int(readings[:, text_windows.CHOICES].max())
-        self._choice_texts = ChoiceTexts([t.task for t in loaded])
+        self._reader = TextReader(tasks)
         mixed = MixedBert(bert, adapter_dtype)
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
         heads = [p.head for p in places]
         self._answers = GraphAnswers([t.task for t in loaded], kinds, heads)
-        # Tasks with new tokens of their own have tokenizers of their own.
-        keys = [json.dumps(t.tokenizer.new_tokens) for t in loaded]
-        tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
-        of_tasks = [list(tokenizers).index(key) for key in keys]
-        self._tokenizer = GraphTokenizer(*tokenizers.values())
-        self._example = tokenizer
-        self._tokenizers = keep(np.int32(of_tasks))
         growing = mixed.model()
         # Keras loads no variables whose shape is open.
         self._model = dataclasses.replace(
@@ -174,15 +150,7 @@ class TextModel(tf.Module):
         self._novelty = None
         if any(task.task.novelty for task in loaded):
             self._novelty = Novelty(bert, [task.task for task in loaded])
-        self._names = keep(np.array(list(tasks)))
-        self._prompts = _prompts(
-            [
-                t.task.prompts[0] if isinstance(t.task, Vectors) else ""
-                for t in loaded
-            ]
-        )
         self._adapters = keep(np.array([task.sha256 for task in loaded]))
-        self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
         self._heads = keep(np.int32(heads))
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in TEXTS]
@@ -193,11 +161,9 @@ class TextModel(tf.Module):
             return self._serve(text, text_b, task, None)
 
         self.serve = make(serve, input_signature=texts)
-        if self._choices:
+        if self._reader.choices:
             self.serve = make(self._serve, input_signature=texts + choices)
         if form:
-            # A vector is of one window, also where answers need several.
-            self._plain_readings = keep(text_windows.plain_readings(readings))
             self._width = form.width(bert.config)
             self._pooled_width = bert.config.hidden_size * len(form.layers)
             self._layers = _stacked_layers(forms.values(), loaded)
@@ -237,25 +203,8 @@ class TextModel(tf.Module):
             InvalidArgumentError: sizes differ, a task is unknown, a text or a
                 choice is missing or too many, or an output is no number.
         """
-        text, text_b, number = self._check_inputs(text, text_b, task, choices)
-        text = _with_prompts(self._prompts, number, text)
-        reading = tf.gather(self._readings, number)
-        more = {}
-        if self._choices:
-            text_b, more["choices"] = self._read_choices(
-                number, reading, text_b, choices
-            )
-        words = None
-        if self._has_sentences:
-            is_sentence = tf.equal(
-                reading[:, text_windows.FORM], text_windows.SENTENCE
-            )
-            words = sentence_windows.split(tf.where(is_sentence, text, ""))
-            text = tf.where(is_sentence, "", text)
-            more["words"] = words
-        rows = self._tokenize(text, text_b, number, reading, **more)
-        windows, words = _cut(rows, words and words[0])
-        head = tf.gather(self._heads, number)
+        rows, windows, words, text_b = self._reader(text, text_b, task, choices)
+        head = tf.gather(self._heads, rows.task)
         outputs = self._compute(rows, windows, self._model)
         novelty = tf.zeros([rows.count])
         if self._novelty:
@@ -267,7 +216,7 @@ class TextModel(tf.Module):
                 rows.task, windows_of.row, features["features/values"][:-1]
             )
         return {
-            "adapter": tf.gather(self._adapters, number),
+            "adapter": tf.gather(self._adapters, rows.task),
             **self._answers(rows, windows, words, head, text_b, outputs),
             NOVELTY: novelty,
         }
@@ -276,10 +225,7 @@ class TextModel(tf.Module):
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Makes `EMBEDDING`, float32 [N, W], of texts or pairs, as `_serve`."""
-        text, text_b, number = self._check_inputs(text, text_b, task)
-        text = _with_prompts(self._form_prompts, number, text)
-        reading = tf.gather(self._plain_readings, number)
-        rows = self._tokenize(text, text_b, number, reading)
+        rows = self._reader.plain(text, text_b, task, self._form_prompts)
 
         def pool(states, mask):
             vectors = self.form.pool(states, mask)
@@ -295,111 +241,11 @@ class TextModel(tf.Module):
             return {EMBEDDING: self.form.finish(pooled, [])}
         # A vector is a matrix of one row, for layers of its own task.
         layers = [
-            [tf.gather(x, number) for x in of_tasks]
+            [tf.gather(x, rows.task) for x in of_tasks]
             for of_tasks in self._layers
         ]
         vectors = self.form.finish(pooled[:, tf.newaxis], layers)
         return {EMBEDDING: tf.reshape(vectors, [-1, self._width])}
-
-    def _check_inputs(self, text, text_b, task, choices=None):
-        """Texts without bytes that are no UTF-8, and the tasks' numbers."""
-        inputs = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
-        if choices is not None:
-            inputs[CHOICES] = choices
-        sizes = [tf.shape(x)[0] for x in inputs.values()]
-        is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
-        *names, last = inputs
-        message = f"{', '.join(names)} and {last} must have equally many rows"
-        with tf.control_dependencies([tf.debugging.Assert(is_even, [message])]):
-            return _utf_8(text), _utf_8(text_b), self._number(task)
-
-    def _read_choices(
-        self,
-        number: tf.Tensor,
-        reading: tf.Tensor,
-        text_b: tf.Tensor,
-        choices: tf.Tensor,
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        """Second texts in words, and the choices' texts and their rows."""
-        missing = tf.maximum(self._choices - tf.shape(choices)[1], 0)
-        choices = tf.pad(
-            _utf_8(choices), [[0, 0], [0, missing]], constant_values=""
-        )
-        names = tf.gather(self._names, number)
-        _check(
-            choice_windows.are_read(reading, choices),
-            "the task ",
-            names,
-            " reads as many choices as it has labels, none of them empty; "
-            "tasks of other kinds read no choices",
-        )
-        questions, is_known = self._choice_texts.questions(number, text_b)
-        _check(
-            is_known, "the task ", names, " reads another text_b (tasks.json)"
-        )
-        return questions, self._choice_texts.choices(
-            reading, questions, choices
-        )
-
-    def _number(self, task: tf.Tensor) -> tf.Tensor:
-        """Numbers of named tasks, int32 [N]."""
-        is_called = tf.equal(task[:, tf.newaxis], self._names)
-        _check(
-            tf.reduce_any(is_called, axis=1),
-            "unknown task ",
-            task,
-            f"; there are: {self._shown}",
-        )
-        return tf.argmax(is_called, axis=1, output_type=tf.int32)
-
-    def _tokenize(
-        self,
-        text: tf.Tensor,
-        text_b: tf.Tensor,
-        number: tf.Tensor,
-        reading: tf.Tensor,
-        words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
-        choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
-    ) -> GraphRows:
-        """Rows of texts as their tasks read them.
-
-        `words` and `choices` are texts, string [...], and their rows.
-        """
-        is_given = tf.not_equal(text_b, "")
-        least = reading[:, text_windows.LEAST_TEXTS]
-        most = reading[:, text_windows.MOST_TEXTS]
-        _check(
-            ~is_given | (most > 1),
-            "the task ",
-            tf.gather(self._names, number),
-            " reads one text, but text_b is not empty",
-        )
-        parts, of_row = [text, text_b], {}
-        asking = [number, number]
-        if words:
-            parts.append(words[0])
-            asking.append(tf.gather(number, words[1]))
-            of_row["word_row"] = words[1]
-        if choices:
-            parts.append(choices[0])
-            asking.append(tf.gather(number, choices[1]))
-            of_row["choice_row"] = choices[1]
-        texts = tf.concat(parts, axis=0)
-        which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
-        tokens = self._tokenizer(texts, which)
-        rows = GraphRows(
-            number,
-            reading,
-            tokens,
-            starts=tf.searchsorted(tokens.text, tf.range(tf.size(texts) + 1)),
-            has_b=(least > 1) | is_given,
-            **of_row,
-        )
-        if words:
-            rows = sentence_windows.without_long_words(rows)
-        if choices:
-            rows = choice_windows.without_cut(rows)
-        return rows
 
     def _compute(
         self, rows: GraphRows, windows: GraphWindows, model: Callable[..., Any]
@@ -435,7 +281,7 @@ class TextModel(tf.Module):
                 rows.tokens.ids,
                 windows,
                 chosen,
-                self._example,
+                self._reader.tokenizer,
             )
             features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
             features["question"] = chosen[:, tf.newaxis]
@@ -459,7 +305,7 @@ class TextModel(tf.Module):
             [tf.constant(0), collected],
             parallel_iterations=PARALLEL,
         )
-        names = tf.gather(self._names, rows.task)
+        names = tf.gather(self._reader.names, rows.task)
         for values in collected.values():
             if values.dtype.is_floating:
                 axes = list(range(1, values.shape.rank))
@@ -468,7 +314,7 @@ class TextModel(tf.Module):
                 is_lost = tf.math.unsorted_segment_max(
                     tf.cast(~of_window, tf.int32), windows.row, rows.count
                 )
-                _check(
+                text_reader.check(
                     is_lost < 1,
                     "an output of the task ",
                     names,
@@ -563,60 +409,3 @@ def _stacked_layers(
         ]
         for tensors in ([*zip(*layers)] for layers in zip(*made))
     ]
-
-
-def _prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
-    return keep(np.array(prompts)) if any(prompts) else None
-
-
-def _with_prompts(
-    prompts: Optional[tf.Variable], number: tf.Tensor, text: tf.Tensor
-) -> tf.Tensor:
-    """Texts, string [N], behind the prompts of their tasks, int32 [N]."""
-    if prompts is None:
-        return text
-    return tf.strings.join([tf.gather(prompts, number), text])
-
-
-def _utf_8(texts: tf.Tensor) -> tf.Tensor:
-    """Texts, string [...], without bytes that are no UTF-8."""
-    return tf.strings.unicode_transcode(
-        texts, "UTF-8", "UTF-8", errors="ignore"
-    )
-
-
-def _cut(
-    rows: GraphRows, words: Optional[tf.Tensor]
-) -> tuple[GraphWindows, Optional[Words]]:
-    """Cuts rows, and tells where words, string [words], are."""
-    windows, places = [text_windows.cut(rows)], None
-    if rows.word_row is not None:
-        of_words, places = sentence_windows.cut(rows, words)
-        windows.append(of_words)
-    if rows.choice_row is not None:
-        windows.append(choice_windows.cut(rows))
-    if len(windows) > 1:
-        windows = [text_windows.join(*windows)]
-    return windows[0], places
-
-
-def _check(
-    is_right: tf.Tensor, before: str, words: tf.Tensor, after: str
-) -> None:
-    """Asserts bool [N]; the message tells the first wrong row's number.
-
-    `before`, the row's string of `words`, string [N], and `after` follow.
-    """
-    first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
-    word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)
-    word = tf.strings.unicode_transcode(word, "UTF-8", "UTF-8")
-    message = tf.strings.join(
-        [
-            "row ",
-            tf.strings.as_string(first + 1),
-            f": {before}",
-            tf.strings.substr(word, 0, LONGEST_NAME, unit="UTF8_CHAR"),
-            after,
-        ]
-    )
-    tf.debugging.Assert(tf.reduce_all(is_right), [message])
