@@ -43,8 +43,8 @@ def test_golden_hidden_states(golden_dir):
             form,
             lambda name, *_: recorded.variables[name],
         )
-        found = model(recorded.features, recorded.context)["vectors"]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        vectors = model(recorded.features, recorded.context)["vectors"]
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.newer_stack
@@ -57,22 +57,24 @@ def test_adapter_changes_vectors_alike_in_any_batch(
     make_artifact(tmp_path / "adapter", tiny_bert, method)
     task = load_task(bert, str(tmp_path / "adapter"), None)
     alone = [embed(bert, [row], task=task, pooling="mean") for row in ROWS]
-    found = embed(bert, ROWS, task=task, batch_size=2)
-    assert (found.dtype, found.shape) == (np.float32, (5, 16))
-    np.testing.assert_allclose(found, np.concatenate(alone), rtol=0, atol=1e-6)
+    together = embed(bert, ROWS, task=task, batch_size=2)
+    assert (together.dtype, together.shape) == (np.float32, (5, 16))
+    np.testing.assert_allclose(
+        together, np.concatenate(alone), rtol=0, atol=1e-6
+    )
     without = embed(bert, ROWS, max_seq_length=24)
-    assert np.abs(found - without).max() > 0.01
+    assert np.abs(together - without).max() > 0.01
 
 
 @pytest.mark.newer_stack
 def test_tokens_have_vectors(bert):
-    found = embed(bert, ROWS, pooling="tokens", layers=(-1, -2))
+    of_tokens = embed(bert, ROWS, pooling="tokens", layers=(-1, -2))
     first = embed(bert, ROWS, pooling="cls", layers=(-1, -2))
     mean = embed(bert, ROWS, layers=(-1, -2))
-    assert found[0].tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
-    assert found[2].tokens == ["[CLS]", "[SEP]"]
-    assert found[1].tokens.count("[SEP]") == 2
-    for number, (tokens, vectors) in enumerate(found):
+    assert of_tokens[0].tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    assert of_tokens[2].tokens == ["[CLS]", "[SEP]"]
+    assert of_tokens[1].tokens.count("[SEP]") == 2
+    for number, (tokens, vectors) in enumerate(of_tokens):
         assert vectors.shape == (len(tokens), 32)
         np.testing.assert_array_equal(vectors[0], first[number])
         np.testing.assert_allclose(vectors.mean(0), mean[number], atol=1e-6)

@@ -42,8 +42,8 @@ def test_what_an_answer_to_a_question_lacks_is_null(changed, expected):
     outputs = {**SPAN, **changed}
     if outputs["start"] < 0:
         expected = {"start": None, "end": None, **expected}
-    found = from_outputs({"kind": "questions"}, outputs)
-    assert found == {**outputs, **expected}
+    answer = from_outputs({"kind": "questions"}, outputs)
+    assert answer == {**outputs, **expected}
 
 
 def test_problems_are_those_that_the_model_would_have(model):
@@ -78,14 +78,14 @@ def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
     shutil.copytree(tiny_exported, folder)
 
     def looks_too_early(place):
-        found = newest(place)
-        if found == "1":
+        version = newest(place)
+        if version == "1":
             shutil.copytree(folder / "1", folder / "2")
             shutil.rmtree(folder / "1")
             if left:
                 (folder / left).parent.mkdir(parents=True)
                 shutil.copy(folder / f"2{left[1:]}", folder / left)
-        return found
+        return version
 
     monkeypatch.setattr(exported, "_newest", looks_too_early)
     model = ExportedModel(str(folder))
@@ -142,9 +142,9 @@ def test_a_task_that_was_changed_by_hand_is_refused(
     """Without a seal nothing else shows the change."""
     shutil.copytree(tiny_exported, tmp_path, dirs_exist_ok=True)
     (path,) = tmp_path.glob("*/assets.extra/tasks.json")
-    told = json.loads(path.read_text())
-    del told[files.SEAL], told["tasks"][-1][key]
-    path.write_text(json.dumps(told) + "\n")
+    manifest = json.loads(path.read_text())
+    del manifest[files.SEAL], manifest["tasks"][-1][key]
+    path.write_text(json.dumps(manifest) + "\n")
     with pytest.raises(UserError, match=rf"it has no tasks.\[\].{key} of type"):
         ExportedModel(str(tmp_path))
 

@@ -141,9 +141,9 @@ def test_a_layers_gradient_keeps_no_widened_matrix():
         with tf.GradientTape() as tape:
             tape.watch(arguments[0])
             outputs = layer(*arguments)
-        (found,) = passes.backward(tf.ones([3, 7], dtype), *saved)
+        (gradient,) = passes.backward(tf.ones([3, 7], dtype), *saved)
         np.testing.assert_array_equal(
-            found, tape.gradient(outputs, arguments[0])
+            gradient, tape.gradient(outputs, arguments[0])
         )
 
 
@@ -187,8 +187,10 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
     train(begin(), job, rows)
     train(begin(), plain, rows)
     check_equal(trained_values(job), trained_values(plain))
-    found, expected = (predict_rows(begin(), j, rows, 8) for j in (job, plain))
-    np.testing.assert_array_equal(found["logits"], expected["logits"])
+    outputs, expected = (
+        predict_rows(begin(), j, rows, 8) for j in (job, plain)
+    )
+    np.testing.assert_array_equal(outputs["logits"], expected["logits"])
 
 
 @pytest.mark.gate
@@ -234,9 +236,9 @@ def test_what_cannot_be_in_int8_is_refused(
     classify, tiny_flags, settings, words
 ):
     del tiny_flags["adapter_size"]
-    with pytest.raises(UserError, match=words) as found:
+    with pytest.raises(UserError, match=words) as raised:
         classify(**{**tiny_flags, **settings}, base_dtype="int8")
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)
     assert not tiny_flags["output_dir"].exists()
 
 
@@ -259,15 +261,15 @@ ROWS = [text for text, _ in SENTENCES]
 def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     """The same adapters for the tiny BERT and for the rounded one."""
     place = tmp_path_factory.mktemp("adapters")
-    found = []
+    of_berts = []
     for name, bert in (("own", tiny_bert), ("rounded", rounded_bert)):
         folders = {}
         for seed, method in enumerate(METHODS):
             folder = place / name / method.partition("(")[0]
             make_artifact(folder, bert, method, seed=seed)
             folders[folder.name] = str(folder)
-        found.append(folders)
-    return found
+        of_berts.append(folders)
+    return of_berts
 
 
 @pytest.mark.newer_stack
@@ -287,8 +289,8 @@ def test_answers_have_the_bits_of_a_rounded_bert(
         predictor = Predictor(bert, batch_size=4)
         for name, folder in folders.items():
             predictor.add(folder, name)
-        asked = [(name, row) for row in ROWS for name in folders]
-        answers.append(predictor.ask(asked))
+        questions = [(name, row) for row in ROWS for name in folders]
+        answers.append(predictor.ask(questions))
     assert answers[0] == answers[1]
     np.testing.assert_array_equal(*vectors)
 
@@ -306,9 +308,9 @@ def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
     """Of predictors, and of trainings that name no other."""
     bert = ab.load_bert(tiny_bert, base_dtype="int8")
     folder = pairs[0]["houlsby"]
-    found = ab.Predictor(bert, folder).predict(ROWS)
+    rounded = ab.Predictor(bert, folder).predict(ROWS)
     plain = ab.Predictor(ab.load_bert(tiny_bert), folder).predict(ROWS)
-    assert [a.scores for a in found] != [a.scores for a in plain]
+    assert [a.scores for a in rounded] != [a.scores for a in plain]
     rows = [{"text": text, "label": label} for text, label in SENTENCES]
     settings = {"num_train_epochs": 1, "output_dir": tmp_path / "out"}
     ab.train(bert, rows, max_seq_length=24, **settings)
@@ -342,7 +344,7 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
         write(**flags, output_dir=tmp_path / "exported", base_dtype="int8")
     model = ExportedModel(str(tmp_path / "exported"))
     name = answers[0].get("task", "mrpc")
-    found = model.answers([Row(r.encode(), b"", name.encode()) for r in ROWS])
-    for one, other in zip(found, answers):
+    outputs = model.answers([Row(r.encode(), b"", name.encode()) for r in ROWS])
+    for one, other in zip(outputs, answers):
         assert one["label"] == other["label"]
         assert one["probability"] == pytest.approx(other["probability"], 1e-5)

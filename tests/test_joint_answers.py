@@ -88,16 +88,16 @@ def load(bert, folders):
     return open_predictor
 
 
-def assert_equal(found, expected, apart=1e-5):
+def assert_equal(answer, expected, apart=1e-5):
     """Words exactly, numbers nearly."""
-    assert found.keys() == expected.keys()
+    assert answer.keys() == expected.keys()
     for key, value in expected.items():
         if isinstance(value, dict):
-            assert_equal(found[key], value, apart)
+            assert_equal(answer[key], value, apart)
         elif isinstance(value, float) or key == "vector":
-            assert found[key] == pytest.approx(value, abs=apart)
+            assert answer[key] == pytest.approx(value, abs=apart)
         else:
-            assert found[key] == value
+            assert answer[key] == value
 
 
 def test_tasks_of_one_kind_share_tables(load):
@@ -216,15 +216,15 @@ def test_a_task_of_a_known_kind_builds_nothing(load, make, monkeypatch):
         folder = make(f"new{number}", "houlsby(3)", CLASSIFICATION, seed=number)
         predictor.add(folder, "new")
         expected = predictor("new", TEXTS[2])
-        found = predictor.ask([*questions, ("new", TEXTS[2])])[-1]
-        assert_equal(found, expected)
+        answer = predictor.ask([*questions, ("new", TEXTS[2])])[-1]
+        assert_equal(answer, expected)
     assert len(built) == 1
     # The rows of those that were replaced are used again.
     assert predictor._tables._tasks.count <= 4
     predictor.add(make("other", "bitfit", CLASSIFICATION), "other")
-    found = predictor.ask([*questions, ("other", TEXTS[2])])
-    assert_equal(found[-1], predictor("other", TEXTS[2]))
-    assert_equal(found[0], predictor("small", TEXTS[0]))
+    answer = predictor.ask([*questions, ("other", TEXTS[2])])
+    assert_equal(answer[-1], predictor("other", TEXTS[2]))
+    assert_equal(answer[0], predictor("small", TEXTS[0]))
     assert len(built) == 2
 
 
@@ -267,9 +267,9 @@ def test_adapters_are_kept_in_bfloat16(load):
     exact = load("small", "large")
     predictor = load("small", "large", adapter_dtype="bfloat16")
     questions = [("small", TEXTS[0]), ("large", TEXTS[1])]
-    for found, one in zip(predictor.ask(questions), exact.ask(questions)):
-        assert found != one
-        assert found["probability"] == pytest.approx(
+    for rounded, one in zip(predictor.ask(questions), exact.ask(questions)):
+        assert rounded != one
+        assert rounded["probability"] == pytest.approx(
             one["probability"], abs=1e-2
         )
     tables = predictor._tables._tables.items()
@@ -287,8 +287,8 @@ def test_bfloat16(tiny_bert, folders):
     predictor = Predictor(bert)
     for name in ("small", "score"):
         predictor.add(folders[name], name)
-    found = predictor.ask([("small", TEXTS[0]), ("score", TEXTS[1])])
+    answers = predictor.ask([("small", TEXTS[0]), ("score", TEXTS[1])])
     expected = predictor("small", TEXTS[0])
-    assert found[0]["probability"] == pytest.approx(
+    assert answers[0]["probability"] == pytest.approx(
         expected["probability"], abs=2e-2
     )

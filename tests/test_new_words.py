@@ -47,15 +47,15 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def folders(tiny_bert, tmp_path_factory):
     """Adapters with random values, by name."""
-    found = {}
+    made = {}
     for seed, (name, (text, tokens)) in enumerate(TASKS.items()):
         folder = tmp_path_factory.mktemp("adapters") / name
         described = FullTokenizer(str(tiny_bert / "vocab.txt"), True, tokens)
         make_artifact(
             folder, tiny_bert, text, seed=seed, tokenizer=described.describe()
         )
-        found[name] = str(folder)
-    return found
+        made[name] = str(folder)
+    return made
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     """Each answers as it does alone, without any sharing."""
     predictor = Predictor.load(str(tiny_bert), folders)
     questions = [(name, text) for text in TEXTS for name in TASKS]
-    found = predictor.ask(questions)
+    answers = predictor.ask(questions)
     task = restore_task(CLASSIFICATION, {}, "")
-    for (name, text), answer in zip(questions, found):
+    for (name, text), answer in zip(questions, answers):
         loaded = predictor.task(name)
         assert loaded.can_mix
         tokenizer = loaded.tokenizer

@@ -147,8 +147,8 @@ def cells(value):
     header, *lines = WAYS.strip().splitlines()
     for line in lines:
         kind, *values = line.split()
-        for way, found in zip(header.split(), values):
-            if found == value:
+        for way, cell in zip(header.split(), values):
+            if cell == value:
                 yield pytest.param(
                     way, kind, marks=marks(way, kind), id=f"{way}-{kind}"
                 )

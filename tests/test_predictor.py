@@ -160,8 +160,8 @@ def test_a_text_a_list_and_an_iterator(load, monkeypatch):
     assert not read
     first = next(answers)
     assert len(read) == 3
-    found = probabilities([first, *answers])
-    np.testing.assert_allclose(found, probabilities(expected), atol=1e-6)
+    streamed = probabilities([first, *answers])
+    np.testing.assert_allclose(streamed, probabilities(expected), atol=1e-6)
     assert predictor("a", []) == []
     assert list(predictor("a", iter([]))) == []
 
@@ -192,16 +192,16 @@ def test_questions_are_answered_as_the_run_answered_them(
     predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
     rows = [(question, context) for context, _, question in TINY_CONTEXTS]
     answers = predictor("squad", rows)
-    for number, (found, (_, context)) in enumerate(zip(answers, rows)):
-        assert found["answer"] == expected[f"q{number}"]
-        assert found["null_score"] - found["score"] == pytest.approx(
+    for number, (one, (_, context)) in enumerate(zip(answers, rows)):
+        assert one["answer"] == expected[f"q{number}"]
+        assert one["null_score"] - one["score"] == pytest.approx(
             odds[f"q{number}"], abs=1e-4
         )
-        if found["answer"]:
-            part = context[found["start"] : found["end"]]
-            assert " ".join(part.split()) == found["answer"]
+        if one["answer"]:
+            part = context[one["start"] : one["end"]]
+            assert " ".join(part.split()) == one["answer"]
         else:
-            assert found["start"] is found["end"] is None
+            assert one["start"] is one["end"] is None
     empty = predictor("squad", ("is the cat ?", ""))
     assert empty["answer"] == ""
 

@@ -151,8 +151,8 @@ def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     task = load_task(bert, str(tmp_path / "adapter"), None)
     place = tmp_path / "file"
     assert runtimes.export(bert, "mine", task, str(place), form) <= 1e-5
-    found = Folder(place, form).ask(TEXTS)["scores"]
-    assert found.shape == (len(TEXTS), 2)
+    scores = Folder(place, form).ask(TEXTS)["scores"]
+    assert scores.shape == (len(TEXTS), 2)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -162,8 +162,8 @@ def test_int8(made, export, form, tmp_path):
     os.rename(tmp_path / "file", tmp_path / "whole")
     small = export(made["pair"], form, "int8")
     assert small.size < 0.8 * whole.size
-    found = small.ask(PAIRS)["scores"]
-    assert 0 < np.abs(found - expected).max() < 0.02
+    scores = small.ask(PAIRS)["scores"]
+    assert 0 < np.abs(scores - expected).max() < 0.02
     assert 1e-5 < small.described["difference"] < 0.02
     assert (
         small.described["weights"] == "int8"
@@ -171,7 +171,7 @@ def test_int8(made, export, form, tmp_path):
     )
     # Activations of a row are rounded without regard to other rows.
     batch = small.batch(PAIRS)
-    for row, together in enumerate(found):
+    for row, together in enumerate(scores):
         one = {key: value[row : row + 1] for key, value in batch.items()}
         alone = small.run(one)["scores"][0]
         np.testing.assert_allclose(alone, together, rtol=0, atol=1e-6)
@@ -199,8 +199,8 @@ def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
     options.optimized_model_filepath = str(tmp_path / "run.onnx")
     onnxruntime.InferenceSession(path, options)
     nodes = onnx.load(options.optimized_model_filepath).graph.node
-    found = {node.op_type for node in nodes}
-    assert "MatMulNBits" in found and "DequantizeLinear" not in found
+    operations = {node.op_type for node in nodes}
+    assert "MatMulNBits" in operations and "DequantizeLinear" not in operations
 
 
 # What is not kept
@@ -231,11 +231,11 @@ def test_the_difference_of_outputs(tiny_config, wrong, expected):
     right = Model()
 
     def run(batch):
-        found = right.compute(*map(tf.constant, batch.values()))
-        return {"value": wrong(found["value"].numpy())}
+        outputs = right.compute(*map(tf.constant, batch.values()))
+        return {"value": wrong(outputs["value"].numpy())}
 
-    found = runtimes.compare(right, run, tiny_config, 24)
-    assert found == pytest.approx(expected, nan_ok=True)
+    difference = runtimes.compare(right, run, tiny_config, 24)
+    assert difference == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_file_with_other_outputs_is_not_kept(
@@ -279,13 +279,13 @@ def test_a_model_that_is_too_large(made, export, monkeypatch):
 @pytest.fixture
 def command(base, tmp_path):
     """Runs `adapter-bert export --format=tflite`, within this process."""
-    given = {
+    values = {
         "init_checkpoint": base,
         "output_dir": tmp_path / "out",
         "format": TFLITE,
     }
     with entry_point(export_command) as run:
-        yield lambda **more: run(**{**given, **more})
+        yield lambda **more: run(**{**values, **more})
 
 
 def test_the_command_writes_a_file(command, made, tmp_path, caplog):

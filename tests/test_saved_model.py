@@ -68,18 +68,20 @@ def test_keras_loads_it_as_a_layer(exported):
     text, *_ = inputs
     others = {name: inputs[name] for name in TEXTS if name != text}
     model = keras.Model(inputs, layer(inputs[text], **others))
-    found = model(columns)
+    outputs = model(columns)
     loaded = tf.saved_model.load(str(exported))
     expected = loaded.serve(**columns)
-    assert set(found) == set(expected)
+    assert set(outputs) == set(expected)
     for name, values in expected.items():
-        assert found[name].numpy().tolist() == values.numpy().tolist()
+        assert outputs[name].numpy().tolist() == values.numpy().tolist()
 
 
 def test_what_it_says_of_its_tasks(exported, parts):
-    told = json.loads((exported / "assets.extra" / "tasks.json").read_text())
-    assert told["base"] == parts[1].base.describe()
-    tasks = {task.pop("name"): task for task in told["tasks"]}
+    manifest = json.loads(
+        (exported / "assets.extra" / "tasks.json").read_text()
+    )
+    assert manifest["base"] == parts[1].base.describe()
+    tasks = {task.pop("name"): task for task in manifest["tasks"]}
     assert list(tasks) == list(NAMES)
     assert tasks["small"] == {
         "kind": "classification",
@@ -107,12 +109,14 @@ def test_many_tasks_warm_up_with_some_of_them(
     # Lengths of more than seven bits.
     names = [letter * 200 for letter in "abc"]
     tasks = dict.fromkeys(names, parts[2]["small"])
-    found = []
+    names_of_requests = []
     for request in saved_model.warm_up_requests(tasks):
         log = prediction_log.PredictionLog.FromString(request)
-        asked = log.predict_log.request.inputs["task"]
-        found.append([name.decode() for name in tf.make_ndarray(asked)])
-    assert found == [names[:1], names[:2]]
+        column = log.predict_log.request.inputs["task"]
+        names_of_requests.append(
+            [name.decode() for name in tf.make_ndarray(column)]
+        )
+    assert names_of_requests == [names[:1], names[:2]]
 
 
 def test_versions(tmp_path):
@@ -135,9 +139,9 @@ def test_versions(tmp_path):
 
 def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     tmp_path.chmod(0o300)
-    found = plain_user(saved_model.next_version, str(tmp_path))
+    message = plain_user(saved_model.next_version, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert found == f"cannot read {tmp_path}: Permission denied"
+    assert message == f"cannot read {tmp_path}: Permission denied"
 
 
 @pytest.mark.parametrize("step", ["model", "requests"])

@@ -139,7 +139,7 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
     if not expected:
         # Contexts without a token: there is no longest window.
         return
-    row_of_window, found, features = read(
+    row_of_window, words_found, features = read(
         tf.constant([texts[0] for _, texts, _ in rows]),
         tf.constant([(*texts, "")[1] for _, texts, _ in rows]),
         tf.constant([str(number) for number, *_ in rows]),
@@ -156,9 +156,12 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
         (row, ids[n, :length].tolist(), segments[n, :length].tolist())
         for n, (row, length) in enumerate(zip(row_of_window.numpy(), lengths))
     ]
-    texts = [text.decode() for text in found.text.numpy()]
-    assert list(zip(found.row.numpy().tolist(), texts)) == words
-    assert list(zip(found.number.numpy(), found.place.numpy())) == places
+    texts = [text.decode() for text in words_found.text.numpy()]
+    assert list(zip(words_found.row.numpy().tolist(), texts)) == words
+    assert (
+        list(zip(words_found.number.numpy(), words_found.place.numpy()))
+        == places
+    )
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,8 @@ def expected(bert, tasks):
     }
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+def close(vectors, expected):
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.newer_stack

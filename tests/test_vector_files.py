@@ -88,8 +88,8 @@ def test_the_letter_case_is_what_is_asked(ask, tiny_bert, tmp_path, capsys):
 
     assert first_word() == "[UNK]"
     assert first_word(do_lower_case=False) == "\ud55c"
-    said = json.dumps({"do_lower_case": False})
-    (folder / "tokenizer_config.json").write_text(said)
+    rules = json.dumps({"do_lower_case": False})
+    (folder / "tokenizer_config.json").write_text(rules)
     assert first_word() == "\ud55c"
     assert first_word(do_lower_case=True) == "[UNK]"
 
