@@ -37,7 +37,12 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.row_stream import CHUNK
-from adapter_bert.serving.trained_task import LoadedTask, TextRow, as_row
+from adapter_bert.serving.trained_task import (
+    LoadedTask,
+    TextRow,
+    as_row,
+    check_text,
+)
 from adapter_bert.tasks import vectors as vector_task
 from adapter_bert.tasks.task_model import ParameterTable
 from adapter_bert.tasks.vector_form import (
@@ -404,16 +409,7 @@ def _check_row(row: TextRow, where: str) -> None:
     if len(row) not in (1, 2):
         raise UserError(f"{where}: found {len(row)} texts, expected one or two")
     for text in row:
-        if not isinstance(text, str):
-            raise UserError(
-                f"{where}: found a {type(text).__name__}, expected a text"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}: the text holds half a character ({error.reason})"
-            ) from error
+        check_text(text, where)
 
 
 def embed(

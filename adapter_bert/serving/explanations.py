@@ -289,10 +289,9 @@ def _follow(
     segments: Sequence[int],
     label: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Follows the line from the baseline to a text.
+    """Gives what is explained at each point, and each token's attribution.
 
-    Gives what is explained at each point, float64 [POINTS], and the
-    attribution of each token, float64 [T].
+    They are float64 [POINTS] and float64 [T].
     """
     kind, answers = loaded.kind, kind_of(loaded)
     # The function stays when the task goes, so it may not hold its values.

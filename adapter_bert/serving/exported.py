@@ -303,6 +303,15 @@ def no_version(folder: str) -> str:
     )
 
 
+def check_local(folder: str) -> None:
+    """Refuses a folder of another machine."""
+    if "://" in folder:
+        raise UserError(
+            f"--output_dir {folder} is no local folder; write to one, and copy "
+            "that"
+        )
+
+
 def _newest(folder: str) -> str:
     versions = versions_in(folder)
     if not versions:

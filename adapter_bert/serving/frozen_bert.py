@@ -134,10 +134,7 @@ class FrozenBert:
         do_lower_case: Optional[bool] = None,
         base_dtype: str = FLOAT32,
     ) -> "FrozenBert":
-        """Opens what `--init_checkpoint` names; arguments as the flags.
-
-        `do_lower_case` is of texts without an adapter.
-        """
+        """Opens what `--init_checkpoint` names; arguments as the flags."""
         opened = open_init_checkpoint(path)
         if opened.trained is not None:
             raise UserError(
@@ -180,7 +177,12 @@ class FrozenBert:
         if new_tokens:
             # Of the task alone, so that it goes when the task does.
             return self._read_tokenizer(do_lower_case, new_tokens)
-        return self._tokenizer_of(do_lower_case)
+        with self._lock:
+            if do_lower_case not in self._tokenizers:
+                read = self._read_tokenizer(do_lower_case)
+                read = self._tokenizers.setdefault(read.do_lower_case, read)
+                self._tokenizers[do_lower_case] = read
+            return self._tokenizers[do_lower_case]
 
     def _read_tokenizer(
         self,
@@ -196,14 +198,6 @@ class FrozenBert:
             new_tokens,
             is_case_said,
         )
-
-    def _tokenizer_of(self, do_lower_case: Optional[bool]) -> TextTokenizer:
-        with self._lock:
-            if do_lower_case not in self._tokenizers:
-                read = self._read_tokenizer(do_lower_case)
-                read = self._tokenizers.setdefault(read.do_lower_case, read)
-                self._tokenizers[do_lower_case] = read
-            return self._tokenizers[do_lower_case]
 
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
         """Finds the kind of a task that was trained by a method."""

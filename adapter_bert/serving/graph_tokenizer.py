@@ -351,7 +351,7 @@ class GraphTokenizer(tf.Module):
     def __call__(
         self, texts: tf.Tensor, which: Optional[tf.Tensor] = None
     ) -> GraphTokens:
-        """Tokenizes strings [N]; bytes that are no UTF-8 are left out.
+        """Tokenizes strings [N] without bytes that are no UTF-8.
 
         `which`, int32 [N], are the texts' tokenizers; default: the first.
         """
@@ -434,10 +434,7 @@ class GraphTokenizer(tf.Module):
     def _sigmas(
         self, codes: tf.Tensor, text: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Places of capital sigmas, and the small sigma for each.
-
-        Source: Unicode 15, table 3-17.
-        """
+        """Capital sigmas, and the small one for each (Unicode 15, 3-17)."""
         sigmas = places_of(tf.equal(codes, SIGMA))
         seen = places_of(~tf.gather(self._ignorable, codes))
         before = tf.searchsorted(seen, sigmas, side="left") - 1

@@ -74,10 +74,7 @@ class Predictor:
         adapters: Union[Mapping[str, str], Iterable[str]] = (),
         **options: Any,
     ) -> "Predictor":
-        """Opens a BERT, named as for `--init_checkpoint`, and adapters.
-
-        Folders without names get their tasks' names.
-        """
+        """Opens a BERT and adapters; folders alone get their tasks' names."""
         predictor = cls(FrozenBert.open(bert), **options)
         if not isinstance(adapters, Mapping):
             folders = list(adapters)

@@ -28,7 +28,7 @@ import tensorflow as tf
 from adapter_bert import files
 from adapter_bert.bert import int8
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.serving.exported import digest
+from adapter_bert.serving.exported import check_local, digest
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.ids_model import INPUTS, OUTPUTS, IdsModel
 from adapter_bert.serving.trained_task import LoadedTask, describe
@@ -147,11 +147,7 @@ def export(
 
 def check_folder(folder: str) -> None:
     """Refuses a folder that cannot be a new one."""
-    if "://" in folder:
-        raise UserError(
-            f"--output_dir {folder} is no local folder; write to one, and copy "
-            "that"
-        )
+    check_local(folder)
     if os.path.lexists(folder) and not (
         os.path.isdir(folder) and not os.listdir(folder)
     ):

@@ -26,6 +26,7 @@ from adapter_bert.serving.exported import (
     TASKS,
     TEXTS,
     Row,
+    check_local,
     choice_count,
     choice_table,
     digest,
@@ -130,11 +131,7 @@ def _write(
 
 def next_version(folder: str) -> int:
     """Finds a folder's next version, from 1; refuses other files there."""
-    if "://" in folder:
-        raise UserError(
-            f"--output_dir {folder} is no local folder; write to one, and copy "
-            "that"
-        )
+    check_local(folder)
     if not os.path.lexists(folder):
         return 1
     if not os.path.isdir(folder):

@@ -25,10 +25,7 @@ from adapter_bert.tasks.vectors import Vectors
 class TextReader(tf.Module):
     """Reads rows of any of some tasks.
 
-    Attributes:
-        names: string [tasks].
-        choices: the most choices of a task.
-        tokenizer: of all tasks, which may have new tokens of their own.
+    `names` are the tasks', string [tasks]; `choices` is the most of a task.
     """
 
     def __init__(self, tasks: Mapping[str, LoadedTask]):
@@ -65,10 +62,9 @@ class TextReader(tf.Module):
         task: tf.Tensor,
         choices: Optional[tf.Tensor],
     ) -> tuple[GraphRows, GraphWindows, Optional[Words], tf.Tensor]:
-        """Reads texts, with the arguments and errors of `TextModel`.
+        """Reads texts, with arguments and errors of `TextModel`.
 
-        Returns rows, windows, words without which no task tags, and the second
-        texts, string [N].
+        The second texts, string [N], come last.
         """
         text, text_b, number = self._check_inputs(text, text_b, task, choices)
         text = _with_prompts(self._prompts, number, text)
@@ -162,10 +158,7 @@ class TextReader(tf.Module):
         words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
         choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
     ) -> GraphRows:
-        """Rows of texts as their tasks read them.
-
-        `words` and `choices` are texts, string [...], and their rows.
-        """
+        """Tokenizes rows; `words` and `choices` are texts and their rows."""
         is_given = tf.not_equal(text_b, "")
         least = reading[:, text_windows.LEAST_TEXTS]
         most = reading[:, text_windows.MOST_TEXTS]

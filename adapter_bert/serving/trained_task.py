@@ -232,15 +232,20 @@ def check_row(row: TextRow, loaded: LoadedTask, where: str) -> None:
                 f"{where}: found a list of words, but the task "
                 f"{loaded.task.name} reads texts"
             )
-        for part in text if isinstance(text, tuple) else (text,):
-            if not isinstance(part, str):
-                raise UserError(
-                    f"{where}: found a {type(part).__name__}, expected a text"
-                )
-            try:
-                part.encode()
-            except UnicodeEncodeError as error:
-                raise UserError(
-                    f"{where}: the text holds half a character ({error.reason})"
-                ) from error
+        for word in text if isinstance(text, tuple) else (text,):
+            check_text(word, where)
     loaded.task.check_texts(row, where)
+
+
+def check_text(text: Any, where: str) -> None:
+    """Refuses what is no text, or no text in UTF-8."""
+    if not isinstance(text, str):
+        raise UserError(
+            f"{where}: found a {type(text).__name__}, expected a text"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: the text holds half a character ({error.reason})"
+        ) from error
