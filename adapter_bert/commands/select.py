@@ -114,9 +114,9 @@ def least_sure(
 def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
     progress, values = Progress(what, len(rows), "rows"), []
     for first in range(0, len(rows), CHUNK):
-        part = rows[first : first + CHUNK]
-        values.append(compute(part))
-        progress.update(len(part))
+        chunk = rows[first : first + CHUNK]
+        values.append(compute(chunk))
+        progress.update(len(chunk))
     progress.close()
     return np.concatenate(values)
 
@@ -143,8 +143,8 @@ def choose_by_margin(
     rows, places = read_pool(selection, predict.columns_of({names[0]: loaded}))
     numbered = list(zip(rows, places))
 
-    def compute(part: Sequence) -> np.ndarray:
-        [answers] = predictor.answer_all([loaded], *zip(*part))
+    def compute(chunk: Sequence) -> np.ndarray:
+        [answers] = predictor.answer_all([loaded], *zip(*chunk))
         return np.array([list(x["scores"].values()) for x in answers])
 
     probabilities = _in_chunks(numbered, "margins", compute)
@@ -161,7 +161,7 @@ def choose_by_distance(
     rows, places = read_pool(selection, columns)
     numbered = list(zip(rows, places))
     vectors = _in_chunks(
-        numbered, "vectors", lambda part: embedder(*zip(*part))
+        numbered, "vectors", lambda chunk: embedder(*zip(*chunk))
     )
     return rows, *k_centre(vectors, min(selection.count, len(rows)))
 

@@ -118,9 +118,9 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
 
     def get_num_bytes(self, batch: Sequence[Row]) -> int:
         return sum(
-            len(part)
+            len(text)
             for *texts, choices in batch
-            for part in (*texts, *choices)
+            for text in (*texts, *choices)
         )
 
 

@@ -232,10 +232,10 @@ def _line(
     first: Mapping[str, Any], source: RowSource, last: Mapping[str, Any]
 ) -> str:
     # The row stays to the letter.
-    parts = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
-    parts.append(f'"row": {source.row}')
-    parts += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]
-    return "{" + ", ".join(parts) + "}"
+    members = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
+    members.append(f'"row": {source.row}')
+    members += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]
+    return "{" + ", ".join(members) + "}"
 
 
 def _json(value: Any) -> str:

@@ -445,8 +445,8 @@ def embed(
         pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
     form = VectorForm(pooling, tuple(layers), normalize, size, prompt)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
-    # Features and padding take the memory of a part of the rows.
-    parts = list(embedder.stream(rows))
+    # Features and padding take the memory of some of the rows.
+    chunks = list(embedder.stream(rows))
     if pooling == TOKENS:
-        return list(itertools.chain.from_iterable(parts))
-    return np.concatenate(parts) if parts else embedder([])
+        return list(itertools.chain.from_iterable(chunks))
+    return np.concatenate(chunks) if chunks else embedder([])

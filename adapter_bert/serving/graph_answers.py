@@ -487,8 +487,8 @@ class GraphAnswers(tf.Module):
         is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
         separator = tf.gather(self._separator, task)
         before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
-        parts = tf.where(is_given, tf.strings.join([before, labels]), "")
-        joined = tf.strings.reduce_join(parts, axis=1)
+        chosen = tf.where(is_given, tf.strings.join([before, labels]), "")
+        joined = tf.strings.reduce_join(chosen, axis=1)
         # Without the separator before the first label.
         start = tf.strings.length(separator)
         start = tf.minimum(start, tf.strings.length(joined))

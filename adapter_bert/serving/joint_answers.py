@@ -133,7 +133,7 @@ def compute_frozen(
 
 def _compute_mixed(
     tables: MixedBert,
-    parts: Sequence[tuple[Features, Sequence[LoadedTask]]],
+    groups: Sequence[tuple[Features, Sequence[LoadedTask]]],
     batch_size: int,
 ) -> Iterator[Outputs]:
     """Outputs [rows, ...] of each group's tasks, from common batches."""
@@ -141,7 +141,7 @@ def _compute_mixed(
     # for each text.
     blocks: list[_Block] = []
     count = 0
-    for features, tasks in parts:
+    for features, tasks in groups:
         places = [task.values.place(task.kind, tables) for task in tasks]
         for first in range(0, len(places), batch_size):
             some = places[first : first + batch_size]
@@ -209,12 +209,12 @@ def _batches(
 
 
 def _join(
-    parts: Sequence[Features], labels: Mapping[str, np.ndarray]
+    groups: Sequence[Features], labels: Mapping[str, np.ndarray]
 ) -> Features:
-    lengths = np.concatenate([part.lengths for part in parts])
+    lengths = np.concatenate([group.lengths for group in groups])
     return Features(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.segments for part in parts]),
+        np.concatenate([group.tokens for group in groups]),
+        np.concatenate([group.segments for group in groups]),
         np.concatenate([[0], np.cumsum(lengths)]),
         labels,
     )

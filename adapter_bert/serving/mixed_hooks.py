@@ -122,12 +122,12 @@ class MixedHooks(Hooks):
         """
         if name in self._current:
             return self._current[name]
-        parts = self._split(inputs, context)
+        by_kind = self._split(inputs, context)
         outputs: list[tf.Tensor] = []
 
         def dense_of_some(x: tf.Tensor) -> tf.Tensor:
             # One product for all kinds whose rows were not changed.
-            places = [n for n, part in enumerate(parts) if part is x]
+            places = [n for n, rows in enumerate(by_kind) if rows is x]
             if not places:
                 return dense(x)
             if not outputs:
@@ -144,7 +144,7 @@ class MixedHooks(Hooks):
             (name,),
             [inputs],
             (kernel,),
-            parts=[parts],
+            by_kind=[by_kind],
             scope=f"{name}/",
         )
 
@@ -181,13 +181,13 @@ class MixedHooks(Hooks):
         first: Sequence[Any],
         tensors: Sequence[tf.Tensor],
         last: Sequence[Any] = (),
-        parts: Optional[Sequence[list[tf.Tensor]]] = None,
+        by_kind: Optional[Sequence[list[tf.Tensor]]] = None,
         scope: str = "",
     ):
         """Applies the hook `place` of each kind to its rows.
 
         Its arguments are `first`, `tensors` [B, ...], `last` and the context.
-        `parts` are the tensors, if they are split by kind already; `scope` is
+        `by_kind` are the tensors, if they are split by kind already; `scope` is
         that of the values that the hook reads.
         """
 
@@ -197,8 +197,8 @@ class MixedHooks(Hooks):
 
         if not self._acts_at(place, scope):
             return getattr(NoHooks(), place)(*first, *tensors, *last, context)
-        if parts is None:
-            parts = [self._split(tensor, context) for tensor in tensors]
+        if by_kind is None:
+            by_kind = [self._split(tensor, context) for tensor in tensors]
         fields = {
             name: self._split(value, context)
             for name, value in rows_of(context).items()
@@ -218,12 +218,14 @@ class MixedHooks(Hooks):
                     act,
                     context_of_kind,
                     mine,
-                    *(of_kinds[number] for of_kinds in parts),
+                    *(of_kinds[number] for of_kinds in by_kind),
                 )
             else:
                 with self.reading(mine):
                     result = act(
-                        NoHooks(), context_of_kind, *(p[number] for p in parts)
+                        NoHooks(),
+                        context_of_kind,
+                        *(p[number] for p in by_kind),
                     )
             results.append(result)
         if len(results) == 1:

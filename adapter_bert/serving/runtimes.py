@@ -316,13 +316,13 @@ def _round_matrices(graph: Any) -> None:
         if name not in factors or len(matrix.dims) != 2:
             continue
         values, scale = int8.quantize(name, numpy_helper.to_array(matrix))
-        parts = {f"{name}/values": values, f"{name}/scale": scale[0]}
+        arrays = {f"{name}/values": values, f"{name}/scale": scale[0]}
         graph.initializer.remove(matrix)
         graph.initializer.extend(
-            numpy_helper.from_array(part, key) for key, part in parts.items()
+            numpy_helper.from_array(array, key) for key, array in arrays.items()
         )
         widening = helper.make_node(
-            "DequantizeLinear", [*parts], [name], axis=1
+            "DequantizeLinear", [*arrays], [name], axis=1
         )
         graph.node.insert(0, widening)
 

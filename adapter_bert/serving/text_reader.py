@@ -168,17 +168,17 @@ class TextReader(tf.Module):
             tf.gather(self.names, number),
             " reads one text, but text_b is not empty",
         )
-        parts, of_row = [text, text_b], {}
+        blocks, of_row = [text, text_b], {}
         asking = [number, number]
         if words:
-            parts.append(words[0])
+            blocks.append(words[0])
             asking.append(tf.gather(number, words[1]))
             of_row["word_row"] = words[1]
         if choices:
-            parts.append(choices[0])
+            blocks.append(choices[0])
             asking.append(tf.gather(number, choices[1]))
             of_row["choice_row"] = choices[1]
-        texts = tf.concat(parts, axis=0)
+        texts = tf.concat(blocks, axis=0)
         which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
         tokens = self._tokenizer(texts, which)
         rows = GraphRows(

@@ -100,7 +100,7 @@ class GraphWindows(NamedTuple):
         count: int32 [N], windows of each row.
         a_first, a_length: int32 [W], the first text's first token, among all
             tokens, and number of tokens.
-        b_first, b_length: int32 [W], the same for the part of the second text.
+        b_first, b_length: int32 [W], the same of the second text.
         room, step: int32 [N], context tokens in a window, and the distance
             between windows.
         length: int32 [W], tokens of the window.

@@ -52,7 +52,7 @@ def lines(vectors: Vectors) -> str:
 
 
 def write(
-    path: str, parts: Iterable[Vectors], width: int, count: Optional[int]
+    path: str, chunks: Iterable[Vectors], width: int, count: Optional[int]
 ) -> None:
     """Writes a file, which appears when all of it is written.
 
@@ -60,14 +60,14 @@ def write(
     """
     encode: dict[str, Callable[[Iterable[Vectors]], Iterator[bytes]]] = {
         NPY: lambda some: _npy(path, some, width, count),
-        JSON_LINES: lambda some: (lines(part).encode() for part in some),
-        TSV: lambda some: (_table(part).encode() for part in some),
+        JSON_LINES: lambda some: (lines(chunk).encode() for chunk in some),
+        TSV: lambda some: (_table(chunk).encode() for chunk in some),
     }
-    files.write_parts(path, encode[ending_of(path)](parts))
+    files.write_parts(path, encode[ending_of(path)](chunks))
 
 
 def _npy(
-    path: str, parts: Iterable[np.ndarray], width: int, count: int
+    path: str, chunks: Iterable[np.ndarray], width: int, count: int
 ) -> Iterator[bytes]:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
@@ -76,9 +76,9 @@ def _npy(
     )
     yield header.getvalue()
     written = 0
-    for part in parts:
-        written += len(part)
-        yield part.astype("<f4", copy=False).tobytes()
+    for chunk in chunks:
+        written += len(chunk)
+        yield chunk.astype("<f4", copy=False).tobytes()
     if written != count:
         raise UserError(
             f"{path}: the input had {count} rows at first and {written} then; "
