@@ -13,7 +13,7 @@ from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.serving import exported
 from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.exported import ExportedModel, Row, problem
+from adapter_bert.serving.exported import ExportedModel, Row
 
 pytestmark = pytest.mark.newer_stack
 
@@ -166,11 +166,3 @@ def test_a_task_that_answers_no_number_is_named(tiny_exported):
         assert server.ask({"instances": [row]}) == (400, {"error": reason})
     finally:
         server.close()
-
-
-def test_a_vector_needs_no_right_choices():
-    tasks = {"one": {"name": "one", "kind": "regression", "texts": [1]}}
-    row = Row(b"a", b"", b"one", (b" ",))
-    assert problem(tasks, row, for_vector=True) is None
-    fault = "the task one has no choices, but the row has"
-    assert problem(tasks, row) == fault

@@ -1,12 +1,12 @@
 """Several tasks asked at once: equal to each asked alone."""
 
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import SENTENCES
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
-from adapter_bert.errors import UserError
 from adapter_bert.serving import joint_answers
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
@@ -141,14 +141,6 @@ def test_tasks_that_take_other_rows(load):
     answers = predictor(["pair", "squad"], PAIRS)
     for answer, pair, squad in zip(answers, *expected):
         assert_equal(answer, {"pair": pair, "squad": squad})
-    with pytest.raises(UserError, match="row 1: found 2 texts, but the task"):
-        predictor(["pair", "score"], PAIRS)
-    with pytest.raises(UserError, match="row 2: found 2 texts, but the"):
-        predictor.ask([("pair", PAIRS[0]), ("score", PAIRS[0])])
-    with pytest.raises(UserError, match="no adapter is called 'lost'"):
-        predictor.ask([("lost", "a cat")])
-    with pytest.raises(UserError, match="no task is named"):
-        predictor([], "a cat")
     # Contexts without a token have no features at all.
     empty = predictor.ask([("squad", ("a cat ?", "")), ("score", "a cat")])
     assert empty[0]["answer"] == ""
@@ -176,15 +168,34 @@ def test_words_are_tagged_beside_other_tasks(load):
     assert words == predictor("tags", TEXTS[0])
     words = ["the cat", "sat"]
     assert predictor("tags", [words])[0]["tokens"] == words
-    for rows, message in (
-        ([["a", 3]], "row 1: found a int, expected a text"),
-        ([["a", "\ud800"]], "row 1: the text holds half a character"),
-        ([("a", "b")], "row 1: found 2 texts, but the task tagging reads 1"),
-    ):
-        with pytest.raises(UserError, match=message):
-            predictor("tags", rows)
-    with pytest.raises(UserError, match="row 1: found a list of words, but"):
-        predictor("large", [["a", "cat"]])
+
+
+@refusals.table(
+    {
+        "of two sizes": (lambda ask: ask(["pair", "large"], PAIRS), "row 1: f"),
+        "two texts": (lambda ask: ask("large", ["a", ("a", "b")]), "row 2: f"),
+        "a number": (lambda ask: ask("large", ["a", 3]), "row 2: found a int"),
+        "numbers": (lambda ask: ask("large", [(3,)]), "row 1: found a int"),
+        "no text": (lambda ask: ask("large", [None]), "found a NoneType"),
+        "half": (lambda ask: ask("large", ["\ud800"]), "half a character"),
+        "words": (lambda ask: ask("large", [["a", "b"]]), "a list of words"),
+        "a word": (lambda ask: ask("tags", [["a", 3]]), "row 1: found a int"),
+        "texts": (lambda ask: ask("tags", [("a", "b")]), "2 texts", "reads 1"),
+        "of one": (
+            lambda ask: ask.ask([("pair", PAIRS[0]), ("large", PAIRS[0])]),
+            "row 2: found 2 texts",
+        ),
+        "of no adapter": (
+            lambda ask: ask.ask([("lost", "a cat")]),
+            "'lost'",
+            "pair, large, tags",
+        ),
+        "of no task": (lambda ask: ask([], "a cat"), "no task is named"),
+    }
+)
+def test_rows_that_are_refused(load, call, parts):
+    predictor = load("pair", "large", "tags")
+    refusals.check(lambda: call(predictor), *parts)
 
 
 def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
@@ -254,12 +265,6 @@ def test_threads_ask_many_tasks_while_adapters_come_and_go(load, make):
 
     run_while_changing(change, [ask] * 4)
     assert not wrong
-
-
-def test_what_changes_matrices_is_not_mixed(load):
-    predictor = load("small", "whole")
-    assert predictor.task("small").can_mix
-    assert not predictor.task("whole").can_mix
 
 
 @pytest.mark.gate

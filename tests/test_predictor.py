@@ -230,21 +230,6 @@ def test_questions_leave_room_for_their_contexts(make, bert):
         predictor.add(folder, "q")
 
 
-@pytest.mark.parametrize(
-    "row, message",
-    [
-        (("a", "b"), "row 2: found 2 texts, but the task custom reads 1: text"),
-        (3, "row 2: found a int, expected a text"),
-        (None, "row 2: found a NoneType"),
-        ("\ud800", "row 2: the text holds half a character"),
-        ((3,), "row 2: found a int, expected a text"),
-    ],
-)
-def test_what_is_no_row_is_refused(load, row, message):
-    with pytest.raises(UserError, match=message):
-        load()("a", ["the cat", row])
-
-
 def test_names(make, bert, tiny_bert):
     folders = [make("a")[0], make("b", seed=1)[0]]
     with pytest.raises(UserError, match="two adapters are of the task custom"):

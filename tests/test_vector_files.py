@@ -109,13 +109,6 @@ def test_tokens(ask, flags, bert, tmp_path, capsys):
     assert capsys.readouterr().out == text
 
 
-def test_cut_rows_are_counted(ask, flags, tmp_path, caplog):
-    output = tmp_path / "v.npy"
-    ask(**flags, embeddings="cls", output=output, max_seq_length=6)
-    count = sum(len(text.split()) > 4 for text in ROWS)
-    assert f"{count} rows are cut, longer than" in caplog.text
-
-
 @refusals.table(
     {
         "an ending": ({"output": "v.bin"}, "v.bin ends in .bin", ".jsonl"),
@@ -159,10 +152,8 @@ def test_two_adapters_are_refused(ask, flags, tiny_bert, tmp_path):
     refusals.check(lambda: ask(**flags), "one adapter", "first, second")
 
 
-def test_malformed_rows_and_stdin(ask, flags, tmp_path):
+def test_stdin_does_not_tell_how_many_rows(ask, flags, tmp_path):
     flags.update(embeddings="cls", output=tmp_path / "v.npy")
-    flags["input"].write_text("the cat\nthe\tdog\n")
-    refusals.check(lambda: ask(**flags), "rows.txt:2", "2 texts")
     del flags["input"]
     refusals.check(lambda: ask(**flags), "stdin", "pass --input")
 
