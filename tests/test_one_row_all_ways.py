@@ -51,8 +51,8 @@ from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import kinds
 
-# Which way exists for which kind. Of a way without token ids in the file of
-# its answers each row has one window.
+# Which way exists for which kind. Files of `tflite` and `onnx` are asked rows
+# of one window; no tokenizer of theirs makes several.
 WAYS = """
                  predict joint mixed graph library served beam ids tflite onnx
 classification   yes     yes   yes   yes   yes     yes    yes  yes yes    yes
@@ -327,7 +327,7 @@ def by_name(questions, answers):
     }
 
 
-def parts_of(name, texts):
+def split_row(name, texts):
     """A row's first text, its second text or "", and its choices."""
     texts = list(texts)
     first = len(texts) - ADAPTERS[name][1].get("choices", 0)
@@ -337,7 +337,7 @@ def parts_of(name, texts):
 
 def as_row(name, texts):
     """A row as an exported model takes it."""
-    text, text_b, choices = parts_of(name, texts)
+    text, text_b, choices = split_row(name, texts)
     encoded = tuple(choice.encode() for choice in choices)
     return Row(text.encode(), text_b.encode(), name.encode(), encoded)
 
@@ -389,7 +389,7 @@ def over_http(world, name, **models):
     answers = []
     with contextlib.closing(Server(limits, **models)) as server:
         for texts in ADAPTERS[name][3]:
-            text, text_b, choices = parts_of(name, texts)
+            text, text_b, choices = split_row(name, texts)
             row = {"task": name, "text": text, "text_b": text_b}
             row.update({"choices": choices} if choices else {})
             code, content = server.ask(
