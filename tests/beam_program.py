@@ -41,9 +41,9 @@ def run(*flags, **named):
 
 def shards(output):
     """The files of answers and those of refusals."""
-    found = sorted(output.parent.glob(f"{output.name}-*.jsonl"))
-    refused = [path for path in found if "-refused-" in path.name]
-    return [path for path in found if path not in refused], refused
+    paths = sorted(output.parent.glob(f"{output.name}-*.jsonl"))
+    refused = [path for path in paths if "-refused-" in path.name]
+    return [path for path in paths if path not in refused], refused
 
 
 def read(paths):

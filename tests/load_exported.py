@@ -31,8 +31,8 @@ def rows(columns):
 def main():
     folder, columns = sys.argv[1], json.load(sys.stdin)
     signature = tf.saved_model.load(folder).signatures["serving_default"]
-    found = signature(**{k: tf.constant(v) for k, v in columns.items()})
-    new = rows({name: value.numpy() for name, value in found.items()})
+    outputs = signature(**{k: tf.constant(v) for k, v in columns.items()})
+    new = rows({name: value.numpy() for name, value in outputs.items()})
 
     v1 = tf.compat.v1
     with v1.Graph().as_default(), v1.Session() as session:

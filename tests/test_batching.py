@@ -55,9 +55,9 @@ async def hold(computer, batcher):
     return first
 
 
-def later(batcher, *asked):
+def later(batcher, *requests):
     """Requests that wait, of some rows each."""
-    return [asyncio.ensure_future(batcher.ask(rows)) for rows in asked]
+    return [asyncio.ensure_future(batcher.ask(rows)) for rows in requests]
 
 
 def test_requests_that_wait_are_computed_together():
@@ -106,12 +106,12 @@ def test_batches_are_bounded_in_bytes():
     st.integers(1, 20),
 )
 @hypothesis.settings(deadline=None, max_examples=50)
-def test_every_row_is_computed_once(asked, max_batch, max_bytes):
+def test_every_row_is_computed_once(requests, max_batch, max_bytes):
     async def test(computer, batcher):
-        found = await asyncio.gather(*map(batcher.ask, asked))
-        assert found == [[2 * row for row in rows] for rows in asked]
+        answers = await asyncio.gather(*map(batcher.ask, requests))
+        assert answers == [[2 * row for row in rows] for rows in requests]
         computed = sum(computer.batches, [])
-        assert sorted(computed) == sorted(sum(asked, []))
+        assert sorted(computed) == sorted(sum(requests, []))
         for batch in computer.batches:
             assert len(batch) <= max_batch
             assert len(batch) == 1 or sum(batch) <= max_bytes
@@ -140,9 +140,9 @@ def test_a_request_that_fails_disturbs_no_other():
         await asyncio.sleep(0)
         computer.may_go.set()
         await first
-        found = await asyncio.gather(*rest, return_exceptions=True)
-        assert (found[0], found[2]) == ([2], [6, 6])
-        assert str(found[1]) == "negative: -2"
+        results = await asyncio.gather(*rest, return_exceptions=True)
+        assert (results[0], results[2]) == ([2], [6, 6])
+        assert str(results[1]) == "negative: -2"
         # What was left of the one that failed is not computed.
         assert 6 not in sum(computer.batches, [])
 

@@ -15,9 +15,9 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.bulk_rows import (
     COMPRESSED,
     UNREADABLE,
-    Question,
-    Refusal,
-    Source,
+    BulkRow,
+    RefusedRow,
+    RowSource,
     answer_line,
     compression,
     ending,
@@ -50,10 +50,10 @@ TAGS = {"kind": "tagging", **task("tags", ["tokens"], [1])}
 def ask(line, file="a.jsonl", names=()):
     """(task, texts) of each question, and (task, reason) of each refusal."""
     return [
-        (asked.row.task.decode(), *(x.decode() for x in asked.row[:2]))
-        if isinstance(asked, Question)
-        else (asked.task, asked.reason)
-        for asked in questions(file, line, TASKS, names)
+        (row.row.task.decode(), *(x.decode() for x in row.row[:2]))
+        if isinstance(row, BulkRow)
+        else (row.task, row.reason)
+        for row in questions(file, line, TASKS, names)
     ]
 
 
@@ -142,8 +142,8 @@ def test_a_row_with_choices(values):
     is_line = isinstance(values, str)
     line = (values if is_line else json.dumps(values)).encode()
     file = "a.tsv" if is_line else "a.jsonl"
-    (asked,) = questions(file, line, {"choice": CHOICE}, ["choice"])
-    assert asked.row == (b"a", b"b", b"choice", (b"c", b"1"))
+    (read,) = questions(file, line, {"choice": CHOICE}, ["choice"])
+    assert read.row == (b"a", b"b", b"choice", (b"c", b"1"))
 
 
 @pytest.mark.parametrize(
@@ -166,11 +166,11 @@ def test_a_row_with_choices(values):
 def test_rows_of_words_and_of_choices(task, values, expected):
     line = json.dumps(values).encode()
     name = task["name"]
-    (asked,) = questions("a.jsonl", line, {name: task}, [name])
+    (read,) = questions("a.jsonl", line, {name: task}, [name])
     if isinstance(expected, bytes):
-        assert asked.row == (expected, b"", name.encode(), ())
+        assert read.row == (expected, b"", name.encode(), ())
     else:
-        assert asked.reason.startswith(expected)
+        assert read.reason.startswith(expected)
 
 
 def test_named_tasks_answer_every_row():
@@ -218,9 +218,9 @@ def test_the_missing_end_of_a_compressed_file_is_noticed(name):
 
 
 def test_whatever_the_reason_it_can_be_written():
-    source = Source("a.jsonl", "1")
-    told = refusal_line(refusal(source, "", "found \ud800, \xe9"))
-    assert json.loads(told.encode())["reason"] == "found \\ud800, \xe9"
+    source = RowSource("a.jsonl", "1")
+    text = refusal_line(refusal(source, "", "found \ud800, \xe9"))
+    assert json.loads(text.encode())["reason"] == "found \\ud800, \xe9"
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -248,26 +248,26 @@ ANY = st.text(st.characters())
 def test_any_line_gives_lines_of_json_that_hold_it(file, line, names):
     if file == "a.txt" and not names:
         names = ["any"]
-    for asked in questions(file, line, TASKS, names):
-        if isinstance(asked, Refusal):
-            told = refusal_line(asked)
-            assert json.loads(told)["reason"] == asked.reason
-            assert json.loads(told).get("task", "") == asked.task
+    for row in questions(file, line, TASKS, names):
+        if isinstance(row, RefusedRow):
+            text = refusal_line(row)
+            assert json.loads(text)["reason"] == row.reason
+            assert json.loads(text).get("task", "") == row.task
         else:
-            found = {"value": 0.5}
-            kind = {**TASKS[asked.row.task.decode()], "kind": "regression"}
-            told = answer_line(asked.source, kind, found)
-            values = json.loads(told)
+            outputs = {"value": 0.5}
+            kind = {**TASKS[row.row.task.decode()], "kind": "regression"}
+            text = answer_line(row.source, kind, outputs)
+            values = json.loads(text)
             assert list(values) == ["task", "row", "value"]
             expected = line.decode().lstrip("\ufeff")
             if file == "a.jsonl":
                 assert values["row"] == json.loads(expected)
                 # To the letter, and so a number of any length.
-                assert expected.strip() in told
+                assert expected.strip() in text
             else:
                 assert values["row"] == expected
-        assert "\n" not in told
-        told.encode()
+        assert "\n" not in text
+        text.encode()
 
 
 @given(
@@ -281,10 +281,10 @@ def test_texts_are_those_that_predict_py_reads(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("rows") / "a.jsonl"
     path.write_text(json.dumps(values) + "\n")
     columns = [TASKS["two"]["columns"], ["text", "text_b"]]
-    ((name, *found),) = ask(json.dumps(values).encode(), names=["two"])
+    ((name, *texts),) = ask(json.dumps(values).encode(), names=["two"])
     try:
         ((expected, _),) = file_rows(str(path), columns, lambda size: None)
     except UserError as error:
-        assert "no key" in str(error) and found[0].startswith("no key")
+        assert "no key" in str(error) and texts[0].startswith("no key")
         return
-    assert tuple(found) == expected
+    assert tuple(texts) == expected

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+import refusals
 from test_golden_model import Recorded
 from tiny_artifacts import make_artifact
 
-from adapter_bert.errors import UserError
 from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.serving.embeddings import (
     Embedder,
@@ -43,8 +43,8 @@ def test_golden_hidden_states(golden_dir):
             form,
             lambda name, *_: recorded.variables[name],
         )
-        found = model(recorded.features, recorded.context)["vectors"]
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+        vectors = model(recorded.features, recorded.context)["vectors"]
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.newer_stack
@@ -57,22 +57,24 @@ def test_adapter_changes_vectors_alike_in_any_batch(
     make_artifact(tmp_path / "adapter", tiny_bert, method)
     task = load_task(bert, str(tmp_path / "adapter"), None)
     alone = [embed(bert, [row], task=task, pooling="mean") for row in ROWS]
-    found = embed(bert, ROWS, task=task, batch_size=2)
-    assert (found.dtype, found.shape) == (np.float32, (5, 16))
-    np.testing.assert_allclose(found, np.concatenate(alone), rtol=0, atol=1e-6)
+    together = embed(bert, ROWS, task=task, batch_size=2)
+    assert (together.dtype, together.shape) == (np.float32, (5, 16))
+    np.testing.assert_allclose(
+        together, np.concatenate(alone), rtol=0, atol=1e-6
+    )
     without = embed(bert, ROWS, max_seq_length=24)
-    assert np.abs(found - without).max() > 0.01
+    assert np.abs(together - without).max() > 0.01
 
 
 @pytest.mark.newer_stack
 def test_tokens_have_vectors(bert):
-    found = embed(bert, ROWS, pooling="tokens", layers=(-1, -2))
+    of_tokens = embed(bert, ROWS, pooling="tokens", layers=(-1, -2))
     first = embed(bert, ROWS, pooling="cls", layers=(-1, -2))
     mean = embed(bert, ROWS, layers=(-1, -2))
-    assert found[0].tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
-    assert found[2].tokens == ["[CLS]", "[SEP]"]
-    assert found[1].tokens.count("[SEP]") == 2
-    for number, (tokens, vectors) in enumerate(found):
+    assert of_tokens[0].tokens == ["[CLS]", "the", "cat", "sat", "[SEP]"]
+    assert of_tokens[2].tokens == ["[CLS]", "[SEP]"]
+    assert of_tokens[1].tokens.count("[SEP]") == 2
+    for number, (tokens, vectors) in enumerate(of_tokens):
         assert vectors.shape == (len(tokens), 32)
         np.testing.assert_array_equal(vectors[0], first[number])
         np.testing.assert_allclose(vectors.mean(0), mean[number], atol=1e-6)
@@ -91,24 +93,20 @@ def test_no_rows_and_many(bert):
 
 
 @pytest.mark.newer_stack
-def test_wrong_arguments(bert):
-    for message, arguments in (
-        ("the pooling is 'max', expected one of cls, mean", {"pooling": "max"}),
-        ("the layers name -3, but the model has 2", {"layers": [-1, -3]}),
-        ("expected -2 to -1, or 0 to 1", {"layers": [2]}),
-        ("no layer is named", {"layers": []}),
-        ("--predict_batch_size is 0, which is too small", {"batch_size": 0}),
-        ("--predict_batch_size is -1, which is too", {"batch_size": -1}),
-        ("--max_seq_length is 3, expected 4 to", {"max_seq_length": 3}),
-        ("--max_seq_length is 99, expected 4 to", {"max_seq_length": 99}),
-    ):
-        with pytest.raises(UserError, match=message):
-            embed(bert, ["a"], **arguments)
-    for message, row in (
-        ("row 2: found 3 texts, expected one or two", ("a", "b", "c")),
-        ("row 2: found a int, expected a text", ("a", 1)),
-        ("row 2: the text holds half a character", "\ud800"),
-        ("row 2: found a tuple, expected a text", ["a", "b"]),
-    ):
-        with pytest.raises(UserError, match=message):
-            embed(bert, ["a", row])
+@refusals.table(
+    {
+        "a pooling": ({"pooling": "max"}, "'max'", "cls, mean"),
+        "a lower layer": ({"layers": [-1, -3]}, "name -3", "the model has 2"),
+        "a higher layer": ({"layers": [2]}, "expected -2 to -1, or 0 to 1"),
+        "no layer": ({"layers": []}, "no layer is named"),
+        "no rows at once": ({"batch_size": 0}, "--predict_batch_size is 0"),
+        "no room": ({"max_seq_length": 3}, "--max_seq_length is 3", "4 to"),
+        "no position": ({"max_seq_length": 99}, "--max_seq_length is 99"),
+        "three texts": ({"rows": ["a", ("a", "b", "c")]}, "row 2", "3 texts"),
+        "a number": ({"rows": [("a", 1)]}, "row 1: found a int"),
+        "half a character": ({"rows": ["\ud800"]}, "holds half a character"),
+        "words": ({"rows": [["a", "b"]]}, "found a tuple, expected a text"),
+    }
+)
+def test_wrong_arguments(bert, call, parts):
+    refusals.check(lambda: embed(bert, **{"rows": ["a"], **call}), *parts)

@@ -6,16 +6,14 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from exported_models import NAMES, as_rows, mixed_questions
+from exported_models import NAMES
 from test_http_api import Server
-from test_joint_answers import assert_equal
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.serving import exported
 from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.exported import ExportedModel, Row, problem
-from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.exported import ExportedModel, Row
 
 pytestmark = pytest.mark.newer_stack
 
@@ -23,33 +21,6 @@ pytestmark = pytest.mark.newer_stack
 @pytest.fixture(scope="module")
 def model(tiny_exported):
     return ExportedModel(str(tiny_exported))
-
-
-def test_answers_are_those_of_the_predictor(model, tiny_bert, tiny_adapters):
-    questions = mixed_questions()
-    rows = as_rows(questions)
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
-    assert [model.problem(row) for row in rows] == [None] * len(rows)
-    found = model.answers(rows)
-    kinds = set()
-    for (name, _), outputs, answer in zip(questions, found, expected):
-        one = from_outputs(model.tasks[name], outputs)
-        assert list(one) == list(answer)
-        assert_equal(one, answer)
-        kinds.add(outputs["kind"])
-    # A server writes them as JSON.
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert (len(found), len(kinds)) == (len(expected), 3)
-
-
-@pytest.mark.parametrize("joined, labels", [("a;c", ["a", "c"]), ("", [])])
-def test_a_set_of_labels(joined, labels):
-    task = {"kind": "multi-label", "labels": ["a", "b", "c"]}
-    task["label_separator"] = ";"
-    # The model's scores are as many as its widest task has labels.
-    found = {"label": joined, "scores": [0.75, 0.25, 0.5, 0.0]}
-    scores = {"a": 0.75, "b": 0.25, "c": 0.5}
-    assert from_outputs(task, found) == {"labels": labels, "scores": scores}
 
 
 SPAN = {"answer": "a", "start": 2, "end": 3, "score": 1.5, "null_score": 0.0}
@@ -71,8 +42,8 @@ def test_what_an_answer_to_a_question_lacks_is_null(changed, expected):
     outputs = {**SPAN, **changed}
     if outputs["start"] < 0:
         expected = {"start": None, "end": None, **expected}
-    found = from_outputs({"kind": "questions"}, outputs)
-    assert found == {**outputs, **expected}
+    answer = from_outputs({"kind": "questions"}, outputs)
+    assert answer == {**outputs, **expected}
 
 
 def test_problems_are_those_that_the_model_would_have(model):
@@ -107,14 +78,14 @@ def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
     shutil.copytree(tiny_exported, folder)
 
     def looks_too_early(place):
-        found = newest(place)
-        if found == "1":
+        version = newest(place)
+        if version == "1":
             shutil.copytree(folder / "1", folder / "2")
             shutil.rmtree(folder / "1")
             if left:
                 (folder / left).parent.mkdir(parents=True)
                 shutil.copy(folder / f"2{left[1:]}", folder / left)
-        return found
+        return version
 
     monkeypatch.setattr(exported, "_newest", looks_too_early)
     model = ExportedModel(str(folder))
@@ -171,9 +142,9 @@ def test_a_task_that_was_changed_by_hand_is_refused(
     """Without a seal nothing else shows the change."""
     shutil.copytree(tiny_exported, tmp_path, dirs_exist_ok=True)
     (path,) = tmp_path.glob("*/assets.extra/tasks.json")
-    told = json.loads(path.read_text())
-    del told[files.SEAL], told["tasks"][-1][key]
-    path.write_text(json.dumps(told) + "\n")
+    manifest = json.loads(path.read_text())
+    del manifest[files.SEAL], manifest["tasks"][-1][key]
+    path.write_text(json.dumps(manifest) + "\n")
     with pytest.raises(UserError, match=rf"it has no tasks.\[\].{key} of type"):
         ExportedModel(str(tmp_path))
 
@@ -195,11 +166,3 @@ def test_a_task_that_answers_no_number_is_named(tiny_exported):
         assert server.ask({"instances": [row]}) == (400, {"error": reason})
     finally:
         server.close()
-
-
-def test_a_vector_needs_no_right_choices():
-    tasks = {"one": {"name": "one", "kind": "regression", "texts": [1]}}
-    row = Row(b"a", b"", b"one", (b" ",))
-    assert problem(tasks, row, for_vector=True) is None
-    fault = "the task one has no choices, but the row has"
-    assert problem(tasks, row) == fault

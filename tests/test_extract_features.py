@@ -28,7 +28,7 @@ def extract():
 
 
 @pytest.fixture
-def given(tiny_bert, tmp_path):
+def flags(tiny_bert, tmp_path):
     return {
         "input_file": put(tmp_path / "in.txt", LINES),
         "output_file": tmp_path / "out.jsonl",
@@ -39,8 +39,8 @@ def given(tiny_bert, tmp_path):
     }
 
 
-def read(given):
-    text = given["output_file"].read_text()
+def read(flags):
+    text = flags["output_file"].read_text()
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -65,9 +65,9 @@ def test_texts_and_pairs(tmp_path, tokenizer):
     assert batch["unique_ids"].numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_states_are_those_of_bert_model(extract, given, tiny_bert, tokenizer):
-    extract(**given)
-    examples = extract_features.read_examples(str(given["input_file"]))
+def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
+    extract(**flags)
+    examples = extract_features.read_examples(str(flags["input_file"]))
     features = extract_features.convert_examples_to_features(
         examples, 12, tokenizer
     )
@@ -88,12 +88,12 @@ def test_states_are_those_of_bert_model(extract, given, tiny_bert, tokenizer):
             variable.load(weights.read(variable.op.name), opened)
         layers = model.get_all_encoder_layers()
         states = opened.run([layers[-1], layers[0]])
-    lines = read(given)
+    lines = read(flags)
     assert [line["linex_index"] for line in lines] == [0, 1, 2, 3]
     for row, (line, feature) in enumerate(zip(lines, features)):
-        found = line["features"]
-        assert [token["token"] for token in found] == feature.tokens
-        for place, token in enumerate(found):
+        tokens = line["features"]
+        assert [token["token"] for token in tokens] == feature.tokens
+        for place, token in enumerate(tokens):
             assert list(token) == ["token", "layers"]
             assert [x["index"] for x in token["layers"]] == [-1, 0]
             values = np.array([x["values"] for x in token["layers"]])
@@ -103,16 +103,16 @@ def test_states_are_those_of_bert_model(extract, given, tiny_bert, tokenizer):
             )
 
 
-def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
+def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
     make_artifact(tmp_path / "adapter", tiny_bert, "houlsby(size=4)")
-    extract(**given, adapter=tmp_path / "adapter")
-    with_adapter = read(given)
-    extract(**given)
-    assert read(given) != with_adapter
+    extract(**flags, adapter=tmp_path / "adapter")
+    with_adapter = read(flags)
+    extract(**flags)
+    assert read(flags) != with_adapter
     bert = FrozenBert.open(str(tiny_bert))
     task = load_task(bert, str(tmp_path / "adapter"), None)
     rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
-    found = embed(
+    expected = embed(
         bert,
         rows,
         task=task,
@@ -120,7 +120,7 @@ def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
         layers=(-1, 0),
         max_seq_length=12,
     )
-    for line, (tokens, vectors) in zip(with_adapter, found):
+    for line, (tokens, vectors) in zip(with_adapter, expected):
         assert [x["token"] for x in line["features"]] == tokens
         values = [
             [number for layer in x["layers"] for number in layer["values"]]
@@ -130,7 +130,7 @@ def test_states_with_an_adapter(extract, given, tiny_bert, tmp_path):
 
 
 def test_lines_are_read_as_by_other_programs(
-    extract, given, tiny_bert, tmp_path, caplog
+    extract, flags, tiny_bert, tmp_path, caplog
 ):
     """By the rules of the tokenizer's files; those that are cut are counted."""
     folder = tmp_path / "bert"
@@ -138,46 +138,46 @@ def test_lines_are_read_as_by_other_programs(
     rules = {"truncation_side": "left", "model_input_names": ["input_ids"]}
     put(folder / "tokenizer_config.json", json.dumps(rules))
     changed = {"init_checkpoint": folder, "max_seq_length": 6}
-    extract(**given | changed)
-    lines = read(given)
+    extract(**flags | changed)
+    lines = read(flags)
     tokens = [[t["token"] for t in line["features"]] for line in lines]
     assert tokens[1] == "[CLS] in ? [SEP] ! [SEP]".split()
-    [told] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
-    assert "1 of 4 lines" in told
+    [message] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
+    assert "1 of 4 lines" in message
     plain = tmp_path / "plain"
     shutil.copytree(tiny_bert, plain)
-    put(given["input_file"], "cat ||| dog\n")
-    extract(**given | changed)
-    first = read(given)
-    extract(**given | changed | {"init_checkpoint": plain})
-    assert read(given) != first
+    put(flags["input_file"], "cat ||| dog\n")
+    extract(**flags | changed)
+    first = read(flags)
+    extract(**flags | changed | {"init_checkpoint": plain})
+    assert read(flags) != first
 
 
 def test_pairs_of_an_mpnet_are_counted_with_both_separators(
-    extract, given, golden_dir, caplog
+    extract, flags, golden_dir, caplog
 ):
-    put(given["input_file"], "the cat ||| a dog\nthe cat ||| a\n")
+    put(flags["input_file"], "the cat ||| a dog\nthe cat ||| a\n")
     folder = golden_dir / "architectures" / "mpnet"
-    extract(**given | {"init_checkpoint": folder, "max_seq_length": 7})
+    extract(**flags | {"init_checkpoint": folder, "max_seq_length": 7})
     assert "</s> </s> a </s>" in " ".join(
-        token["token"] for token in read(given)[0]["features"]
+        token["token"] for token in read(flags)[0]["features"]
     )
-    [told] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
-    assert "1 of 2 lines" in told
+    [message] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
+    assert "1 of 2 lines" in message
 
 
-def test_flags_of_published_commands(extract, given):
-    extract(**given)
-    plain = given["output_file"].read_bytes()
+def test_flags_of_published_commands(extract, flags):
+    extract(**flags)
+    plain = flags["output_file"].read_bytes()
     published = {
         "use_one_hot_embeddings": True,
         "master": "grpc://10.0.0.2:8470",
         "num_tpu_cores": 32,
     }
-    extract(**given, use_tpu=False, **published)
-    assert given["output_file"].read_bytes() == plain
-    told = refusal(lambda: extract(**given, use_tpu=True, **published))
-    assert "runs on a GPU or the CPU: leave --use_tpu out" in told
+    extract(**flags, use_tpu=False, **published)
+    assert flags["output_file"].read_bytes() == plain
+    message = refusal(lambda: extract(**flags, use_tpu=True, **published))
+    assert "runs on a GPU or the CPU: leave --use_tpu out" in message
 
 
 def test_a_line_is_written_as_upstream_writes_it():
@@ -191,9 +191,9 @@ def test_a_line_is_written_as_upstream_writes_it():
     )
 
 
-def test_flags_that_are_refused(extract, given, tmp_path, roberta_folder):
+def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):
     def refused(**changes):
-        return refusal(lambda: extract(**{**given, **changes}))
+        return refusal(lambda: extract(**{**flags, **changes}))
 
     assert "--layers is 0,2" in refused(layers="0,2")
     assert "--layers is top" in refused(layers="top")
@@ -201,14 +201,14 @@ def test_flags_that_are_refused(extract, given, tmp_path, roberta_folder):
     assert "nothing.txt" in refused(input_file=tmp_path / "nothing.txt")
     assert "has only 32 positions" in refused(max_seq_length=33)
     assert "has no word pieces" in refused(init_checkpoint=roberta_folder)
-    del given["layers"]
+    del flags["layers"]
     assert "--layers is -1,-2,-3,-4, expected numbers from -2" in refused()
-    assert not given["output_file"].exists()
+    assert not flags["output_file"].exists()
 
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_the_program(given):
-    flags = [f"--{name}={value}" for name, value in given.items()]
-    run_process(*flags, program="extract_features.py")
-    assert len(read(given)) == 4
+def test_the_program(flags):
+    words = [f"--{name}={value}" for name, value in flags.items()]
+    run_process(*words, program="extract_features.py")
+    assert len(read(flags)) == 4

@@ -39,10 +39,10 @@ class Both:
 
     def of_graph(self, texts):
         """(ids, offsets) of each text."""
-        found = self.compute(
+        tokens = self.compute(
             tf.constant([t.encode() for t in texts], tf.string)
         )
-        text, ids, first, end = (x.numpy() for x in found)
+        text, ids, first, end = (x.numpy() for x in tokens)
         assert (np.diff(text) >= 0).all()
         bounds = np.searchsorted(text, np.arange(len(texts) + 1))
         pairs = np.stack([first, end], axis=1)
@@ -53,9 +53,9 @@ class Both:
 
     def check(self, texts):
         expected = self.tokenizer.encode(texts)
-        for text, found, one in zip(texts, self.of_graph(texts), expected):
-            assert found[0] == one.ids, ascii(text)
-            assert found[1] == one.offsets, ascii(text)
+        for text, tokens, one in zip(texts, self.of_graph(texts), expected):
+            assert tokens[0] == one.ids, ascii(text)
+            assert tokens[1] == one.offsets, ascii(text)
 
 
 @pytest.fixture(scope="module")
@@ -123,10 +123,10 @@ def test_no_texts(small):
 
 def test_what_is_no_utf_8_is_left_out(small):
     both = small["uncased"]
-    found = both.compute(tf.constant([b"a\xff\xfe cat\xc3", b"\xed\xa0\x80a"]))
+    tokens = both.compute(tf.constant([b"a\xff\xfe cat\xc3", b"\xed\xa0\x80a"]))
     vocabulary = both.tokenizer.vocabulary
-    assert found.text.numpy().tolist() == [0, 0, 1]
-    assert found.ids.numpy().tolist() == [
+    assert tokens.text.numpy().tolist() == [0, 0, 1]
+    assert tokens.ids.numpy().tolist() == [
         vocabulary["a"],
         vocabulary["cat"],
         vocabulary["a"],
@@ -146,9 +146,9 @@ def test_recorded_texts(pretrained, golden_dir, case):
     texts = [record["text"] for record in recorded]
     texts = [text for text in texts if text == ascii_safe(text)]
     assert len(texts) > 100
-    found = pretrained[case].of_graph(texts)
+    tokens = pretrained[case].of_graph(texts)
     by_text = {record["text"]: record for record in recorded}
-    for text, (ids, _) in zip(texts, found):
+    for text, (ids, _) in zip(texts, tokens):
         assert ids == by_text[text][f"{case}_ids"], ascii(text)
 
 

@@ -70,8 +70,8 @@ class Mixed:
             }
             self.tasks.append((method, head, values))
         self.head_names = [
-            [p.name for p in found.parameters if p.group == "head"]
-            for found in (tables[methods[0], n] for n in range(len(heads)))
+            [p.name for p in table.parameters if p.group == "head"]
+            for table in (tables[methods[0], n] for n in range(len(heads)))
         ]
         self.function = self.make_function(methods)
 
@@ -80,8 +80,8 @@ class Mixed:
 
     def make_function(self, methods):
         rows, places = {}, []
-        own = {n for _, _, v in self.tasks for n in v if n in self.bert}
-        base = {name: self.bert[name].numpy() for name in own}
+        trained = {n for _, _, v in self.tasks for n in v if n in self.bert}
+        base = {name: self.bert[name].numpy() for name in trained}
         for name, value in base.items():
             rows[f"own/{name}"] = [value]
 
@@ -133,38 +133,38 @@ class Mixed:
         method, head, values = self.tasks[task]
 
         def create(name, shape, initializer):
-            own = values.get(name)
-            return self.bert[name] if own is None else tf.constant(own)
+            value = values.get(name)
+            return self.bert[name] if value is None else tf.constant(value)
 
         model = task_model.TaskModel(
             self.config, method, self.heads[head], create
         )
         return model(features, Context(tf.constant(features["input_mask"])))
 
-    def check(self, asked):
+    def check(self, tasks):
         """Compares every question's answer, of tasks int [N, K]."""
-        asked = np.asarray(asked, np.int32)
-        texts = self.texts(len(asked))
+        tasks = np.asarray(tasks, np.int32)
+        texts = self.texts(len(tasks))
         # Numbers that are not the places.
-        numbers = self.rng.permutation(asked.size).reshape(asked.shape)
-        found = self.function(
-            {**texts, "task": asked, "question": numbers.astype(np.int32)}
+        numbers = self.rng.permutation(tasks.size).reshape(tasks.shape)
+        outputs = self.function(
+            {**texts, "task": tasks, "question": numbers.astype(np.int32)}
         )
-        for place, task in np.ndenumerate(asked):
+        for place, task in np.ndenumerate(tasks):
             row = {k: v[place[0] : place[0] + 1] for k, v in texts.items()}
             head = self.tasks[task][1]
-            own = list(found[f"head_{head}/question"].numpy())
-            where = own.index(numbers[place])
+            questions = list(outputs[f"head_{head}/question"].numpy())
+            where = questions.index(numbers[place])
             for name, expected in self.alone(task, row).items():
                 np.testing.assert_allclose(
-                    found[f"head_{head}/{name}"][where],
+                    outputs[f"head_{head}/{name}"][where],
                     expected[0],
                     rtol=0,
                     atol=1e-5,
                     err_msg=f"{self.tasks[task][0]}: {name}",
                 )
-        rows = [v for k, v in found.items() if k.endswith("/question")]
-        assert sorted(np.concatenate(rows)) == list(range(asked.size))
+        rows = [v for k, v in outputs.items() if k.endswith("/question")]
+        assert sorted(np.concatenate(rows)) == list(range(tasks.size))
 
 
 @pytest.fixture(scope="module")
@@ -217,17 +217,17 @@ def test_what_no_task_changes_is_computed_once_for_a_text(
     method = "houlsby(size=4, layers='1', layer_norms=false)"
     mixed = Mixed(tiny_config, [method], each=len(HEADS))
     assert mixed.model.untouched_layers == 1
-    found = []
+    computed = []
     run_layers = encoder.Bert.run_layers
 
     def note(bert, hidden, layers, context):
-        found.append(list(layers))
+        computed.append(list(layers))
         return run_layers(bert, hidden, layers, context)
 
     monkeypatch.setattr(encoder.Bert, "run_layers", note)
     mixed.check([[0, 1, 2], [1, 1, 0]])
     # The mixed model's, then the models' of single tasks.
-    assert found == [[0], [1], *[[0, 1]] * 6]
+    assert computed == [[0], [1], *[[0, 1]] * 6]
 
 
 def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
@@ -262,12 +262,12 @@ def test_a_last_layer_computes_no_more_than_is_read(
 
     monkeypatch.setattr(MixedModel, "_answers", note)
     mixed = Mixed(tiny_config, methods, heads=heads)
-    asked = np.int32([[0], [1], [1], [0]])
-    mixed.check(asked)
+    tasks = np.int32([[0], [1], [1], [0]])
+    mixed.check(tasks)
     # Traced for texts of one length, which tells the shapes.
     shapes.clear()
     of_one_length = tf.function(mixed.function.python_function, autograph=False)
-    of_one_length({**mixed.texts(4), "task": asked, "question": asked})
+    of_one_length({**mixed.texts(4), "task": tasks, "question": tasks})
     assert [shape[1] for shape in shapes] == [tokens]
 
 
@@ -306,8 +306,8 @@ def test_one_product_of_berts_for_the_rows_of_all_kinds(tiny_config):
 def test_untouched_layers(tiny_config):
     config = tiny_config
 
-    def untouched(method, own=()):
-        tables = dict.fromkeys(f"own/{name}" for name in own)
+    def untouched(method, trained=()):
+        tables = dict.fromkeys(f"own/{name}" for name in trained)
         model = MixedModel(config, (parse(method),), (), {}, tables, None)
         return model.untouched_layers
 
@@ -319,14 +319,3 @@ def test_untouched_layers(tiny_config):
     assert untouched("pals") is None
     assert untouched("mad_x(layers='1')") is None
     assert untouched("head", ["bert/embeddings/LayerNorm/beta"]) is None
-
-
-def test_places_are_columns():
-    columns = (
-        mixed_model.METHOD,
-        mixed_model.METHOD_ROW,
-        mixed_model.HEAD,
-        mixed_model.HEAD_ROW,
-        mixed_model.OWN_ROW,
-    )
-    assert columns == tuple(range(mixed_model.PLACES))

@@ -13,7 +13,6 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods.new_words import NEW_WORDS, WORDS
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
@@ -48,15 +47,15 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def folders(tiny_bert, tmp_path_factory):
     """Adapters with random values, by name."""
-    found = {}
+    made = {}
     for seed, (name, (text, tokens)) in enumerate(TASKS.items()):
         folder = tmp_path_factory.mktemp("adapters") / name
         described = FullTokenizer(str(tiny_bert / "vocab.txt"), True, tokens)
         make_artifact(
             folder, tiny_bert, text, seed=seed, tokenizer=described.describe()
         )
-        found[name] = str(folder)
-    return found
+        made[name] = str(folder)
+    return made
 
 
 @pytest.fixture
@@ -169,9 +168,9 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     """Each answers as it does alone, without any sharing."""
     predictor = Predictor.load(str(tiny_bert), folders)
     questions = [(name, text) for text in TEXTS for name in TASKS]
-    found = predictor.ask(questions)
+    answers = predictor.ask(questions)
     task = restore_task(CLASSIFICATION, {}, "")
-    for (name, text), answer in zip(questions, found):
+    for (name, text), answer in zip(questions, answers):
         loaded = predictor.task(name)
         assert loaded.can_mix
         tokenizer = loaded.tokenizer
@@ -211,22 +210,6 @@ def test_an_export_knows_the_words_of_each_task(folders, tiny_bert):
     predictor = Predictor.load(str(tiny_bert), folders)
     questions = [(name, (text,)) for text in TEXTS for name in names]
     check(model, predictor, questions)
-
-
-def test_a_graph_tokenizes_by_several_vocabularies(tiny_bert):
-    path = str(tiny_bert / "vocab.txt")
-    all_tokens = [[], ["sated", "Cat dog"], ["dog.", "\u00e9t\u00e9"]]
-    tokenizers = [FullTokenizer(path, True, t) for t in all_tokens]
-    graph = GraphTokenizer(*tokenizers)
-    texts = [*TEXTS, "", "\u00c9T\u00c9 e\u0301te\u0301 Cat dog. cat dog", "x"]
-    texts, which = zip(*((t, n) for t in texts for n in range(3)))
-    found = graph(tf.constant(texts), tf.constant(which))
-    ids = [
-        found.ids[found.text == n].numpy().tolist() for n in range(len(texts))
-    ]
-    assert ids == [
-        tokenizers[n].encode_ids([text])[0] for text, n in zip(texts, which)
-    ]
 
 
 def test_lines_that_are_no_new_words_are_refused(

@@ -65,15 +65,15 @@ def test_words_are_tagged(ask, tiny_bert, tmp_path):
         "output": tmp_path / "answers.jsonl",
     }
     ask(**flags, input=path)
-    found = answers_in(tmp_path / "answers.jsonl")
-    assert [len(answer["tags"]) for answer in found] == [2, 3]
-    assert found[1]["tokens"] == ["the", "cat", "sat"]
-    assert list(found[0]) == ["task", "tokens", "tags", "entities"]
+    answers = answers_in(tmp_path / "answers.jsonl")
+    assert [len(answer["tags"]) for answer in answers] == [2, 3]
+    assert answers[1]["tokens"] == ["the", "cat", "sat"]
+    assert list(answers[0]) == ["task", "tokens", "tags", "entities"]
     path = tmp_path / "rows.txt"
     path.write_text("the  cat\n\nsat\n")
     ask(**flags, input=path)
     again = answers_in(tmp_path / "answers.jsonl")
-    assert again[0] == found[0]
+    assert again[0] == answers[0]
     assert [answer["tokens"] for answer in again[1:]] == [[], ["sat"]]
 
 
@@ -96,9 +96,9 @@ def test_labels_are_those_of_the_run(
         output=answers,
     )
     lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
-    found = answers_in(answers)
-    assert len(found) == len(lines) == 7
-    for answer, line in zip(found, lines):
+    predicted = answers_in(answers)
+    assert len(predicted) == len(lines) == 7
+    for answer, line in zip(predicted, lines):
         _, label, probability = line.split("\t")
         assert list(answer) == ["task", "label", "probability", "scores"]
         assert (answer["task"], answer["label"]) == ("custom", label)
@@ -118,20 +118,20 @@ def shelf(adapters, flags, tmp_path):
 
 
 def test_adapters_in_half_of_the_memory(ask, shelf, flags):
-    found = []
+    of_types = []
     for dtype in ("float32", "bfloat16"):
         ask(**flags, task="all", adapter_dtype=dtype)
-        found.append(answers_in(flags["output"]))
-    for exact, rounded in zip(*found):
+        of_types.append(answers_in(flags["output"]))
+    for exact, rounded in zip(*of_types):
         assert exact["task"] == rounded["task"]
         assert exact["scores"] != rounded["scores"]
         assert exact["scores"] == pytest.approx(rounded["scores"], abs=1e-2)
 
 
 def test_adapters_outside_a_library_have_names(adapters):
-    given = [f"one={adapters[0]}", str(adapters[1])]
-    found = named_folders(given, None, [])
-    assert found == dict(zip(("one", "custom"), map(str, adapters)))
+    named = [f"one={adapters[0]}", str(adapters[1])]
+    folders = named_folders(named, None, [])
+    assert folders == dict(zip(("one", "custom"), map(str, adapters)))
 
 
 def test_rows_that_are_cut_are_counted(ask, flags, caplog):
@@ -191,16 +191,16 @@ def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
         f"{sys.executable} -m adapter_bert predict --adapter={adapters[0]} "
         f"--init_checkpoint={tiny_bert} --input={many} | head -n 2"
     )
-    found = subprocess.run(
+    done = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert len(found.stdout.splitlines()) == 2
-    assert found.returncode == 141
-    assert own_lines(found.stderr) == []
+    assert len(done.stdout.splitlines()) == 2
+    assert done.returncode == 141
+    assert own_lines(done.stderr) == []
 
 
 def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
@@ -238,9 +238,9 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
 )
 def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
     flags.update(changes)
-    given = {name: x for name, x in flags.items() if x is not None}
+    named = {name: x for name, x in flags.items() if x is not None}
     with pytest.raises(UserError, match=message):
-        ask(**given)
+        ask(**named)
 
 
 def test_a_pipe_is_no_place_for_answers(ask, flags):
@@ -275,17 +275,17 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
 
 @pytest.mark.gate
 def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, shelf):
-    found = {}
+    answers = {}
     for task, names in (
         ("all", ["first", "second"]),
         ("second", ["second"]),
         ("second,first", ["second", "first"]),
     ):
         ask(**flags, task=task)
-        found[task] = answers_in(flags["output"])
-        assert [a["task"] for a in found[task]] == names * len(ROWS)
-    assert found["all"][0]["scores"] != found["all"][1]["scores"]
-    for mixed, alone in zip(found["all"][1::2], found["second"]):
+        answers[task] = answers_in(flags["output"])
+        assert [a["task"] for a in answers[task]] == names * len(ROWS)
+    assert answers["all"][0]["scores"] != answers["all"][1]["scores"]
+    for mixed, alone in zip(answers["all"][1::2], answers["second"]):
         assert mixed["scores"] == pytest.approx(alone["scores"], abs=1e-6)
     with pytest.raises(UserError, match="has no adapter 'x'; it has: first"):
         ask(**flags, task="first,x")

@@ -182,9 +182,9 @@ def test_a_malformed_row_is_one_clear_line(tmp_path, name, content, message):
     path = tmp_path / name
     raw = content if isinstance(content, bytes) else content.encode()
     path.write_bytes(raw)
-    with pytest.raises(UserError, match=message) as found:
+    with pytest.raises(UserError, match=message) as raised:
         read(path, PAIR)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_a_pipe_that_is_no_text():
@@ -210,19 +210,19 @@ def test_chunks_are_read_when_they_are_wanted(monkeypatch):
             taken.append(number)
             yield (str(number),), "here"
 
-    found = row_stream.chunks(rows())
-    assert [len(next(found)), len(taken)] == [3, 3]
-    assert list(map(len, found)) == [3, 1]
+    chunks = row_stream.chunks(rows())
+    assert [len(next(chunks)), len(taken)] == [3, 3]
+    assert list(map(len, chunks)) == [3, 1]
 
 
 def test_nobody_waits_for_a_row_to_come():
-    asked = queue.Queue()
-    found = row_stream.chunks_at_once(iter(asked.get, None))
+    typed = queue.Queue()
+    chunks = row_stream.chunks_at_once(iter(typed.get, None))
     for text in ("a", "b"):
-        asked.put(((text,), "here"))
-        assert texts(next(found)) == [(text,)]
-    asked.put(None)
-    assert list(found) == []
+        typed.put(((text,), "here"))
+        assert texts(next(chunks)) == [(text,)]
+    typed.put(None)
+    assert list(chunks) == []
 
 
 def test_rows_that_have_come_are_given_together(monkeypatch):
@@ -237,11 +237,11 @@ def test_rows_that_have_come_are_given_together(monkeypatch):
         three_have_come.set()
         yield ("4",), "here"
 
-    found = row_stream.chunks_at_once(rows())
-    assert len(next(found)) == 1
+    chunks = row_stream.chunks_at_once(rows())
+    assert len(next(chunks)) == 1
     first_is_taken.set()
     assert three_have_come.wait(10)
-    assert list(map(len, found)) == [3, 1]
+    assert list(map(len, chunks)) == [3, 1]
 
 
 def test_rows_before_an_error_are_given_first():
@@ -249,10 +249,10 @@ def test_rows_before_an_error_are_given_first():
         yield ("a",), "here"
         raise UserError("bad row")
 
-    found = row_stream.chunks_at_once(rows())
-    assert texts(next(found)) == [("a",)]
+    chunks = row_stream.chunks_at_once(rows())
+    assert texts(next(chunks)) == [("a",)]
     with pytest.raises(UserError, match="bad row"):
-        next(found)
+        next(chunks)
 
 
 def test_little_is_read_ahead(monkeypatch):
@@ -266,9 +266,9 @@ def test_little_is_read_ahead(monkeypatch):
                 full.set()
             yield (str(number),), "here"
 
-    found = row_stream.chunks_at_once(rows())
-    next(found)
+    chunks = row_stream.chunks_at_once(rows())
+    next(chunks)
     # Time enough for the reader to run away, if it could.
     full.wait(0.2)
     assert len(taken) <= 4 + 4 + 2
-    assert sum(map(len, found)) + 4 >= 999
+    assert sum(map(len, chunks)) + 4 >= 999

@@ -1,8 +1,6 @@
 """Files of TensorFlow Lite and ONNX Runtime, in their own runtimes."""
 
 import contextlib
-import functools
-import importlib.util
 import json
 import os
 import re
@@ -10,21 +8,19 @@ import sys
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
-import tokenizers
-from absl import flags
 from conftest import (
     ROOT,
-    SENTENCES,
     TINY_WORDS,
     entry_point,
     own_lines,
     run_command,
     write_bert,
 )
-from test_exported_kinds import PLAIN
-from test_joint_answers import PAIR, SCORE, SETS, SQUAD, TAGS
-from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of
+from ids_folder import FORMS, HAS_ONNX, Folder
+from test_joint_answers import PAIR, PAIRS, TEXTS
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import command_line
 from adapter_bert.bert import encoder
@@ -33,40 +29,18 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving import runtimes
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.runtimes import ONNX, TFLITE
 from adapter_bert.serving.trained_task import load_task
-from adapter_bert.tasks.from_description import restore_task
 
-TEXTS = [text for text, _ in SENTENCES]
-PAIRS = list(zip(TEXTS, TEXTS[1:]))
 # The environment of `make onnx`; this one may lack its packages.
 NAMED = os.environ.get(export_command.PYTHON)
 MADE = ROOT / ".venv-onnx"
 PYTHON = NAMED or str(MADE / "bin/python")
-HAS_ONNX = all(map(importlib.util.find_spec, runtimes.ONNX_PACKAGES))
-FORMS = [
-    TFLITE,
-    pytest.param(
-        ONNX,
-        marks=pytest.mark.skipif(
-            not HAS_ONNX,
-            reason="test_onnx_in_its_environment runs it where `make onnx` has",
-        ),
-    ),
-]
-SCALED = {**SCORE, "scale": [0.0, 0.1]}
 # Method and task by a name.
 ADAPTERS = {
     "small": ("houlsby(size=3, nonlinearity='gelu_erf')", CLASSIFICATION),
     "pair": ("lora(rank=3)", PAIR),
-    "score": ("prompt(length=3)", SCORE),
-    "sets": ("prefix(length=3, inner_size=8)", SETS),
-    "squad": ("full", SQUAD),
-    "tags": ("ia3", TAGS),
-    "choice": ("lora(rank=3)", PLAIN),
 }
-NEWER = functools.partial(pytest.param, marks=pytest.mark.newer_stack)
 # What those do not compute.
 METHODS = (
     "houlsby(size=4, gating=True, nonlinearity='mish')",
@@ -117,17 +91,11 @@ def bert(base):
 
 @pytest.fixture(scope="module")
 def made(base, tmp_path_factory):
-    """Folders and values of `ADAPTERS`, by name."""
-    place, found = tmp_path_factory.mktemp("adapters"), {}
+    """Folders of `ADAPTERS`, by name."""
+    place = tmp_path_factory.mktemp("adapters")
     for seed, (name, (method, task)) in enumerate(ADAPTERS.items()):
-        more = {"task_settings": {"columns": ["text", "one", "two"]}}
-        more = more if name == "choice" else {}
-        folder = place / name
-        found[name] = (
-            str(folder),
-            *make_artifact(folder, base, method, None, task, seed, **more),
-        )
-    return found
+        make_artifact(place / name, base, method, None, task, seed)
+    return {name: str(place / name) for name in ADAPTERS}
 
 
 @pytest.fixture
@@ -143,106 +111,7 @@ def export(bert, tmp_path):
     return write
 
 
-class Folder:
-    """A folder as a program of its user reads it."""
-
-    def __init__(self, place, form):
-        runtime = runtimes.RUNTIMES[form]
-        self.told = json.loads((place / "task.json").read_text())
-        self.size = (place / runtime.file).stat().st_size
-        self.run = runtime.load(str(place / runtime.file))
-        path = str(place / "tokenizer.json")
-        self.tokenizer = tokenizers.Tokenizer.from_file(path)
-        self.tokenizer.enable_padding()
-
-    def batch(self, rows):
-        """Inputs of texts, pairs, or lists of pairs of a row's choices."""
-        flat = [row for row in rows for row in (row if is_list(row) else [row])]
-        found = self.tokenizer.encode_batch(flat)
-        shape = [len(rows), *[-1] * is_list(rows[0]), len(found[0].ids)]
-        columns = {
-            "input_ids": [row.ids for row in found],
-            "input_mask": [row.attention_mask for row in found],
-            "segment_ids": [row.type_ids for row in found],
-        }
-        return {
-            name: np.array(x, np.int32).reshape(shape)
-            for name, x in columns.items()
-        }
-
-    def ask(self, rows):
-        return self.run(self.batch(rows))
-
-
-def is_list(value):
-    return isinstance(value, list)
-
-
 # The outputs
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "name", ["small", "pair", *map(NEWER, ("score", "sets", "choice"))]
-)
-def test_a_file_answers_as_the_predictor(bert, made, export, form, name):
-    """From texts, by the library's tokenizer alone."""
-    folder = export(made[name][0], form)
-    predictor = Predictor(bert)
-    predictor.add(made[name][0], name)
-    rows = {"pair": PAIRS, "choice": [(t, *PAIRS[0]) for t in TEXTS]}
-    rows = rows.get(name, TEXTS)
-    right = predictor(name, rows)
-    if name == "score":
-        assert folder.told["outputs"] == {"value": ["rows"]}
-        expected = [answer["value"] for answer in right]
-        found = folder.ask(rows)["value"]
-    else:
-        expected = [list(answer["scores"].values()) for answer in right]
-        labels = list(right[0]["scores"])
-        assert folder.told["labels"] == labels
-        if name == "choice":
-            rows = [[(text, choice) for choice in cs] for text, *cs in rows]
-        found = folder.ask(rows)["scores"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
-    # Rows differ, so that equal ones would be noticed.
-    assert np.ptp(found, axis=0).max() > 1e-3
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["squad", NEWER("tags")])
-def test_outputs_of_each_token(base, made, export, form, name):
-    """As the head computes them of each row alone, without padding."""
-    path, method, values = made[name]
-    folder = export(path, form)
-    batch = folder.batch(PAIRS if name == "squad" else TEXTS)
-    lengths = batch["input_mask"].sum(axis=1)
-    rows = [
-        [batch[key][row, :length].tolist() for key in batch]
-        for row, length in enumerate(lengths)
-    ]
-    task = restore_task(ADAPTERS[name][1], {}, "a test")
-    features = [(ids, segments) for ids, _, segments in rows]
-    expected = outputs_of(base, method, values, task, features)
-    found = folder.run(batch)
-    for row, (right, length) in enumerate(zip(expected, lengths)):
-        if name == "tags":
-            odds = np.exp(right["logits"])
-            scores = found["scores"][row, :length]
-            np.testing.assert_allclose(
-                scores, odds / odds.sum(-1, keepdims=True), rtol=0, atol=1e-5
-            )
-            continue
-        for side in ("start", "end"):
-            logits = found[f"{side}_logits"][row]
-            order = np.argsort(-logits[:length], kind="stable")
-            best = right[f"{side}_logits"][:length]
-            np.testing.assert_allclose(logits[order], best, atol=1e-5)
-            assert (logits[length:] < -1e29).all()
-    if name == "tags":
-        assert folder.told["task"]["tags"] == TAGS["tags"]
-    else:
-        assert folder.told["settings"]["max_query_length"] == 12
 
 
 @pytest.fixture(scope="module")
@@ -282,24 +151,27 @@ def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     task = load_task(bert, str(tmp_path / "adapter"), None)
     place = tmp_path / "file"
     assert runtimes.export(bert, "mine", task, str(place), form) <= 1e-5
-    found = Folder(place, form).ask(TEXTS)["scores"]
-    assert found.shape == (len(TEXTS), 2)
+    scores = Folder(place, form).ask(TEXTS)["scores"]
+    assert scores.shape == (len(TEXTS), 2)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_int8(made, export, form, tmp_path):
-    whole = export(made["pair"][0], form)
+    whole = export(made["pair"], form)
     expected = whole.ask(PAIRS)["scores"]
     os.rename(tmp_path / "file", tmp_path / "whole")
-    small = export(made["pair"][0], form, "int8")
+    small = export(made["pair"], form, "int8")
     assert small.size < 0.8 * whole.size
-    found = small.ask(PAIRS)["scores"]
-    assert 0 < np.abs(found - expected).max() < 0.02
-    assert 1e-5 < small.told["difference"] < 0.02
-    assert small.told["weights"] == "int8" and small.told["format"] == form
+    scores = small.ask(PAIRS)["scores"]
+    assert 0 < np.abs(scores - expected).max() < 0.02
+    assert 1e-5 < small.described["difference"] < 0.02
+    assert (
+        small.described["weights"] == "int8"
+        and small.described["format"] == form
+    )
     # Activations of a row are rounded without regard to other rows.
     batch = small.batch(PAIRS)
-    for row, together in enumerate(found):
+    for row, together in enumerate(scores):
         one = {key: value[row : row + 1] for key, value in batch.items()}
         alone = small.run(one)["scores"][0]
         np.testing.assert_allclose(alone, together, rtol=0, atol=1e-6)
@@ -327,8 +199,8 @@ def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
     options.optimized_model_filepath = str(tmp_path / "run.onnx")
     onnxruntime.InferenceSession(path, options)
     nodes = onnx.load(options.optimized_model_filepath).graph.node
-    found = {node.op_type for node in nodes}
-    assert "MatMulNBits" in found and "DequantizeLinear" not in found
+    operations = {node.op_type for node in nodes}
+    assert "MatMulNBits" in operations and "DequantizeLinear" not in operations
 
 
 # What is not kept
@@ -359,11 +231,11 @@ def test_the_difference_of_outputs(tiny_config, wrong, expected):
     right = Model()
 
     def run(batch):
-        found = right.compute(*map(tf.constant, batch.values()))
-        return {"value": wrong(found["value"].numpy())}
+        outputs = right.compute(*map(tf.constant, batch.values()))
+        return {"value": wrong(outputs["value"].numpy())}
 
-    found = runtimes.compare(right, run, tiny_config, 24)
-    assert found == pytest.approx(expected, nan_ok=True)
+    difference = runtimes.compare(right, run, tiny_config, 24)
+    assert difference == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_file_with_other_outputs_is_not_kept(
@@ -377,7 +249,7 @@ def test_a_file_with_other_outputs_is_not_kept(
 
     monkeypatch.setitem(runtimes.RUNTIMES, TFLITE, whole._replace(load=load))
     with pytest.raises(UserError, match="computes other outputs than Tensor"):
-        export(made["small"][0], TFLITE)
+        export(made["small"], TFLITE)
     assert os.listdir(tmp_path) == []
 
 
@@ -391,14 +263,14 @@ def test_an_operation_that_a_runtime_lacks_is_named(
         contextlib.nullcontext,
     )
     with pytest.raises(UserError, match="it lacks the operations Erf"):
-        export(made["small"][0], TFLITE)
+        export(made["small"], TFLITE)
     assert os.listdir(tmp_path) == []
 
 
 def test_a_model_that_is_too_large(made, export, monkeypatch):
     monkeypatch.setattr(runtimes, "GREATEST_SIZE", 2**10)
     with pytest.raises(UserError, match="of TensorFlow Lite holds less"):
-        export(made["small"][0], TFLITE)
+        export(made["small"], TFLITE)
 
 
 # The command
@@ -407,88 +279,84 @@ def test_a_model_that_is_too_large(made, export, monkeypatch):
 @pytest.fixture
 def command(base, tmp_path):
     """Runs `adapter-bert export --format=tflite`, within this process."""
-    given = {
+    values = {
         "init_checkpoint": base,
         "output_dir": tmp_path / "out",
         "format": TFLITE,
     }
     with entry_point(export_command) as run:
-        yield lambda **more: run(**{**given, **more})
+        yield lambda **more: run(**{**values, **more})
 
 
 def test_the_command_writes_a_file(command, made, tmp_path, caplog):
-    command(adapter=f"mine={made['pair'][0]}", max_seq_length=12)
+    command(adapter=f"mine={made['pair']}", max_seq_length=12)
     folder = Folder(tmp_path / "out", TFLITE)
-    told = folder.told
-    assert told["name"] == "mine" and told["kind"] == "classification"
-    assert told["columns"] == ["text", "text_b"] and told["texts"] == [2]
-    assert told["inputs"]["input_ids"] == ["rows", "tokens"]
-    assert sorted(told["files"]) == ["model.tflite", "tokenizer.json"]
+    described = folder.described
+    assert described["name"] == "mine"
+    assert described["kind"] == "classification"
+    assert described["columns"] == ["text", "text_b"]
+    assert described["texts"] == [2] and described["labels"] == ["no", "yes"]
+    assert described["inputs"]["input_ids"] == ["rows", "tokens"]
+    assert sorted(described["files"]) == ["model.tflite", "tokenizer.json"]
     # Where the tokenizer's file cuts.
-    assert told["max_seq_length"] == 12
+    assert described["max_seq_length"] == 12
     long = " ".join(["cat"] * 40)
     assert len(folder.tokenizer.encode(long, long).ids) == 12
     assert folder.ask(PAIRS)["scores"].shape == (len(PAIRS), 2)
     assert "which differs from TensorFlow by" in caplog.messages[-1]
     with pytest.raises(UserError, match="out is there already"):
-        command(adapter=made["pair"][0])
+        command(adapter=made["pair"])
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize(
-    "more, told",
-    [
-        ({"format": "torch"}, "format.*should be one of <saved_model|tflite"),
-        ({"weights": "int4"}, "weights.*should be one of <float32|int8"),
-        ({"format": "saved_model", "weights": "int8"}, "--weights goes with"),
-        ({"embeddings": "cls"}, "--embeddings goes with --format=saved_model"),
-        ({"predict_batch_size": 3}, "--predict_batch_size goes with"),
-        ({"base_dtype": "int8"}, "--base_dtype is int8, but --format=tflite"),
-        ({"compute_dtype": "bfloat16"}, "--compute_dtype is bfloat16"),
-        ({"output_dir": ""}, "--output_dir is missing"),
-        ({"output_dir": "gs://bucket/out"}, "is no local folder"),
-        ({"output_dir": ROOT}, "is there already"),
-        ({"adapter": None}, "no adapter is named"),
-    ],
+@refusals.table(
+    {
+        "weights": (
+            {"format": "saved_model", "weights": "int8"},
+            "--weights goes with",
+        ),
+        "vectors": ({"embeddings": "cls"}, "--embeddings goes", "saved_model"),
+        "a type": ({"base_dtype": "int8"}, "--base_dtype is int8", "tflite"),
+        "far away": ({"output_dir": "gs://bucket/out"}, "is no local folder"),
+        "a full folder": ({"output_dir": ROOT}, "is there already"),
+    }
 )
 def test_what_is_refused_before_a_model_is_opened(
-    command, made, more, told, monkeypatch
+    command, made, call, parts, monkeypatch
 ):
     monkeypatch.setattr(FrozenBert, "open", None)
-    given = {"adapter": made["pair"][0], **more}
-    given = {name: value for name, value in given.items() if value is not None}
-    with pytest.raises((UserError, flags.IllegalFlagValueError), match=told):
-        command(**given)
+    flags = {"adapter": made["pair"], **call}
+    refusals.check(lambda: command(**flags), *parts)
 
 
 @pytest.mark.newer_stack
 def test_tasks_that_are_no_file(command, base, made, tmp_path, monkeypatch):
     monkeypatch.setattr(FrozenBert, "open", None)
-    shelf = tmp_path / "shelf"
-    library = AdapterLibrary(str(shelf), create=True)
+    library = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     for name in ("pair", "small"):
-        library.add(made[name][0], name)
-    told = "takes one task, but 2 are named: pair, small; name one"
-    with pytest.raises(UserError, match=told):
-        command(library=shelf)
-    make_artifact(tmp_path / "words", base, "ia3", None, {"name": "masked_lm"})
-    told = "masked_lm, which cannot be exported with --format=tflite; expected"
-    with pytest.raises(UserError, match=told):
-        command(adapter=tmp_path / "words")
+        library.add(made[name], name)
+    words = tmp_path / "words"
+    make_artifact(words, base, "ia3", None, {"name": "masked_lm"})
+    refusals.check(
+        lambda: command(library=library.path), "takes one task", "pair, small"
+    )
+    refusals.check(
+        lambda: command(adapter=words), "masked_lm", "--format=tflite; expected"
+    )
 
 
 @pytest.mark.newer_stack
 def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
-    asked = []
+    calls = []
 
     def go_on_with(*arguments):
-        asked.append(arguments)
+        calls.append(arguments)
         raise SystemExit
 
     monkeypatch.setattr(command_line, "go_on_with", go_on_with)
     with pytest.raises(SystemExit):
-        command(format=ONNX, adapter=made["pair"][0])
-    [(packages, *rest)] = asked
+        command(format=ONNX, adapter=made["pair"])
+    [(packages, *rest)] = calls
     assert packages == ("onnxruntime", "tf2onnx")
     assert rest == ["export", "onnx", "ADAPTER_BERT_ONNX"]
 
@@ -500,7 +368,7 @@ def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
     monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
     monkeypatch.setattr(FrozenBert, "open", None)
     with pytest.raises(UserError, match="lacks onnxruntime, tf2onnx; run `ad"):
-        command(format=ONNX, adapter=made["pair"][0])
+        command(format=ONNX, adapter=made["pair"])
 
 
 # Programs of users
@@ -519,7 +387,7 @@ def snippets():
 def test_the_page_s_program_runs_without_this_project(
     bert, made, form, tmp_path
 ):
-    task = load_task(bert, made["pair"][0], None)
+    task = load_task(bert, made["pair"], None)
     runtimes.export(bert, "mrpc", task, str(tmp_path / "mrpc"), form)
     (tmp_path / "ask.py").write_text(
         f"{snippets()[form]}\nimport sys\n"
@@ -551,6 +419,7 @@ def test_onnx_in_its_environment():
             "-k",
             "onnx and not (environment or packages or little)",
             "tests/test_runtimes.py",
+            "tests/test_one_row_all_ways.py",
         ),
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
@@ -568,7 +437,7 @@ def test_onnx_in_its_environment():
 def test_the_command_says_little(base, made, tmp_path, form):
     words = [
         f"--init_checkpoint={base}",
-        f"--adapter={made['small'][0]}",
+        f"--adapter={made['small']}",
         f"--output_dir={tmp_path / 'out'}",
         f"--format={form}",
         "--weights=int8",
@@ -579,6 +448,6 @@ def test_the_command_says_little(base, made, tmp_path, form):
     lines = own_lines(done.stderr)
     assert "which differs from TensorFlow by" in lines[-1]
     assert len(lines) < 8
-    told = json.loads((tmp_path / "out/task.json").read_text())
-    assert told["format"] == form
-    assert (form == ONNX) == ("onnxruntime" in told["versions"])
+    described = json.loads((tmp_path / "out/task.json").read_text())
+    assert described["format"] == form
+    assert (form == ONNX) == ("onnxruntime" in described["versions"])

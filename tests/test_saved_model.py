@@ -3,24 +3,21 @@
 import functools
 import json
 import os
-import shutil
 import subprocess
 import sys
 from concurrent import futures
 
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import ROOT
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
 from tensorflow.core.protobuf import saved_model_pb2
-from test_joint_answers import assert_equal
-from test_text_model import as_answer
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import TEXTS
-from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
 
@@ -35,48 +32,6 @@ def parts(tiny_bert, tiny_adapters):
 @pytest.fixture
 def exported(tiny_exported):
     return tiny_exported / "1"
-
-
-def load_and_ask(python, folder, questions, place):
-    """The answers of a process in `place` that has nothing of this project."""
-    rows = zip(*as_rows(questions))
-    columns = {
-        name: [text.decode() for text in texts]
-        for name, texts in zip(TEXTS, rows)
-    }
-    shutil.copy(ROOT / "tests" / "load_exported.py", place)
-    done = subprocess.run(
-        [python, "load_exported.py", str(folder)],
-        input=json.dumps(columns),
-        capture_output=True,
-        text=True,
-        cwd=place,
-        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-@pytest.mark.parametrize(
-    "python",
-    [
-        pytest.param(sys.executable, marks=pytest.mark.gate, id="this"),
-        pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
-    ],
-)
-def test_it_loads_without_this_project(
-    python, exported, tiny_bert, tiny_adapters, tmp_path
-):
-    """With the other TensorFlow, too, as `.ci/run` asks of both."""
-    if not python:
-        pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
-    questions = mixed_questions()
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
-    python = str(ROOT / python)
-    for found in load_and_ask(python, exported, questions, tmp_path):
-        for one, answer in zip(found, expected):
-            assert_equal(as_answer(one), answer)
-        assert len(found) == len(expected)
 
 
 def test_weights_are_variables(exported, parts):
@@ -114,18 +69,20 @@ def test_keras_loads_it_as_a_layer(exported):
     text, *_ = inputs
     others = {name: inputs[name] for name in TEXTS if name != text}
     model = keras.Model(inputs, layer(inputs[text], **others))
-    found = model(columns)
+    outputs = model(columns)
     loaded = tf.saved_model.load(str(exported))
     expected = loaded.serve(**columns)
-    assert set(found) == set(expected)
+    assert set(outputs) == set(expected)
     for name, values in expected.items():
-        assert found[name].numpy().tolist() == values.numpy().tolist()
+        assert outputs[name].numpy().tolist() == values.numpy().tolist()
 
 
 def test_what_it_says_of_its_tasks(exported, parts):
-    told = json.loads((exported / "assets.extra" / "tasks.json").read_text())
-    assert told["base"] == parts[1].base.describe()
-    tasks = {task.pop("name"): task for task in told["tasks"]}
+    manifest = json.loads(
+        (exported / "assets.extra" / "tasks.json").read_text()
+    )
+    assert manifest["base"] == parts[1].base.describe()
+    tasks = {task.pop("name"): task for task in manifest["tasks"]}
     assert list(tasks) == list(NAMES)
     assert tasks["small"] == {
         "kind": "classification",
@@ -141,32 +98,19 @@ def test_what_it_says_of_its_tasks(exported, parts):
     assert tasks["squad"]["columns"] == ["question", "context"]
 
 
-def test_requests_that_warm_a_server_up(exported, parts):
-    path = exported / "assets.extra" / "tf_serving_warmup_requests"
-    sizes = []
-    for record in tf.data.TFRecordDataset(str(path)):
-        log = PredictionLog.FromString(record.numpy())
-        request = log.predict_log.request
-        assert request.model_spec.signature_name == "serving_default"
-        columns = {
-            name: tf.constant(tf.make_ndarray(value))
-            for name, value in request.inputs.items()
-        }
-        sizes.append(len(parts[0].serve(**columns)["kind"]))
-    assert sizes == [1, len(NAMES)]
-
-
 def test_many_tasks_warm_up_with_some_of_them(parts, monkeypatch):
     monkeypatch.setattr(saved_model, "WARM_UP_ROWS", 2)
     # Lengths of more than seven bits.
     names = [letter * 200 for letter in "abc"]
     tasks = dict.fromkeys(names, parts[2]["small"])
-    found = []
+    names_of_requests = []
     for request in saved_model.warm_up_requests(tasks):
         log = PredictionLog.FromString(request)
-        asked = log.predict_log.request.inputs["task"]
-        found.append([name.decode() for name in tf.make_ndarray(asked)])
-    assert found == [names[:1], names[:2]]
+        column = log.predict_log.request.inputs["task"]
+        names_of_requests.append(
+            [name.decode() for name in tf.make_ndarray(column)]
+        )
+    assert names_of_requests == [names[:1], names[:2]]
 
 
 def test_versions(tmp_path):
@@ -179,19 +123,19 @@ def test_versions(tmp_path):
         (folder / name).mkdir()
     assert saved_model.next_version(str(folder)) == 10
     (folder / "thesis.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds thesis.txt, which is no ver"):
-        saved_model.next_version(str(folder))
-    with pytest.raises(UserError, match="is a file"):
-        saved_model.next_version(str(folder / "thesis.txt"))
-    with pytest.raises(UserError, match="is no local folder"):
-        saved_model.next_version("gs://bucket/exported")
+    for place, words in (
+        (folder, "holds thesis.txt"),
+        (folder / "thesis.txt", "is a file"),
+        ("gs://bucket/exported", "is no local folder"),
+    ):
+        refusals.check(lambda p=place: saved_model.next_version(str(p)), words)
 
 
 def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     tmp_path.chmod(0o300)
-    found = plain_user(saved_model.next_version, str(tmp_path))
+    message = plain_user(saved_model.next_version, str(tmp_path))
     tmp_path.chmod(0o700)
-    assert found == f"cannot read {tmp_path}: Permission denied"
+    assert message == f"cannot read {tmp_path}: Permission denied"
 
 
 @pytest.mark.parametrize("step", ["model", "requests"])

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_bert.serving.task_tables import Slots, Table
+from adapter_bert.serving.task_tables import GrowingTable, Slots
 
 
 @given(st.lists(st.integers(0, 9), max_size=40))
@@ -37,7 +37,7 @@ def test_a_row_that_nobody_holds_is_given_out_again():
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 30), max_size=20), st.data())
 def test_rows_keep_their_values_while_a_table_grows(rows, data):
-    table, expected = Table((3, 2)), {}
+    table, expected = GrowingTable((3, 2)), {}
     for number, row in enumerate(rows):
         shape = tuple(data.draw(st.integers(1, size)) for size in (3, 2))
         expected[row] = np.full(shape, number + 1, np.float32)
@@ -49,7 +49,7 @@ def test_rows_keep_their_values_while_a_table_grows(rows, data):
 
 
 def test_room_is_made_once():
-    table = Table((2,))
+    table = GrowingTable((2,))
     table.reserve(5)
     table.reserve(3)
     for row in range(5):
@@ -58,7 +58,7 @@ def test_room_is_made_once():
 
 
 def test_a_table_holds_little_that_is_not_used():
-    table = Table((2,))
+    table = GrowingTable((2,))
     for row in range(100):
         table.write(row, tf.ones([2]))
     assert int(tf.shape(table.variable)[0]) <= 107

@@ -56,11 +56,11 @@ def adapters(folder, tmp_path_factory):
 def by_hand(bert, task, prompt):
     """Vectors from the tokens' hidden states, in numpy."""
     values = {n: x.numpy() for n, x in task.values.get().items()}
-    found = embed(
+    of_tokens = embed(
         bert, [prompt + x for x in TEXTS], task=task, pooling="tokens"
     )
     [ids] = task.tokenizer.encode_ids([prompt])
-    vectors = np.stack([x.vectors[1 + len(ids) :].mean(0) for x in found])
+    vectors = np.stack([x.vectors[1 + len(ids) :].mean(0) for x in of_tokens])
     vectors = vectors @ values["dense_0/kernel"] + values["dense_0/bias"]
     erf = np.vectorize(math.erf)
     vectors = vectors * (1 + erf(vectors / np.sqrt(2))) / 2
@@ -68,8 +68,8 @@ def by_hand(bert, task, prompt):
     return vectors / np.maximum(np.linalg.norm(vectors, axis=1), 1e-12)[:, None]
 
 
-def close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+def close(vectors, expected):
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
 def export(bert, tasks, form, folder):
@@ -99,20 +99,20 @@ def test_every_way_gives_an_adapter_s_vectors(
         embed(bert, TEXTS, task=tasks["query"], prompt=DOCUMENT),
         by_hand(bert, tasks["query"], DOCUMENT),
     )
-    asked = [(name, text) for name in adapters for text in TEXTS]
+    questions = [(name, text) for name in adapters for text in TEXTS]
     both = np.concatenate(list(expected.values()))
-    close([answer.vector for answer in predictor.ask(asked)], both)
+    close([answer.vector for answer in predictor.ask(questions)], both)
     # In the graph.
     exported = export(bert, tasks, None, tmp_path / "answers")
-    rows = [Row(text.encode(), b"", name.encode()) for name, text in asked]
+    rows = [Row(text.encode(), b"", name.encode()) for name, text in questions]
     close([answer["vector"] for answer in exported.answers(rows)], both)
     form = VectorForm("trained", normalize=None)
     with pytest.raises(UserError, match="has vectors of another form"):
         export(bert, tasks, form, tmp_path / "none")
     for number, (name, task) in enumerate(tasks.items()):
         exported = export(bert, {name: task}, form, tmp_path / name)
-        own = rows[number * len(TEXTS) :][: len(TEXTS)]
-        close(exported.vectors(own), expected[name])
+        of_task = rows[number * len(TEXTS) :][: len(TEXTS)]
+        close(exported.vectors(of_task), expected[name])
     # In folders of sentence-transformers, and back.
     merged, shelf = tmp_path / "merged", tmp_path / "shelf"
     convert(
@@ -235,6 +235,6 @@ def test_dense_layers_begin_as_the_folder_s(
     for number, layer in enumerate(pooled.dense):
         for name, value in zip(layer.variables(number), layer.values):
             # Three steps change an entry by about the rate each.
-            found = adapter.weights.read(name)
-            np.testing.assert_allclose(found, value, rtol=0, atol=4e-3)
-            assert np.abs(found - value).max() > 0
+            trained = adapter.weights.read(name)
+            np.testing.assert_allclose(trained, value, rtol=0, atol=4e-3)
+            assert np.abs(trained - value).max() > 0

@@ -22,7 +22,7 @@ WILD = "*?[]{}"
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
-    """This program's flags, and Beam's; raises UserError for wrong ones."""
+    """Parses this program's flags, and separates Beam's."""
     parser = command_line.Parser(
         prog=".venv-beam/bin/python -m adapter_bert beam",
         description=__doc__.split("\n")[0],
@@ -55,12 +55,12 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
         default=128,
         help="rows that the model computes at once; default: %(default)s",
     )
-    found, others = parser.parse_known_args()
-    if found.batch_size < 1:
-        raise UserError(f"--batch_size is {found.batch_size}, expected more")
-    if not os.path.basename(found.output) or set(WILD) & set(found.output):
+    flags, others = parser.parse_known_args()
+    if flags.batch_size < 1:
+        raise UserError(f"--batch_size is {flags.batch_size}, expected more")
+    if not os.path.basename(flags.output) or set(WILD) & set(flags.output):
         raise UserError(
-            f"--output is {found.output!r}, expected what the names of files "
+            f"--output is {flags.output!r}, expected what the names of files "
             "begin with"
         )
     for before, flag in zip([None, *others], others):
@@ -68,17 +68,17 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
         is_value = before and before.startswith("--") and "=" not in before
         if not flag.startswith("--") and not is_value:
             raise UserError(f"unexpected: {flag}")
-    return found, others
+    return flags, others
 
 
 def check_output(output: str) -> None:
-    """Raises UserError if answers exist, or cannot be written."""
+    """Refuses an output that is there, or cannot be written."""
     for name in (output, output + beam.REFUSED):
         pattern = beam.written(name)
-        found = beam.matching(pattern)
-        if found:
+        matches = beam.matching(pattern)
+        if matches:
             raise UserError(
-                f"{found[0].path} is there already; delete {pattern}, or "
+                f"{matches[0].path} is there already; delete {pattern}, or "
                 "choose another --output"
             )
     if "://" not in output:
@@ -87,10 +87,10 @@ def check_output(output: str) -> None:
 
 def check_input(pattern: str, has_tasks: bool) -> None:
     """Checks the input's files."""
-    found = beam.matching(pattern)
-    if not found:
+    matches = beam.matching(pattern)
+    if not matches:
         raise UserError(f"no file matches --input {pattern}")
-    for path, size in ((file.path, file.size_in_bytes) for file in found):
+    for path, size in ((file.path, file.size_in_bytes) for file in matches):
         if bulk_rows.ending(path) in bulk_rows.TABLES:
             raise UserError(
                 f"--input {path} is a table, whose first line names the "
@@ -117,14 +117,14 @@ def check_input(pattern: str, has_tasks: bool) -> None:
 
 
 def tasks_named(flag: str, tasks: Tasks) -> list[str]:
-    """The tasks of `--task`; raises UserError for unknown tasks or kinds."""
+    """Finds the tasks of `--task`."""
     names = list(tasks) if flag == "all" else flag.split(",") if flag else []
-    known = shown_names(list(tasks))
+    shown = shown_names(list(tasks))
     for name in names:
         if name not in tasks:
-            raise UserError(f"unknown task {name!r}; there are: {known}")
+            raise UserError(f"unknown task {name!r}; there are: {shown}")
     for name in names or tasks:
-        if tasks[name]["kind"] not in answers.KINDS:
+        if tasks[name]["kind"] not in answers.ANSWERED:
             raise UserError(
                 f"the task {name} gives {tasks[name]['kind']}, which cannot "
                 "be told here; leave it out by --task"
@@ -133,22 +133,22 @@ def tasks_named(flag: str, tasks: Tasks) -> list[str]:
 
 
 def main() -> None:
-    """Answers the flags' rows; raises UserError, also for refused rows."""
-    found, others = parse()
+    """Answers the flags' rows; ends in an error if some are refused."""
+    flags, others = parse()
     options = beam.options_of(others)
-    pattern, output = map(files.absolute, (found.input, found.output))
+    pattern, output = map(files.absolute, (flags.input, flags.output))
     check_output(output)
-    check_input(pattern, bool(found.task))
+    check_input(pattern, bool(flags.task))
     # Finds damages before the job; workers load the model again.
-    model = ExportedModel(found.model)
-    job = beam.Job(
+    model = ExportedModel(flags.model)
+    job = beam.BeamJob(
         input=pattern,
         output=output,
-        model=files.absolute(found.model),
+        model=files.absolute(flags.model),
         version=model.version,
         tasks=model.tasks,
-        names=tasks_named(found.task, model.tasks),
-        batch_size=found.batch_size,
+        names=tasks_named(flags.task, model.tasks),
+        batch_size=flags.batch_size,
     )
     del model
     answered, refused = beam.run(job, options)

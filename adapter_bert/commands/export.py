@@ -53,7 +53,7 @@ PYTHON = "ADAPTER_BERT_ONNX"
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """The exported model."""
+    """Exported model."""
 
     output_dir: str = Topic.TO_DO.setting(
         "",
@@ -86,7 +86,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     Returns:
         The folder of the model's version, or of the file.
     """
-    asked, output_dir = adapter_flags.read_flags(), FLAGS.output_dir
+    flags, output_dir = adapter_flags.read_flags(), FLAGS.output_dir
     if not output_dir:
         raise UserError("--output_dir is missing: a folder for the model")
     form = adapter_flags.read_form()
@@ -96,34 +96,34 @@ def run(bert: Optional[FrozenBert] = None) -> str:
         saved_model.next_version(output_dir)
     else:
         _check_flags(OF_SAVED_MODELS, f"--format={SAVED_MODEL}")
-        _check_float32(asked)
+        _check_float32(flags)
         runtimes.check_packages(FLAGS.format)
         runtimes.check_folder(output_dir)
-    tasks = asked.task
-    if asked.library and not tasks:
-        if asked.adapter:
+    tasks = flags.task
+    if flags.library and not tasks:
+        if flags.adapter:
             logging.info(
                 "of %s only parts are looked for; --task=all exports its "
                 "adapters too",
-                asked.library,
+                flags.library,
             )
         else:
             tasks = [ALL]
-    folders = named_folders(asked.adapter, asked.library, tasks)
+    folders = named_folders(flags.adapter, flags.library, tasks)
     exchanged = exchanged_in(
-        folders, composition_parts.exchanged(asked.exchange_part)
+        folders, composition_parts.exchanged(flags.exchange_part)
     )
     if not is_saved_model:
         _check_one(folders)
-    bert = bert or adapter_flags.open_bert(asked)
+    bert = bert or adapter_flags.open_bert(flags)
     loaded: dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
     for name, folder in folders.items():
         loaded[name] = load_task(
             bert,
             folder,
-            asked.max_seq_length,
-            asked.library,
+            flags.max_seq_length,
+            flags.library,
             exchanged[name],
         )
         progress.update(1)
@@ -150,7 +150,11 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     loaded = _supported(loaded)
     logging.info("making the model, number of tasks: %d", len(loaded))
     model = TextModel(
-        bert, loaded, asked.predict_batch_size, asked.adapter_dtype, form
+        bert,
+        loaded,
+        flags.predict_batch_size,
+        flags.adapter_dtype,
+        form,
     )
     logging.info("writing it, %.0f MB", model.size / 1e6)
     version = saved_model.export(model, bert, loaded, output_dir)
@@ -159,7 +163,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
 
 
 def _check_flags(names: Sequence[str], of: str) -> None:
-    """Raises UserError if a flag is given that is of another format."""
+    """Refuses flags of another format."""
     for name in names:
         if is_given(name):
             raise UserError(
@@ -168,10 +172,9 @@ def _check_flags(names: Sequence[str], of: str) -> None:
             )
 
 
-def _check_float32(asked: adapter_flags.Answering) -> None:
-    """Raises UserError if BERT would be opened in another type."""
+def _check_float32(flags: adapter_flags.Answering) -> None:
     for name in ("compute_dtype", "base_dtype"):
-        value = getattr(asked, name)
+        value = getattr(flags, name)
         if value != FLOAT32:
             raise UserError(
                 f"--{name} is {value}, but --format={FLAGS.format} takes a "
@@ -181,7 +184,7 @@ def _check_float32(asked: adapter_flags.Answering) -> None:
 
 
 def _check_one(folders: Mapping[str, str]) -> None:
-    """Raises UserError if there are several tasks, or one without answers."""
+    """Refuses several tasks, and a task without answers."""
     if len(folders) > 1:
         raise UserError(
             f"--format={FLAGS.format} takes one task, but {len(folders)} are "
@@ -198,7 +201,7 @@ def _check_one(folders: Mapping[str, str]) -> None:
 
 
 def _supported(loaded: dict[str, LoadedTask]) -> dict[str, LoadedTask]:
-    """The tasks that a model can have, by name."""
+    """Leaves out, or refuses, the tasks that a model cannot have."""
     faults = {name: fault_of(name, task) for name, task in loaded.items()}
     faults = {name: why for name, why in faults.items() if why}
     if faults and not FLAGS.skip_unsupported:

@@ -97,7 +97,6 @@ SETTINGS = (Extraction,)
 
 
 def _read_layers(text: str, count: int) -> list[int]:
-    """The numbers of layers, of `count`."""
     try:
         numbers = [*map(int, text.split(","))]
     except ValueError:
@@ -113,9 +112,9 @@ def _read_layers(text: str, count: int) -> list[int]:
 def _make_compute(
     bert: FrozenBert, task: Optional[LoadedTask], layers: Sequence[int]
 ) -> Callable[..., list[np.ndarray]]:
-    """A function of ids, mask and segments, int32 [B, T] each.
+    """Makes a function of ids, mask and segments, int32 [B, T] each.
 
-    Its values are float32 [B, T, D], one array for each layer.
+    It gives each layer's states, float32 [B, T, D].
     """
     form = VectorForm(TOKENS, tuple(layers))
     function = vector_function(bert, task, form).get_concrete_function()
@@ -125,8 +124,8 @@ def _make_compute(
         batch = {"input_ids": ids, "input_mask": mask, "segment_ids": segments}
         batch["row"] = np.arange(len(ids))
         batch = {name: tf.constant(x, tf.int32) for name, x in batch.items()}
-        found = function(values, batch)["vectors"].numpy()
-        return np.split(found, len(layers), axis=-1)
+        vectors = function(values, batch)["vectors"].numpy()
+        return np.split(vectors, len(layers), axis=-1)
 
     return compute
 
@@ -136,7 +135,7 @@ def _features(
     length: int,
     tokenizer: TextTokenizer,
 ) -> list[upstream.InputFeatures]:
-    """The features of each line, as other programs read a text or a pair."""
+    """Makes the features of each line, as other programs read it."""
     names = {number: name for name, number in tokenizer.vocabulary.items()}
     features, cut = [], 0
     firsts = in_chunks(tokenizer.encode_ids, (e.text_a for e in examples))
@@ -188,38 +187,38 @@ def _lines(
 
 def main() -> None:
     """Writes the file that the flags describe."""
-    asked = read(Extraction)
+    flags = read(Extraction)
     for name in ("input_file", "output_file", "init_checkpoint"):
-        if not getattr(asked, name):
+        if not getattr(flags, name):
             raise UserError(f"--{name} is missing")
-    if asked.use_tpu:
+    if flags.use_tpu:
         raise UserError(
             "--use_tpu=true is for training programs; extract_features.py "
             "runs on a GPU or the CPU: leave --use_tpu out"
         )
     bert = FrozenBert.open(
-        asked.init_checkpoint, asked.bert_config_file, asked.vocab_file
+        flags.init_checkpoint, flags.bert_config_file, flags.vocab_file
     )
-    layers = _read_layers(asked.layers, bert.config.num_hidden_layers)
+    layers = _read_layers(flags.layers, bert.config.num_hidden_layers)
     task = None
-    if asked.adapter:
-        task = load_task(bert, asked.adapter, None)
-    tokenizer = task.tokenizer if task else bert.tokenizer(asked.do_lower_case)
+    if flags.adapter:
+        task = load_task(bert, flags.adapter, None)
+    tokenizer = task.tokenizer if task else bert.tokenizer(flags.do_lower_case)
     if not isinstance(tokenizer, FullTokenizer):
         raise UserError(
-            f"{asked.init_checkpoint} has no word pieces, expected a BERT, "
+            f"{flags.init_checkpoint} has no word pieces, expected a BERT, "
             "whose word pieces the output names"
         )
-    sources.check_length(asked.max_seq_length, 5, bert.config, tokenizer)
+    sources.check_length(flags.max_seq_length, 5, bert.config, tokenizer)
     features = _features(
         upstream.examples_of(
-            files.read_lines(asked.input_file, "the texts", "\n")
+            files.read_lines(flags.input_file, "the texts", "\n")
         ),
-        asked.max_seq_length,
+        flags.max_seq_length,
         tokenizer,
     )
     compute = _make_compute(bert, task, layers)
     files.write_parts(
-        asked.output_file,
-        _lines(features, compute, layers, asked.batch_size),
+        flags.output_file,
+        _lines(features, compute, layers, flags.batch_size),
     )

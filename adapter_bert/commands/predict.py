@@ -40,13 +40,13 @@ from adapter_bert.serving.explanations import check_explained
 from adapter_bert.serving.flags import exchanged_in, named_folders
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.trained_task import LoadedTask, Row, load_task
+from adapter_bert.serving.trained_task import LoadedTask, TextRow, load_task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import composition_parts
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class RowsAndAnswers:
     """Rows and answers."""
 
     input: str = Topic.DATA.setting(
@@ -80,11 +80,11 @@ LETTER_CASE = (
 )
 # Ending of a page's name.
 PAGE = ".html"
-SETTINGS = (Rows, adapter_flags.Answering, adapter_flags.Embedding)
+SETTINGS = (RowsAndAnswers, adapter_flags.Answering, adapter_flags.Embedding)
 
 
 def columns_of(tasks: dict[str, LoadedTask]) -> row_stream.Alternatives:
-    """Possible names of a row's texts; raises UserError if tasks differ."""
+    """Lists possible names of a row's texts; refuses tasks that differ."""
     named = FLAGS.columns
     first: tuple[str, Any] = next(iter(tasks.items()))
     for name, loaded in tasks.items():
@@ -102,17 +102,21 @@ def columns_of(tasks: dict[str, LoadedTask]) -> row_stream.Alternatives:
                 "pass --columns if one row serves both, or ask them one after "
                 "the other"
             )
-    own = first[1].task.columns
-    usual = [TEXT_COLUMNS[: len(own)]] if len(own) <= len(TEXT_COLUMNS) else []
-    return [named] if named else [own, *usual]
+    columns = first[1].task.columns
+    usual = (
+        [TEXT_COLUMNS[: len(columns)]]
+        if len(columns) <= len(TEXT_COLUMNS)
+        else []
+    )
+    return [named] if named else [columns, *usual]
 
 
 def answer_rows(
     predictor: Predictor,
     tasks: dict[str, LoadedTask],
     chunks: Iterator[list[row_stream.PlacedRow]],
-) -> Iterator[list[tuple[Row, dict[str, Any]]]]:
-    """Yields each chunk's answers, one for each row and task, with the rows."""
+) -> Iterator[list[tuple[TextRow, dict[str, Any]]]]:
+    """Yields each chunk's (row, answer), one for each row and task."""
     for chunk in chunks:
         rows, places = zip(*chunk)
         answers = predictor.answer_all(
@@ -126,7 +130,7 @@ def answer_rows(
 
 
 def answer_lines(
-    answered: Iterator[list[tuple[Row, dict[str, Any]]]],
+    answered: Iterator[list[tuple[TextRow, dict[str, Any]]]],
 ) -> Iterator[str]:
     """Yields the lines of each chunk's answers."""
     for chunk in answered:
@@ -138,17 +142,17 @@ def answer_lines(
 
 def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
     """Loads the named adapters, and the BERT unless it is open."""
-    asked = adapter_flags.read_flags()
-    folders = named_folders(asked.adapter, asked.library, asked.task)
+    flags = adapter_flags.read_flags()
+    folders = named_folders(flags.adapter, flags.library, flags.task)
     exchanged = exchanged_in(
-        folders, composition_parts.exchanged(asked.exchange_part)
+        folders, composition_parts.exchanged(flags.exchange_part)
     )
     predictor = Predictor(
-        bert or adapter_flags.open_bert(asked),
-        asked.predict_batch_size,
-        asked.max_seq_length,
-        asked.adapter_dtype,
-        asked.library,
+        bert or adapter_flags.open_bert(flags),
+        flags.predict_batch_size,
+        flags.max_seq_length,
+        flags.adapter_dtype,
+        flags.library,
     )
     for name, folder in folders.items():
         predictor.add(folder, name, exchanged[name])
@@ -160,14 +164,13 @@ def open_embedder(
 ) -> tuple[Embedder, row_stream.Alternatives]:
     """Loads what the flags name, at most one adapter, and unless open the BERT.
 
-    Returns:
-        What makes vectors, and possible names of a row's texts.
+    Returns what makes vectors, and possible names of a row's texts.
     """
-    asked = adapter_flags.read_flags()
+    flags = adapter_flags.read_flags()
     task: Optional[LoadedTask] = None
     folders: dict[str, str] = {}
-    if asked.adapter or asked.library or asked.task:
-        folders = named_folders(asked.adapter, asked.library, asked.task)
+    if flags.adapter or flags.library or flags.task:
+        folders = named_folders(flags.adapter, flags.library, flags.task)
     if len(folders) > 1:
         raise UserError(
             "vectors are of one adapter at a time, found "
@@ -175,15 +178,15 @@ def open_embedder(
         )
     if folders and FLAGS.do_lower_case is not None:
         raise UserError(LETTER_CASE)
-    bert = bert or adapter_flags.open_bert(asked, FLAGS.do_lower_case)
+    bert = bert or adapter_flags.open_bert(flags, FLAGS.do_lower_case)
     form.check(bert.config)
     columns = TEXT_COLUMNS[:1]
     exchanged = exchanged_in(
-        folders, composition_parts.exchanged(asked.exchange_part)
+        folders, composition_parts.exchanged(flags.exchange_part)
     )
     for name, folder in folders.items():
-        length = asked.max_seq_length
-        task = load_task(bert, folder, length, asked.library, exchanged[name])
+        length = flags.max_seq_length
+        task = load_task(bert, folder, length, flags.library, exchanged[name])
         columns = task.task.columns
     columns = FLAGS.columns or columns
     if len(columns) > len(TEXT_COLUMNS):
@@ -192,14 +195,14 @@ def open_embedder(
             f"{json_lines.list_keys(columns)}; name one or two by --columns"
         )
     embedder = Embedder(
-        bert, task, form, asked.predict_batch_size, asked.max_seq_length
+        bert, task, form, flags.predict_batch_size, flags.max_seq_length
     )
     usual = [] if FLAGS.columns else [TEXT_COLUMNS[: len(columns)]]
     return embedder, [columns, *usual]
 
 
 def main() -> None:
-    """Answers the flags' rows; raises UserError for wrong flags and rows."""
+    """Answers the flags' rows."""
     logging.set_verbosity(logging.INFO)
     if not FLAGS.input and sys.stdin is None:
         raise UserError("stdin is closed; pass --input")
@@ -280,7 +283,7 @@ def main() -> None:
 
 
 def count_rows(columns: row_stream.Alternatives) -> Optional[int]:
-    """The number of rows, if the output's beginning must tell the number."""
+    """Counts the rows, if the output begins with their number."""
     if not vector_files.needs_count(FLAGS.output):
         return None
     if not FLAGS.input:

@@ -29,7 +29,7 @@ from adapter_bert.serving import flags as adapter_flags
 from adapter_bert.serving import row_stream
 from adapter_bert.serving.embeddings import VectorForm
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.trained_task import Row
+from adapter_bert.serving.trained_task import TextRow
 from adapter_bert.tasks.task import cell, write_table
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
@@ -41,7 +41,7 @@ CHUNK = 1024
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The pool, and the choice."""
+    """Pool, and choice."""
 
     pool: str = Topic.DATA.setting(
         "", "File of rows without labels: .tsv, .csv, .jsonl, or plain text."
@@ -74,11 +74,7 @@ def k_centre(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Greedy k-centre: each row is the one farthest from those before it.
 
     The first is the row nearest to the mean of all. Equal rows are chosen
-    last. Source: Sener and Savarese 2018, algorithm 1.
-
-    Args:
-        vectors: float32 [N, D].
-        count: of rows to choose, at most N.
+    last. Source: Sener and Savarese 2018, algorithm 1. Takes float32 [N, D].
 
     Returns:
         int64 [count], and each one's distance from the rows before it, of the
@@ -101,10 +97,10 @@ def k_centre(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 def least_sure(
     probabilities: np.ndarray, texts: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The rows with the smallest margins, int64 [count], and their margins.
+    """Chooses the rows with the smallest margins, and gives these.
 
-    A margin is the greatest probability less the second, float64 [count]. Rows
-    whose text, int64 [N], has been chosen come last.
+    A margin is the greatest probability less the second. Rows whose text, int64
+    [N], has been chosen come last. Returns int64 [count], float64 [count].
     """
     highest = np.sort(probabilities, axis=1)
     margins = highest[:, -1] - highest[:, -2]
@@ -116,21 +112,20 @@ def least_sure(
 
 
 def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
-    """`compute` of all rows, float [N, ...], some at a time."""
-    progress, found = Progress(what, len(rows), "rows"), []
+    progress, values = Progress(what, len(rows), "rows"), []
     for first in range(0, len(rows), CHUNK):
-        part = rows[first : first + CHUNK]
-        found.append(compute(part))
-        progress.update(len(part))
+        chunk = rows[first : first + CHUNK]
+        values.append(compute(chunk))
+        progress.update(len(chunk))
     progress.close()
-    return np.concatenate(found)
+    return np.concatenate(values)
 
 
 def choose_by_margin(
-    asked: Selection, bert: Optional[FrozenBert]
-) -> tuple[list[Row], np.ndarray, np.ndarray]:
-    """The pool's rows, the chosen ones, and their margins."""
-    if asked.do_lower_case is not None:
+    selection: Selection, bert: Optional[FrozenBert]
+) -> tuple[list[TextRow], np.ndarray, np.ndarray]:
+    """Gives the pool's rows, the chosen ones, and their margins."""
+    if selection.do_lower_case is not None:
         raise UserError(predict.LETTER_CASE)
     predictor = predict.open_predictor(bert)
     names = predictor.names
@@ -145,51 +140,49 @@ def choose_by_margin(
             f"{names[0]} does not give each row one label, so that there is no "
             f"margin; pass --by={K_CENTRE}"
         )
-    rows, places = read_pool(asked, predict.columns_of({names[0]: loaded}))
+    rows, places = read_pool(selection, predict.columns_of({names[0]: loaded}))
     numbered = list(zip(rows, places))
 
-    def compute(part: Sequence) -> np.ndarray:
-        [answers] = predictor.answer_all([loaded], *zip(*part))
+    def compute(chunk: Sequence) -> np.ndarray:
+        [answers] = predictor.answer_all([loaded], *zip(*chunk))
         return np.array([list(x["scores"].values()) for x in answers])
 
     probabilities = _in_chunks(numbered, "margins", compute)
-    count = min(asked.count, len(rows))
+    count = min(selection.count, len(rows))
     texts = number_texts(map(tuple, rows))
     return rows, *least_sure(probabilities, texts, count)
 
 
 def choose_by_distance(
-    asked: Selection, bert: Optional[FrozenBert]
-) -> tuple[list[Row], np.ndarray, np.ndarray]:
-    """The pool's rows, the chosen ones, and their distances."""
+    selection: Selection, bert: Optional[FrozenBert]
+) -> tuple[list[TextRow], np.ndarray, np.ndarray]:
+    """Gives the pool's rows, the chosen ones, and their distances."""
     embedder, columns = predict.open_embedder(VectorForm(normalize=True), bert)
-    rows, places = read_pool(asked, columns)
+    rows, places = read_pool(selection, columns)
     numbered = list(zip(rows, places))
     vectors = _in_chunks(
-        numbered, "vectors", lambda part: embedder(*zip(*part))
+        numbered, "vectors", lambda chunk: embedder(*zip(*chunk))
     )
-    return rows, *k_centre(vectors, min(asked.count, len(rows)))
+    return rows, *k_centre(vectors, min(selection.count, len(rows)))
 
 
 def read_pool(
-    asked: Selection, columns: row_stream.Alternatives
-) -> tuple[list[Row], list[str]]:
-    """The pool's rows, and their places for messages."""
-    found = list(row_stream.file_rows(asked.pool, columns, lambda size: None))
-    if not found:
-        raise UserError(f"--pool {asked.pool} holds no rows to choose from")
-    rows, places = map(list, zip(*found))
+    selection: Selection, columns: row_stream.Alternatives
+) -> tuple[list[TextRow], list[str]]:
+    """Reads the pool's rows, and their places for messages."""
+    placed = list(
+        row_stream.file_rows(selection.pool, columns, lambda size: None)
+    )
+    if not placed:
+        raise UserError(f"--pool {selection.pool} holds no rows to choose from")
+    rows, places = map(list, zip(*placed))
     return rows, places
 
 
 def choose(
-    asked: Selection, bert: Optional[FrozenBert] = None
+    selection: Selection, bert: Optional[FrozenBert] = None
 ) -> list[dict[str, Any]]:
-    """The rows to label next of the pool and adapter that the flags name.
-
-    Args:
-        asked: the pool, and how many rows are chosen.
-        bert: the BERT, if it is open already.
+    """Chooses the rows to label next, with a BERT that may be open already.
 
     Returns:
         The chosen rows, the first to be labelled first: `row` (number of the
@@ -197,9 +190,9 @@ def choose(
         `k_centre`.
     """
     answering = adapter_flags.read_flags()
-    by = asked.by or (MARGIN if answering.adapter else K_CENTRE)
+    by = selection.by or (MARGIN if answering.adapter else K_CENTRE)
     ways = {MARGIN: choose_by_margin, K_CENTRE: choose_by_distance}
-    rows, chosen, scores = ways[by](asked, bert)
+    rows, chosen, scores = ways[by](selection, bert)
     return [
         {
             "row": int(row) + 1,
@@ -213,25 +206,27 @@ def choose(
 def main() -> None:
     """Chooses from the pool that the flags name."""
     logging.set_verbosity(logging.INFO)
-    asked = read(Selection)
+    selection = read(Selection)
     for name in ("pool", "output"):
-        path = getattr(asked, name)
+        path = getattr(selection, name)
         if not path:
             raise UserError(f"--{name} is missing")
         if files.is_folder(path):
             raise UserError(f"--{name} {path} is a folder, expected a file")
-    if not files.exists(asked.pool):
-        raise UserError(f"--pool {asked.pool} does not exist")
-    if files.exists(asked.output) and files.is_same(asked.pool, asked.output):
+    if not files.exists(selection.pool):
+        raise UserError(f"--pool {selection.pool} does not exist")
+    if files.exists(selection.output) and files.is_same(
+        selection.pool, selection.output
+    ):
         raise UserError(
-            f"--pool and --output are both {asked.pool}, which would be "
+            f"--pool and --output are both {selection.pool}, which would be "
             "replaced; name another --output"
         )
-    folder = os.path.dirname(files.absolute(asked.output))
+    folder = os.path.dirname(files.absolute(selection.output))
     if not files.is_folder(folder):
         raise UserError(f"the folder {folder} of --output does not exist")
-    found = choose(asked)
-    header = tuple(found[0])
+    chosen = choose(selection)
+    header = tuple(chosen[0])
     *texts, by = header[1:]
     table = [header] + [
         (
@@ -239,7 +234,7 @@ def main() -> None:
             *(cell(row[name]) for name in texts),
             f"{row[by]:.6f}",
         )
-        for row in found
+        for row in chosen
     ]
-    path = write_table(asked.output, table)
-    logging.info("%s: %d rows, by %s", path, len(found), by)
+    path = write_table(selection.output, table)
+    logging.info("%s: %d rows, by %s", path, len(chosen), by)

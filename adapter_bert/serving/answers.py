@@ -1,35 +1,36 @@
-"""The form of answers in Python, JSON Lines and HTTP."""
+"""Answers as Python, JSON Lines and HTTP have them."""
 
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from adapter_bert.tasks.kinds import CHOICE, MULTI_LABEL, TAGGING, VECTORS
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+    VECTORS,
+)
 from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
 class Answer(dict[str, Any]):
-    """An answer, with the members of its kind; docs/predict.md has a table.
+    """A dictionary as JSON has it, whose members are attributes too.
 
-    A dictionary, as JSON has it. Members can be read as attributes too.
+    docs/predict.md has a table of each kind's members.
 
     Attributes:
-        label, probability: the likeliest label; the label is None if the
-            probability is below the adapter's `abstain_below`.
-        labels: a row's set of labels.
+        label, choice: the likeliest; None if its `probability` is below the
+            adapter's `abstain_below`. Choices are numbers from 0.
         scores: probabilities by label, or by a choice's column.
-        choice: number of the likeliest choice, from 0, or None as a label.
-        value: a regression's value, in the unit of the training labels.
-        answer: "" if there is none.
+        value: a regression's, in the unit of the training labels.
         start, end: the answer's characters in the context, `end` one past the
             last.
         score, null_score: sums of logits, of the best answer and "no answer".
-        tokens, tags: words and their tags.
-        entities: `type`, `text`, `start` and `end` of each.
-        vector: the entries of a text's vector.
         novelty: the share of training rows that are nearer than the text, 0
-            to 1, where the adapter keeps their sketch.
-        explanation: where it was asked for, as of `explanations.explain`.
+            to 1.
     """
 
     label: Optional[str]
@@ -51,7 +52,6 @@ class Answer(dict[str, Any]):
     explanation: dict[str, Any]
 
     def __getattr__(self, name: str) -> Any:
-        """A member; raises AttributeError where the kind has none."""
         try:
             return self[name]
         except KeyError as error:
@@ -60,12 +60,12 @@ class Answer(dict[str, Any]):
             ) from error
 
 
-# Kinds of tasks whose outputs `from_outputs` knows.
-KINDS = (
-    "classification",
-    "multi-label",
-    "regression",
-    "questions",
+# Kinds whose answers and outputs become one another, and so are exported.
+ANSWERED = (
+    CLASSIFICATION,
+    MULTI_LABEL,
+    REGRESSION,
+    QUESTIONS,
     TAGGING,
     CHOICE,
     VECTORS,
@@ -73,11 +73,9 @@ KINDS = (
 
 
 def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
-    """A row's answer from the outputs of an exported model.
+    """Makes an answer of one of `ExportedModel.answers`.
 
-    Args:
-        task: the task's description in `tasks.json`.
-        outputs: one of `ExportedModel.answers`.
+    `task` is the task's description in `tasks.json`.
     """
     answer = _of_kind(task, outputs)
     if NOVELTY in task:
@@ -86,13 +84,12 @@ def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
 
 
 def _of_kind(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
-    """The members of the answer's kind; arguments as of `from_outputs`."""
     kind = task["kind"]
-    if kind == "regression":
+    if kind == REGRESSION:
         return Answer(value=outputs["value"])
     if kind == VECTORS:
         return Answer(vector=outputs["vector"])
-    if kind == "questions":
+    if kind == QUESTIONS:
         score, null_score = outputs["score"], outputs["null_score"]
         if outputs["start"] >= 0:
             place = outputs["start"], outputs["end"]
@@ -125,10 +122,10 @@ def _of_kind(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
             probability=outputs["probability"],
             scores=scores,
         )
-    if kind == "multi-label":
+    if kind == MULTI_LABEL:
         labels = label.split(task["label_separator"]) if label else []
         return Answer(labels=labels, scores=scores)
-    if kind == "classification":
+    if kind == CLASSIFICATION:
         probability = outputs["probability"]
         return Answer(label=label, probability=probability, scores=scores)
     raise KeyError(kind)
@@ -141,19 +138,13 @@ def to_outputs(
     words: int,
     width: int,
 ) -> dict[str, Any]:
-    """A row's outputs, as an exported model gives them, from an answer.
+    """Makes the outputs that an exported model has for an answer.
 
-    Of tags there are `tokens` and `tags` too; the label of a choice is the
-    choice's column.
-
-    Args:
-        task: of `describe`.
-        answer: of the task.
-        labels, words, width: lengths of lists, of a vector the last, whose
-            ends are filled with "" and 0.
+    Lists are filled with "" and 0 up to the lengths `labels`, `words` and, for
+    a vector, `width`. `task` is of `trained_task.describe`.
     """
     kind, names = task["kind"], list(task.get("labels", ()))
-    found = {
+    outputs = {
         "kind": kind,
         "label": answer.get("label") or "",
         "probability": answer.get("probability", 0.0),
@@ -165,11 +156,11 @@ def to_outputs(
     }
     for name in ("start", "end"):
         place = answer.get(name)
-        found[name] = -1 if place is None else place
+        outputs[name] = -1 if place is None else place
     if kind == MULTI_LABEL:
-        found["label"] = task["label_separator"].join(answer["labels"])
+        outputs["label"] = task["label_separator"].join(answer["labels"])
     if kind == CHOICE and answer["choice"] is not None:
-        found["label"] = names[answer["choice"]]
+        outputs["label"] = names[answer["choice"]]
     scores = list(map(answer.get("scores", {}).get, names))
     lists = {"labels": names, "scores": scores, "tokens": [], "tags": []}
     lists["vector"] = answer.get("vector", [])
@@ -180,5 +171,5 @@ def to_outputs(
         length = lengths.get(name, labels)
         is_text = name not in ("scores", "vector")
         filling = ["" if is_text else 0.0] * (length - len(values))
-        found[name] = [*values, *filling]
-    return found
+        outputs[name] = [*values, *filling]
+    return outputs

@@ -19,13 +19,7 @@ class Overloaded(Exception):
 
 
 class Bounds(NamedTuple):
-    """Limits of a batch and of the queue.
-
-    Attributes:
-        batch_rows: rows computed at once.
-        batch_bytes: bytes of these rows; a single row may have more.
-        waiting_rows: rows of all requests that are not yet computed.
-    """
+    """Limits of a batch, but a single row may have more bytes, and a queue."""
 
     batch_rows: int
     batch_bytes: int
@@ -34,14 +28,11 @@ class Bounds(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """A request's rows: `taken` are in batches, `found` are answered.
-
-    The client waits for `answers`.
-    """
+    """A request's rows: `taken` are in batches, `results` are computed."""
 
     rows: Sequence[Any]
     answers: "asyncio.Future[list[Any]]"
-    found: list[Any] = dataclasses.field(default_factory=list)
+    results: list[Any] = dataclasses.field(default_factory=list)
     taken: int = 0
 
 
@@ -60,8 +51,7 @@ class Batcher:
     ):
         """Starts to wait for rows, in the running event loop.
 
-        `compute` returns rows' answers in order, and runs in a thread;
-        `size_of` returns a row's bytes, a measure of its cost.
+        `compute` runs in a thread. `size_of` returns a row's bytes.
         """
         self._compute, self._size_of, self._bounds = compute, size_of, bounds
         self._queue: collections.deque[_Request] = collections.deque()
@@ -76,7 +66,7 @@ class Batcher:
         return self._waiting
 
     async def ask(self, rows: Sequence[Any]) -> list[Any]:
-        """The answers to rows; a cancel drops rows that wait.
+        """Answers rows; a cancel drops those that wait.
 
         Raises:
             Overloaded: too many rows are waiting.
@@ -115,7 +105,6 @@ class Batcher:
                 del batch
 
     def _take(self) -> _Batch:
-        """The next rows; drops cancelled requests."""
         batch: _Batch = collections.Counter()
         size = 0
         while self._queue and sum(batch.values()) < self._bounds.batch_rows:
@@ -144,7 +133,7 @@ class Batcher:
         ]
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.run_in_executor(
+            computed = await loop.run_in_executor(
                 self._thread, self._compute, rows
             )
         except Exception as error:  # noqa: BLE001 - the client is told.
@@ -156,9 +145,9 @@ class Batcher:
             if not request.answers.done():
                 request.answers.set_exception(error)
             return
-        answers = iter(found)
+        answers = iter(computed)
         for request, count in batch.items():
-            request.found += itertools.islice(answers, count)
-            is_whole = len(request.found) == len(request.rows)
+            request.results += itertools.islice(answers, count)
+            is_whole = len(request.results) == len(request.rows)
             if is_whole and not request.answers.done():
-                request.answers.set_result(request.found)
+                request.answers.set_result(request.results)

@@ -46,7 +46,7 @@ from apache_beam.transforms.environments import Environment
 
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.serving import bulk_rows
-from adapter_bert.serving.bulk_rows import Refusal, Source
+from adapter_bert.serving.bulk_rows import RefusedRow, RowSource
 from adapter_bert.serving.exported import ExportedModel, Row, Tasks, refusal
 
 # Beam's default runner would first download a program.
@@ -75,15 +75,11 @@ STEP = re.compile(r" \[while running '[^']*'\]")
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class BeamJob:
     """A job's input and output, and the model that answers.
 
-    Attributes:
-        input: pattern of the files of rows.
-        output: beginning of the names of the files of answers.
-        model: folder of an exported model.
-        names: tasks that answer every row; empty if each row names its task.
-        batch_size: rows that the model computes at once.
+    `input` is a pattern of files, `output` the beginning of files' names.
+    `names` are tasks that answer every row; empty if each row names its task.
     """
 
     input: str
@@ -98,8 +94,7 @@ class Job:
 class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
     """Makes an exported model usable in Beam's `RunInference`.
 
-    A prediction is a row of `ExportedModel.answers`, or `{"error": reason}` for
-    a row that the model refuses.
+    A prediction is one of `ExportedModel.answers`, or `{"error": reason}`.
     """
 
     def __init__(self, folder: str, version: str = "", batch_size: int = 128):
@@ -117,16 +112,15 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
     ) -> Iterable[PredictionResult]:
         """Answers rows; raises tf.errors.OpError if the worker has failed."""
         return [
-            PredictionResult(row, found)
-            for row, found in zip(batch, _answers(model, batch))
+            PredictionResult(row, answer)
+            for row, answer in zip(batch, _answers(model, batch))
         ]
 
     def get_num_bytes(self, batch: Sequence[Row]) -> int:
-        """Bytes of the rows' texts."""
         return sum(
-            len(part)
+            len(text)
             for *texts, choices in batch
-            for part in (*texts, *choices)
+            for text in (*texts, *choices)
         )
 
 
@@ -140,8 +134,8 @@ def _answers(model: ExportedModel, rows: Sequence[Row]) -> list[dict[str, Any]]:
     return [answer for row in rows for answer in _answers(model, [row])]
 
 
-class _Rows(textio._TextSourceWithFilename):
-    """Beam's (file, line), which refuses compressed files that are cut short.
+class _LineSource(textio._TextSourceWithFilename):
+    """Yields (file, line); refuses compressed files that are cut short.
 
     Beam itself reads such a file as far as it goes.
     """
@@ -159,7 +153,6 @@ class _Rows(textio._TextSourceWithFilename):
     def read_records(
         self, file_name: str, range_tracker: Any
     ) -> Iterator[tuple[str, bytes]]:
-        """Reads lines of a part of a file; raises UserError for damages."""
         try:
             yield from super().read_records(file_name, range_tracker)
         except bulk_rows.UNREADABLE as error:
@@ -169,9 +162,7 @@ class _Rows(textio._TextSourceWithFilename):
 
 
 class _ReadRows(beam.io.ReadFromTextWithFilename):
-    """Reads all files that match a pattern."""
-
-    _source_class = _Rows
+    _source_class = _LineSource
 
 
 class _Lines(filebasedsink.FileBasedSink):
@@ -195,58 +186,58 @@ def _write(output: str, **options) -> beam.PTransform:
 
 def _ask(element: tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
     """Yields (source, row) of a line for each task, and refusals."""
-    for asked in bulk_rows.questions(*element, tasks, names):
-        if isinstance(asked, Refusal):
-            yield beam.pvalue.TaggedOutput(REFUSED, asked)
+    for row in bulk_rows.questions(*element, tasks, names):
+        if isinstance(row, RefusedRow):
+            yield beam.pvalue.TaggedOutput(REFUSED, row)
         else:
-            yield asked.source, asked.row
+            yield row.source, row.row
 
 
-def _tell(element: tuple[Source, PredictionResult], tasks: Tasks):
+def _tell(element: tuple[RowSource, PredictionResult], tasks: Tasks):
     """Yields a prediction's line, or a refusal."""
     source, prediction = element
     name = prediction.example.task.decode()
-    found = prediction.inference
-    if ERROR in found:
-        refused = bulk_rows.refusal(source, name, found[ERROR])
+    outputs = prediction.inference
+    if ERROR in outputs:
+        refused = bulk_rows.refusal(source, name, outputs[ERROR])
         yield beam.pvalue.TaggedOutput(REFUSED, refused)
     else:
         ANSWERED_COUNT.inc()
-        yield bulk_rows.answer_line(source, tasks[name], found)
+        yield bulk_rows.answer_line(source, tasks[name], outputs)
 
 
-def _tell_refusal(refused: Refusal) -> str:
+def _tell_refusal(refused: RefusedRow) -> str:
     REFUSED_COUNT.inc()
     return bulk_rows.refusal_line(refused)
 
 
-def build(pipeline: beam.Pipeline, job: Job) -> None:
+def build(pipeline: beam.Pipeline, job: BeamJob) -> None:
     """Adds all of a job's steps to a pipeline."""
     handler = ExportedModelHandler(job.model, job.version, job.batch_size)
     ask = beam.FlatMap(_ask, job.tasks, job.names)
     tell = beam.FlatMap(_tell, job.tasks)
-    asked = (
+    rows = (
         pipeline
         | "Read" >> _ReadRows(job.input, coder=beam.coders.BytesCoder())
         # So that one file may keep many workers busy.
         | "Spread" >> beam.Reshuffle()
-        | "Ask" >> ask.with_outputs(REFUSED, main="asked")
+        | "Ask" >> ask.with_outputs(REFUSED, main="rows")
     )
-    told = (
-        asked.asked
+    lines = (
+        rows.rows
         | "Predict" >> RunInference(KeyedModelHandler(handler))
-        | "Tell" >> tell.with_outputs(REFUSED, main="told")
+        | "Tell" >> tell.with_outputs(REFUSED, main="lines")
     )
-    told.told | "Write" >> _write(job.output)
+    lines.lines | "Write" >> _write(job.output)
     (
-        (asked[REFUSED], told[REFUSED])
+        (rows[REFUSED], lines[REFUSED])
         | beam.Flatten()
         | "TellRefusals" >> beam.Map(_tell_refusal)
         | "WriteRefusals" >> _write(job.output + REFUSED, skip_if_empty=True)
     )
 
 
-def run(job: Job, options: PipelineOptions) -> tuple[int, int]:
+def run(job: BeamJob, options: PipelineOptions) -> tuple[int, int]:
     """Runs a job; returns the numbers of answers and refusals."""
     threading.excepthook = _end_with_worker
     # The logger would show, with tracebacks, errors that are raised here too.
@@ -274,17 +265,17 @@ def run(job: Job, options: PipelineOptions) -> tuple[int, int]:
 
 
 def _reason(error: Exception) -> Optional[str]:
-    """The reason of a failed job, from Beam's text, if files are to blame."""
+    # Of Beam's text, if files are to blame.
     text = "".join(traceback.format_exception_only(type(error), error))
     raised = RAISED.findall(text)
     if not raised:
         return None
-    name, said = raised[-1]
-    said = STEP.sub("", said)
+    name, reason = raised[-1]
+    reason = STEP.sub("", reason)
     if name == UserError.__name__:
-        return said
+        return reason
     if name in FILE_ERRORS:
-        return f"cannot read --input or write --output: {said}"
+        return f"cannot read --input or write --output: {reason}"
     return None
 
 
@@ -292,8 +283,7 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
     """Ends this process after a worker's early end.
 
     Beam's local runner may wait for a dead worker for ever; the thread that
-    looks after the worker raises. Other workers end by themselves, those that
-    are just starting after two minutes.
+    looks after the worker raises. Other workers end by themselves.
     """
     if caught.thread is None or caught.thread.name != WORKER_THREAD:
         threading.__excepthook__(caught)
@@ -309,16 +299,16 @@ def _end_with_worker(caught: threading.ExceptHookArgs) -> None:
 
 
 def options_of(flags: Sequence[str]) -> PipelineOptions:
-    """Beam's options from flags, as `--direct_num_workers=2`."""
-    said = io.StringIO()
+    """Makes Beam's options of flags, as `--direct_num_workers=2`."""
+    stderr = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             # The last of two values counts.
             options = PipelineOptions([*DEFAULTS, *flags])
             named = options.get_all_options(retain_unknown_options=True)
     except SystemExit as error:
         # The last line, behind the usage.
-        raise UserError(said.getvalue().split("error: ")[-1]) from error
+        raise UserError(stderr.getvalue().split("error: ")[-1]) from error
     name = options.view_as(StandardOptions).runner
     try:
         create_runner(name)
@@ -337,23 +327,23 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
         ) from error
     # Another runner may have options of its own.
     if name == RUNNER:
-        known = PipelineOptions([]).get_all_options()
-        for flag in sorted(set(named) - set(known)):
+        beam_options = PipelineOptions([]).get_all_options()
+        for flag in sorted(set(named) - set(beam_options)):
             raise UserError(f"unexpected: --{flag}; it is no option of Beam's")
     return options
 
 
 def written(output: str) -> str:
-    """The pattern of a job's files of answers."""
+    """Gives the pattern of a job's files of answers."""
     return f"{output}-{NUMBER}-of-{NUMBER}{ENDING}"
 
 
 def matching(pattern: str) -> list[FileMetadata]:
-    """Paths and sizes of matching files; raises UserError if unreadable."""
+    """Lists matching files, with sizes in bytes."""
     try:
-        (found,) = FileSystems.match([pattern])
+        (matched,) = FileSystems.match([pattern])
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot look for {pattern}: {first_line(error)}"
         ) from error
-    return found.metadata_list
+    return matched.metadata_list

@@ -50,64 +50,63 @@ UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 TABLES = (".tsv", ".csv")
 
 
-class Source(NamedTuple):
+class RowSource(NamedTuple):
     """A row's file, and the row itself as JSON."""
 
     file: str
     row: str
 
 
-class Question(NamedTuple):
-    """A row for one task."""
+class BulkRow(NamedTuple):
+    """A row for one task, and its source."""
 
-    source: Source
+    source: RowSource
     row: Row
 
 
-class Refusal(NamedTuple):
+class RefusedRow(NamedTuple):
     """Why a line has no answer, from one task or, if that is "", from any."""
 
-    source: Source
+    source: RowSource
     task: str
     reason: str
 
 
-def refusal(source: Source, task: str, reason: str) -> Refusal:
-    """A refusal, with escapes for halves of characters in the reason."""
-    return Refusal(
+def refusal(source: RowSource, task: str, reason: str) -> RefusedRow:
+    """Refuses a row, with escapes for halves of characters in the reason."""
+    return RefusedRow(
         source, task, reason.encode("utf-8", "backslashreplace").decode()
     )
 
 
 def compression(file: str) -> str:
-    """The compression's ending of a file's name, or ""."""
-    found = os.path.splitext(file.lower())[1]
-    return found if found in (*COMPRESSED, *UNCHECKED) else ""
+    """Finds the compression's ending of a file's name, or ""."""
+    suffix = os.path.splitext(file.lower())[1]
+    return suffix if suffix in (*COMPRESSED, *UNCHECKED) else ""
 
 
 def ending(file: str) -> str:
-    """The ending of a file's name, without the compression's."""
+    """Finds the ending of a file's name, without the compression's."""
     whole = file.lower()
     return os.path.splitext(whole[: len(whole) - len(compression(file))])[1]
 
 
 def is_json_lines(file: str) -> bool:
-    """Whether a file's name means JSON Lines."""
+    """True if a file's name means JSON Lines."""
     return ending(file) == ".jsonl"
 
 
 def questions(
     file: str, line: bytes, tasks: Tasks, names: Sequence[str]
-) -> Iterator[Union[Question, Refusal]]:
-    """Yields a question or a refusal of a line for each task.
+) -> Iterator[Union[BulkRow, RefusedRow]]:
+    """Yields a row or a refusal of a line for each task.
 
     An unreadable line has one refusal, an empty one that is no text nothing.
-    Lines of `.jsonl` files are objects, lines of other files are texts with
-    tabs between them. `names` are tasks that answer every row; if empty, the
-    key `task` tells.
+    Lines of `.jsonl` files are objects, others texts with tabs between them.
+    `names` are tasks that answer every row, else the key `task` names one.
     """
     shown = line.decode("utf-8", "backslashreplace")
-    as_text = Source(file, _json(shown))
+    as_text = RowSource(file, _json(shown))
     try:
         text = line.decode().lstrip(json_lines.BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
@@ -116,7 +115,7 @@ def questions(
         return
     if not is_json_lines(file):
         texts = text.split("\t")
-        source = Source(file, _json(text))
+        source = RowSource(file, _json(text))
         for name in names:
             if texts == [""] and 1 not in tasks[name]["texts"]:
                 continue
@@ -130,7 +129,7 @@ def questions(
     except ValueError as error:
         yield refusal(as_text, "", str(error))
         return
-    source = Source(file, text)
+    source = RowSource(file, text)
     if not names:
         try:
             names = [json_lines.text_at(values, "task")]
@@ -142,17 +141,16 @@ def questions(
 
 
 # A row's first and second text, and its choices.
-_Texts = tuple[str, str, Sequence[str]]
+_TextsOfRow = tuple[str, str, Sequence[str]]
 
 
 def _question(
-    source: Source,
+    source: RowSource,
     name: str,
     tasks: Tasks,
-    read: Callable[[Mapping[str, Any], Any], _Texts],
+    read: Callable[[Mapping[str, Any], Any], _TextsOfRow],
     values: Any,
-) -> Union[Question, Refusal]:
-    """A question to a task, or the refusal."""
+) -> Union[BulkRow, RefusedRow]:
     reason = unknown(tasks, name)
     if reason is None:
         try:
@@ -166,11 +164,10 @@ def _question(
             tuple(choice.encode() for choice in choices),
         )
         reason = problem(tasks, row)
-    return refusal(source, name, reason) if reason else Question(source, row)
+    return refusal(source, name, reason) if reason else BulkRow(source, row)
 
 
-def _of_cells(task: Mapping[str, Any], cells: Sequence[str]) -> _Texts:
-    """A line's texts; raises ValueError for a wrong number of texts."""
+def _of_cells(task: Mapping[str, Any], cells: Sequence[str]) -> _TextsOfRow:
     if len(cells) not in task["texts"]:
         expected = " or ".join(map(str, task["texts"]))
         raise ValueError(
@@ -182,13 +179,14 @@ def _of_cells(task: Mapping[str, Any], cells: Sequence[str]) -> _Texts:
     return text, text_b, cells[texts:]
 
 
-def _of_object(task: Mapping[str, Any], values: Mapping[str, Any]) -> _Texts:
-    """An object's texts, under the task's own names or the model's."""
+def _of_object(
+    task: Mapping[str, Any], values: Mapping[str, Any]
+) -> _TextsOfRow:
     count = choice_count(task)
     columns = task["columns"]
     texts, choices = columns[: len(columns) - count], columns[-count:]
-    own = (*texts, *TEXTS[1:2])[:2]
-    alternatives = (own, tuple(TEXTS[:2]))
+    task_names = (*texts, *TEXTS[1:2])[:2]
+    alternatives = (task_names, tuple(TEXTS[:2]))
     # Names that are all there come before names whose first is there.
     for names in sorted(alternatives, key=lambda x: not set(x) <= set(values)):
         if names[0] in values:
@@ -199,31 +197,31 @@ def _of_object(task: Mapping[str, Any], values: Mapping[str, Any]) -> _Texts:
             f"no key {firsts}, found {json_lines.list_keys(values)}"
         )
     first, second = names
-    found: Sequence[str] = ()
+    choice_texts: Sequence[str] = ()
     if count and CHOICES in values:
-        found = json_lines.texts_at(values, CHOICES)
+        choice_texts = json_lines.texts_at(values, CHOICES)
     elif count:
-        found = [json_lines.text_at(values, name) for name in choices]
+        choice_texts = [json_lines.text_at(values, name) for name in choices]
     if task.get("kind") == TAGGING and isinstance(values[first], list):
         text = join_words(json_lines.texts_at(values, first))
     else:
         text = json_lines.text_at(values, first)
     if values.get(second) is not None:
-        return text, json_lines.text_at(values, second), found
+        return text, json_lines.text_at(values, second), choice_texts
     if min(task["texts"]) - count > 1:
         raise ValueError(f"no key {second!r}, but the task reads two texts")
-    return text, "", found
+    return text, "", choice_texts
 
 
 def answer_line(
-    source: Source, task: Mapping[str, Any], found: Mapping[str, Any]
+    source: RowSource, task: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> str:
-    """The line of one of `ExportedModel.answers` to a described task."""
-    return _line({"task": task["name"]}, source, from_outputs(task, found))
+    """Makes the line of one of `ExportedModel.answers`."""
+    return _line({"task": task["name"]}, source, from_outputs(task, outputs))
 
 
-def refusal_line(refused: Refusal) -> str:
-    """The line of a refusal; without `task` for an unreadable line."""
+def refusal_line(refused: RefusedRow) -> str:
+    """Makes the line of a refusal; without `task` for an unreadable line."""
     first = {"reason": refused.reason, "file": refused.source.file}
     if refused.task:
         first["task"] = refused.task
@@ -231,13 +229,13 @@ def refusal_line(refused: Refusal) -> str:
 
 
 def _line(
-    first: Mapping[str, Any], source: Source, last: Mapping[str, Any]
+    first: Mapping[str, Any], source: RowSource, last: Mapping[str, Any]
 ) -> str:
-    """An object with the row to the letter."""
-    parts = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
-    parts.append(f'"row": {source.row}')
-    parts += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]
-    return "{" + ", ".join(parts) + "}"
+    # The row stays to the letter.
+    members = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
+    members.append(f'"row": {source.row}')
+    members += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]
+    return "{" + ", ".join(members) + "}"
 
 
 def _json(value: Any) -> str:

@@ -18,8 +18,8 @@ from adapter_bert.serving.text_windows import (
     LARGEST,
     LEAST_TEXTS,
     LENGTH,
-    Rows,
-    Windows,
+    GraphRows,
+    GraphWindows,
     fit,
 )
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -28,7 +28,7 @@ from adapter_bert.tasks.task import Task
 
 
 class ChoiceTexts(tf.Module):
-    """The texts of choices, with the questions before them."""
+    """Texts of choices, with the questions before them."""
 
     def __init__(self, tasks: Sequence[Task]):
         entries = [
@@ -38,48 +38,42 @@ class ChoiceTexts(tf.Module):
             for question in task.questions
         ]
         # Without an entry none is equal.
-        numbers, known, asked = zip(*(entries or [(-1, "", "")]))
+        numbers, entries_b, words = zip(*(entries or [(-1, "", "")]))
         self._owner = keep(np.array(numbers, np.int32))
-        self._known, self._asked = keep(np.array(known)), keep(np.array(asked))
+        self._entries = keep(np.array(entries_b))
+        self._words = keep(np.array(words))
 
     def questions(
         self, task: tf.Tensor, text_b: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Second texts as they are asked, and whether each is known.
+        """Second texts in words, and which of them a task reads.
 
-        Args:
-            task: int32 [N].
-            text_b: string [N].
-
-        Returns:
-            string [N], bool [N]; all texts are known where a task has no
-            `questions`.
+        Takes numbers of tasks, int32 [N], and string [N]; gives string [N] and
+        bool [N].
         """
-        is_own = tf.equal(task[:, tf.newaxis], self._owner)
-        is_known = is_own & tf.equal(text_b[:, tf.newaxis], self._known)
-        place = tf.argmax(tf.cast(is_known, tf.int32), axis=1)
-        is_found = tf.reduce_any(is_known, axis=1)
-        asked = tf.where(is_found, tf.gather(self._asked, place), text_b)
-        return asked, is_found | ~tf.reduce_any(is_own, axis=1)
+        is_of_task = tf.equal(task[:, tf.newaxis], self._owner)
+        is_entry = is_of_task & tf.equal(text_b[:, tf.newaxis], self._entries)
+        place = tf.argmax(tf.cast(is_entry, tf.int32), axis=1)
+        is_known = tf.reduce_any(is_entry, axis=1)
+        words = tf.where(is_known, tf.gather(self._words, place), text_b)
+        return words, is_known | ~tf.reduce_any(is_of_task, axis=1)
 
     def choices(
         self, reading: tf.Tensor, question: tf.Tensor, choices: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """All choices' texts, string [M], and their rows, int32 [M].
 
-        Args:
-            reading: int32 [N, READINGS].
-            question: string [N].
-            choices: string [N, C], with at least as many as a row reads.
+        Takes int32 [N, READINGS], string [N], and string [N, C] with at least
+        as many choices as a row reads.
         """
         counts = reading[:, CHOICES]
         row = tf.repeat(tf.range(tf.size(counts)), counts)
         number = _numbers(row, counts)
-        found = tf.gather_nd(choices, tf.stack([row, number], axis=1))
+        texts = tf.gather_nd(choices, tf.stack([row, number], axis=1))
         question = tf.strings.join([question, " "])
         has_one = reading[:, LEAST_TEXTS] > 1
         question = tf.gather(tf.where(has_one, question, ""), row)
-        return tf.strings.join([question, found]), row
+        return tf.strings.join([question, texts]), row
 
 
 def _numbers(row: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
@@ -89,10 +83,9 @@ def _numbers(row: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
 
 
 def are_read(reading: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
-    """Whether rows have the choices that they should have, bool [N].
+    """Marks rows that have the choices that they should have, bool [N].
 
-    `reading` and `choices` are as of `ChoiceTexts.choices`. The first choices
-    hold more than white space; the others are "".
+    Takes int32 [N, READINGS] and string [N, C], whose rest is "".
     """
     place = tf.range(tf.shape(choices)[1])
     is_read = place < reading[:, CHOICES, tf.newaxis]
@@ -101,7 +94,7 @@ def are_read(reading: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
     return tf.reduce_all(is_right, axis=1)
 
 
-def without_cut(rows: Rows) -> Rows:
+def without_cut(rows: GraphRows) -> GraphRows:
     """Leaves out what no row has room for, of first texts and of questions."""
     count = rows.count
     choices = tf.size(rows.choice_row)
@@ -131,7 +124,7 @@ def without_cut(rows: Rows) -> Rows:
     return rows.without(first, end)
 
 
-def cut(rows: Rows) -> Windows:
+def cut(rows: GraphRows) -> GraphWindows:
     """A window for each choice of `without_cut`'s rows."""
     count, row = rows.count, rows.choice_row
     counts = rows.reading[:, CHOICES]
@@ -142,7 +135,7 @@ def cut(rows: Rows) -> Windows:
     b_count = rows.counts[first:]
     a_length, b_length = fit(a_count, b_count, both)
     from_end = tf.gather(rows.reading[:, FROM_END], row)
-    return Windows(
+    return GraphWindows(
         row=row,
         number=_numbers(row, counts),
         count=counts,

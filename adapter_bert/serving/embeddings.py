@@ -37,7 +37,12 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.row_stream import CHUNK
-from adapter_bert.serving.trained_task import LoadedTask, Row, as_row
+from adapter_bert.serving.trained_task import (
+    LoadedTask,
+    TextRow,
+    as_row,
+    check_text,
+)
 from adapter_bert.tasks import vectors as vector_task
 from adapter_bert.tasks.task_model import ParameterTable
 from adapter_bert.tasks.vector_form import (
@@ -61,12 +66,7 @@ SMALLEST = 1e-24
 
 
 class TokenVectors(NamedTuple):
-    """A row's tokens, special tokens included, and their vectors.
-
-    Attributes:
-        tokens: as the vocabulary spells them.
-        vectors: float32 [T, width].
-    """
+    """A row's tokens, special ones too; their vectors, float32 [T, width]."""
 
     tokens: list[str]
     vectors: np.ndarray
@@ -82,19 +82,16 @@ class VectorForm:
 
     Attributes:
         pooling: `cls` for the first token's states, `mean` for the mean over
-            all tokens, special tokens included, `tokens` for those of each
-            token.
+            all tokens, special tokens included, `tokens` for each token's; and
+            `trained`, until the form is `completed`.
         layers: their outputs are concatenated; 0 is the first layer, -1 the
             last, as in google-research/bert's `extract_features.py`.
-        normalize: whether a vector's length becomes 1.
-        size: a vector has so many of its first entries; None for all.
+        normalize: a vector's length becomes 1; None until `completed`.
+        size: first entries that are kept; None for all.
         prompt: text before each text, or the name of one that was trained.
         left_out: so many first tokens are not pooled.
-        dense: layers after the pooling, as trained.
-        is_trained: whether the pooling was `trained`, before it was completed.
-
-    The pooling may also be `trained`, and `normalize` None, until a form is
-    `completed`.
+        dense: layers after the pooling.
+        is_trained: the pooling was `trained`, before it was completed.
     """
 
     pooling: str = MEAN
@@ -109,12 +106,7 @@ class VectorForm:
     def completed(
         self, bert: FrozenBert, task: Optional[LoadedTask]
     ) -> "VectorForm":
-        """The form of trained vectors where this one leaves it open.
-
-        Args:
-            bert: the model.
-            task: whose adapter acts on it; None for BERT alone.
-        """
+        """Takes the form of trained vectors where this one leaves it open."""
         form = self
         trained = trained_form(bert, task)
         if form.prompt is not None:
@@ -145,21 +137,19 @@ class VectorForm:
             )
         form = dataclasses.replace(form, normalize=bool(form.normalize))
         form.check(bert.config)
-        own = task and task.task
-        if form.size and isinstance(own, vector_task.Vectors):
+        if form.size and task and isinstance(task.task, vector_task.Vectors):
             whole = dataclasses.replace(form, size=None).width(bert.config)
-            known = {*own.sizes, whole}
-            if form.size not in known:
-                sizes = ", ".join(map(str, sorted(known)))
+            sizes = {*task.task.sizes, whole}
+            if form.size not in sizes:
                 raise UserError(
                     f"--vector_size is {form.size}, but the adapter was "
-                    f"trained for {sizes}"
+                    f"trained for {', '.join(map(str, sorted(sizes)))}"
                 )
         return form
 
     @property
     def has_own_layers(self) -> bool:
-        """Whether an adapter has the values of the dense layers."""
+        """True if an adapter has the values of the dense layers."""
         return not all(layer.values for layer in self.dense)
 
     def fit_tokenizer(
@@ -169,9 +159,9 @@ class VectorForm:
         tokenizer: TextTokenizer,
         max_seq_length: int,
     ) -> "VectorForm":
-        """Counts the tokens of a completed form's prompt that are left out.
+        """Counts the tokens of the prompt that trained vectors leave out.
 
-        Trained vectors alone leave some out. Refuses a prompt that is too long.
+        Refuses a prompt that is too long.
         """
         trained = None
         if self.is_trained:
@@ -182,7 +172,7 @@ class VectorForm:
         return dataclasses.replace(self, left_out=count)
 
     def check(self, config: BertConfig) -> None:
-        """Raises UserError if a pooling, layer or size is not BERT's."""
+        """Refuses a pooling, layer or size that BERT lacks."""
         if self.pooling not in (TRAINED, *POOLINGS):
             raise UserError(
                 f"the pooling is {self.pooling!r}, expected one of "
@@ -205,7 +195,7 @@ class VectorForm:
             )
 
     def width(self, config: BertConfig) -> int:
-        """The number of a vector's entries."""
+        """Entries of a vector."""
         if self.size:
             return self.size
         if self.dense:
@@ -215,44 +205,34 @@ class VectorForm:
     def pool(self, outputs: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
         """Pools a batch, without what follows in `finish`.
 
-        Args:
-            outputs: of all layers, each [B, T, D].
-            mask: int32 [B, T], 1 for a token.
-
-        Returns:
-            float32 [B, D * layers], or of `tokens` [B, T, D * layers].
+        Takes all layers' outputs, [B, T, D], and the mask, int32 [B, T]; gives
+        float32 [B, D * layers], or of `tokens` [B, T, D * layers].
         """
         states = [tf.cast(outputs[layer], tf.float32) for layer in self.layers]
-        found = tf.concat(states, axis=-1)
+        joined = tf.concat(states, axis=-1)
         if self.pooling != TOKENS:
-            return pool(found, mask, self.pooling, self.left_out)
-        return found
+            return pool(joined, mask, self.pooling, self.left_out)
+        return joined
 
     def finish(
         self, pooled: tf.Tensor, layers: Sequence[Sequence[Any]]
     ) -> tf.Tensor:
-        """Makes vectors of pooled states.
+        """Makes vectors, float32 [..., width], of what `pool` gives.
 
-        Args:
-            pooled: as of `pool`.
-            layers: variables of the dense layers.
-
-        Returns:
-            float32 [B, width], or of `tokens` [B, T, width].
+        `layers` are the variables of the dense layers.
         """
-        found = apply_layers(self.dense, layers, pooled)[..., : self.size]
+        vectors = apply_layers(self.dense, layers, pooled)[..., : self.size]
         if self.normalize:
-            found = tf.math.l2_normalize(found, axis=-1, epsilon=SMALLEST)
-        return found
+            vectors = tf.math.l2_normalize(vectors, axis=-1, epsilon=SMALLEST)
+        return vectors
 
 
 def trained_form(
     bert: FrozenBert, task: Optional[LoadedTask]
 ) -> Optional[Pooled]:
     """How the vectors of an adapter, or else of BERT's folder, were trained."""
-    own = task and task.task
-    if isinstance(own, vector_task.Vectors):
-        return own.form
+    if task and isinstance(task.task, vector_task.Vectors):
+        return task.task.form
     return bert.pooled
 
 
@@ -268,13 +248,13 @@ class EmbeddingModel:
     ):
         """Creates BERT's and the method's variables; no method: BERT alone."""
         self._form = form
-        own = make_variables(encoder.declare(config, False), create)
+        variables = make_variables(encoder.declare(config, False), create)
         added: dict[str, Any] = {}
         make_hooks: Any = lambda values: NoHooks()  # noqa: E731
         if method is not None:
             added = make_variables(method.variables(config, False), create)
             make_hooks = functools.partial(method.hooks, config)
-        self._bert = make_bert(config, own, added, make_hooks)
+        self._bert = make_bert(config, variables, added, make_hooks)
         self._layers = create_layers(
             form.dense, create if form.has_own_layers else constants
         )
@@ -283,24 +263,18 @@ class EmbeddingModel:
         self, features: dict[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
         """`vectors` of a batch of `input_pipeline.make_batch`."""
-        found = self._bert(
+        outputs = self._bert(
             features["input_ids"], features["segment_ids"], context
         )
         mask = context.input_mask
-        pooled = self._form.pool(found.layer_outputs, mask)
+        pooled = self._form.pool(outputs.layer_outputs, mask)
         return {"vectors": self._form.finish(pooled, self._layers)}
 
 
 def vector_function(
     bert: FrozenBert, task: Optional[LoadedTask], form: VectorForm
 ) -> Any:
-    """A `tf.function` of an adapter's values and a batch: `vectors`.
-
-    Args:
-        bert: the model.
-        task: whose adapter acts on it; None for BERT alone.
-        form: of the vectors, which fits BERT.
-    """
+    """Gives a `tf.function` of an adapter's values and a batch: `vectors`."""
     table, method, key = ParameterTable("", ()), None, None
     if task:
         kind = task.kind
@@ -313,13 +287,7 @@ def vector_function(
 
 
 class Embedder:
-    """Makes vectors of any number of rows.
-
-    Attributes:
-        form: of the vectors.
-        width: entries of a vector.
-        cut_rows: number of rows so far that were truncated.
-    """
+    """Makes vectors of `width` entries; truncated rows are `cut_rows`."""
 
     def __init__(
         self,
@@ -329,16 +297,10 @@ class Embedder:
         batch_size: int = 32,
         max_seq_length: Optional[int] = None,
     ):
-        """Builds nothing yet.
+        """Takes a BERT alone, or with a task's adapter.
 
-        Args:
-            bert: the model.
-            task: whose adapter acts on it; None for BERT alone.
-            form: of the vectors.
-            batch_size: rows computed at once.
-            max_seq_length: longest input in tokens; default: the
-                adapter's, else for `trained` vectors that of BERT's folder,
-                else all that BERT has positions for.
+        `max_seq_length`, in tokens, is by default the adapter's, else for
+        `trained` vectors that of BERT's folder, else all positions.
         """
         completed = form.completed(bert, task)
         if batch_size < 1:
@@ -369,13 +331,13 @@ class Embedder:
         self._function = vector_function(bert, task, completed)
         self._words: dict[int, str] = {}
         if completed.pooling == TOKENS:
-            known = self._tokenizer.vocabulary.items()
-            self._words = {number: word for word, number in known}
+            vocabulary = self._tokenizer.vocabulary
+            self._words = {number: word for word, number in vocabulary.items()}
 
     def __call__(
-        self, rows: Sequence[Union[str, Row]], places: Sequence[str] = ()
+        self, rows: Sequence[Union[str, TextRow]], places: Sequence[str] = ()
     ) -> Vectors:
-        """The vectors of rows, texts or pairs, in their order.
+        """Makes vectors of rows, texts or pairs, in their order.
 
         `places` name the rows in messages; default: `row 1`, ...
         """
@@ -388,16 +350,16 @@ class Embedder:
         values = self._values.get() if self._values else {}
         compute = self._function.get_concrete_function()
         batches = input_pipeline.sorted_batches(features, self._batch_size)
-        found = []
+        of_batches = []
         for numbers in batches:
             batch = input_pipeline.make_batch(features, numbers, None)
             outputs = compute(values, batch)["vectors"].numpy()
             check_finite({"vectors": outputs}, "vectors")
-            found.append(outputs)
+            of_batches.append(outputs)
         if self.form.pooling != TOKENS:
-            return input_pipeline.restore_order(batches, found)
+            return input_pipeline.restore_order(batches, of_batches)
         of_row: dict[int, np.ndarray] = {}
-        for numbers, outputs in zip(batches, found):
+        for numbers, outputs in zip(batches, of_batches):
             lengths = features.lengths[numbers]
             for number, vectors, length in zip(numbers, outputs, lengths):
                 of_row[int(number)] = vectors[:length]
@@ -413,16 +375,15 @@ class Embedder:
             for n in range(len(features))
         ]
 
-    def stream(self, rows: Iterable[Union[str, Row]]) -> Iterator[Vectors]:
+    def stream(self, rows: Iterable[Union[str, TextRow]]) -> Iterator[Vectors]:
         """Yields the vectors of `CHUNK` rows at a time, as calls give them."""
         remaining = iter(rows)
         chunks = iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
         return map(self, chunks)
 
     def _featurize(
-        self, rows: Sequence[Union[str, Row]], places: Sequence[str]
+        self, rows: Sequence[Union[str, TextRow]], places: Sequence[str]
     ) -> Texts:
-        """Tokens of all rows, each text or pair as a classification's."""
         places = places or [f"row {n + 1}" for n in range(len(rows))]
         made = list(map(as_row, rows, places))
         for row, where in zip(made, places):
@@ -444,26 +405,16 @@ class Embedder:
         return Texts.from_rows(pack(), {})
 
 
-def _check_row(row: Row, where: str) -> None:
-    """Raises UserError for a row that is neither a text nor a pair."""
+def _check_row(row: TextRow, where: str) -> None:
     if len(row) not in (1, 2):
         raise UserError(f"{where}: found {len(row)} texts, expected one or two")
     for text in row:
-        if not isinstance(text, str):
-            raise UserError(
-                f"{where}: found a {type(text).__name__}, expected a text"
-            )
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(
-                f"{where}: the text holds half a character ({error.reason})"
-            ) from error
+        check_text(text, where)
 
 
 def embed(
     bert: FrozenBert,
-    rows: Sequence[Union[str, Row]],
+    rows: Sequence[Union[str, TextRow]],
     *,
     task: Optional[LoadedTask] = None,
     pooling: Optional[str] = None,
@@ -474,23 +425,16 @@ def embed(
     batch_size: int = 32,
     max_seq_length: Optional[int] = None,
 ) -> Vectors:
-    """The vectors of rows that fit in memory, in their order.
+    """Makes vectors of rows that fit in memory, in their order.
 
     Args:
         bert: the model.
         rows: texts, or pairs of texts.
         task: whose adapter acts on BERT; None for BERT alone.
-        pooling: `cls`, `mean`, `tokens` or `trained`, as of `VectorForm`;
-            default: `trained` for the last layer if its vectors were, else
-            `mean`.
-        layers: whose outputs are concatenated, as of `VectorForm`.
-        normalize: whether each vector's length becomes 1; default: as
-            `trained` vectors were, else no.
-        size: so many first entries are kept; default: all.
-        prompt: text before each text, or the name of a trained one; default:
-            that of `trained` vectors, else none.
+        pooling, layers, normalize, size, prompt: of `VectorForm`. By default
+            the last layer's vectors are as they were trained, else the mean.
         batch_size: rows computed at once.
-        max_seq_length: longest input in tokens; default: as of `Embedder`.
+        max_seq_length: longest input in tokens; default: `Embedder`'s.
 
     Returns:
         float32 [N, D * number of layers], or [N, size]; of `tokens` each row's
@@ -501,8 +445,8 @@ def embed(
         pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
     form = VectorForm(pooling, tuple(layers), normalize, size, prompt)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
-    # Features and padding take the memory of a part of the rows.
-    parts = list(embedder.stream(rows))
+    # Features and padding take the memory of some of the rows.
+    chunks = list(embedder.stream(rows))
     if pooling == TOKENS:
-        return list(itertools.chain.from_iterable(parts))
-    return np.concatenate(parts) if parts else embedder([])
+        return list(itertools.chain.from_iterable(chunks))
+    return np.concatenate(chunks) if chunks else embedder([])

@@ -28,7 +28,7 @@ from adapter_bert.data.tokenization import fit, make_row
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert, TaskKind
 from adapter_bert.serving.joint_answers import compute_alone
-from adapter_bert.serving.trained_task import LoadedTask, Row, kind_of
+from adapter_bert.serving.trained_task import LoadedTask, TextRow, kind_of
 from adapter_bert.tasks.kinds import CLASSIFICATION, MULTI_LABEL, REGRESSION
 from adapter_bert.tasks.task_model import WORD_VECTORS, TaskModel
 from adapter_bert.tasks.text_regression import AS_IS
@@ -52,13 +52,9 @@ FEATURES = {
 
 
 class Word(NamedTuple):
-    """A word of a row.
+    """A word of the text `column`, with its tokens' places in the row.
 
-    Attributes:
-        column: name of its text.
-        text: the word.
-        start, end: its characters in the text, `end` one past the last.
-        places: of its tokens in the row.
+    Its characters are those from `start` to `end`, one past the last.
     """
 
     column: str
@@ -78,10 +74,7 @@ class PathModel:
         answers: str,
         create: CreateVariable,
     ):
-        """Creates the variables of BERT, of the method and of the head.
-
-        `answers` is the kind of the answers, one of `EXPLAINED`.
-        """
+        """Creates all variables; `answers` is one of `EXPLAINED`."""
         self._kind = answers
         self._model = TaskModel(
             bert.config, kind.method, kind.build_head, create
@@ -90,18 +83,10 @@ class PathModel:
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """Computes points of the line.
+        """Computes points, whose `share` is 0 for the baseline, 1 for the text.
 
-        Args:
-            features: of a batch, and `FEATURES`. `share`, from 0 for the
-                baseline to 1 for the text, tells a point; `label` is the
-                number of the label, `temperature` of the task's calibration.
-            context: of this forward pass.
-
-        Returns:
-            `values`, float32 [B], what is explained; and `products`, float32
-            [B, T], of its gradient by a token's embedding and the difference
-            of both ends.
+        Gives `values`, float32 [B], what is explained; and `products`, float32
+        [B, T], of its gradient by a token's embedding and the ends' difference.
         """
         bert = self._model.bert
         text, baseline = (
@@ -140,22 +125,19 @@ def explained_value(
 ) -> tf.Tensor:
     """Log-odds of labels, or the scores of a regression, float32 [B].
 
-    Args:
-        kind: one of `EXPLAINED`.
-        outputs: the head's, `logits` [B, C] or `scores` [B].
-        labels: int32 [B], their numbers.
-        temperatures: float32 [B], which divide logits; 1 of several labels.
+    `outputs` are the head's, `logits` [B, C] or `scores` [B]; labels are int32
+    [B]; temperatures, float32 [B], divide logits, and are 1 of label sets.
     """
     if kind == REGRESSION:
         return outputs["scores"]
     logits = outputs["logits"] / temperatures[:, tf.newaxis]
     is_own = tf.one_hot(labels, tf.shape(logits)[1], True, False, dtype=tf.bool)
-    own = tf.reduce_sum(tf.where(is_own, logits, 0.0), axis=1)
+    chosen = tf.reduce_sum(tf.where(is_own, logits, 0.0), axis=1)
     if kind == MULTI_LABEL:
-        return own
+        return chosen
     # Of log(p / (1 - p)) both sums of the softmax fall out.
     others = tf.where(is_own, logits.dtype.min, logits)
-    return own - tf.reduce_logsumexp(others, axis=1)
+    return chosen - tf.reduce_logsumexp(others, axis=1)
 
 
 def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -173,13 +155,13 @@ def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def can_explain(loaded: LoadedTask) -> bool:
-    """Whether answers of a task are explained."""
+    """True if answers of a task are explained."""
     is_masked = loaded.tokenizer.mask_id is not None
     return is_masked and kind_of(loaded) in EXPLAINED
 
 
 def check_explained(loaded: LoadedTask) -> None:
-    """Raises UserError for a task whose answers are not explained."""
+    """Refuses a task whose answers are not explained."""
     if can_explain(loaded):
         return
     kind, name = kind_of(loaded), loaded.task.name
@@ -197,18 +179,11 @@ def check_explained(loaded: LoadedTask) -> None:
 def explain(
     bert: FrozenBert,
     loaded: LoadedTask,
-    row: Row,
+    row: TextRow,
     answer: Mapping[str, Any],
     batch_size: int = 32,
 ) -> dict[str, Any]:
-    """Explains an answer.
-
-    Args:
-        bert: the BERT of the task.
-        loaded: a task that `check_explained` takes.
-        row: that fits the task.
-        answer: the task's own of the row.
-        batch_size: rows computed at once.
+    """Explains a task's answer to a row.
 
     Returns:
         `label`, of several the likeliest, not of a regression. `words`, in
@@ -219,10 +194,10 @@ def explain(
         attributions; the `error`, its distance from the difference; and the
         `relative` error, None without words or a difference.
     """
-    task, number, found = loaded.task, 0, {}
+    task, number, explanation = loaded.task, 0, {}
     if "scores" in answer:
         number = int(np.argmax(list(answer["scores"].values())))
-        found["label"] = list(answer["scores"])[number]
+        explanation["label"] = list(answer["scores"])[number]
     tokens, segments, words = _read(loaded, row)
     baseline = _without(tokens, words, loaded)
     values, products = _follow(bert, loaded, tokens, baseline, segments, number)
@@ -240,7 +215,7 @@ def explain(
     made = task.make_rows([row] * len(rows))
     scores = task.results(task.decode(made, features, outputs))[:, number]
     changes = dict(zip(order.tolist(), (scores[1:] - scores[0]).tolist()))
-    found["words"] = [
+    explanation["words"] = [
         {
             **{
                 name: x
@@ -254,7 +229,7 @@ def explain(
     ]
     total, difference = sum(attributions), float(values[-1] - values[0])
     error = abs(total - difference)
-    found["completeness"] = {
+    explanation["completeness"] = {
         "text": float(values[-1]),
         "baseline": float(values[0]),
         "sum": total,
@@ -262,13 +237,13 @@ def explain(
         # Without words both ends differ by rounding alone.
         "relative": error / abs(difference) if words and difference else None,
     }
-    return found
+    return explanation
 
 
 def _read(
-    loaded: LoadedTask, row: Row
+    loaded: LoadedTask, row: TextRow
 ) -> tuple[list[int], list[int], list[Word]]:
-    """The tokens and segments of a row, cut as predictions are, and words."""
+    """Reads a row's tokens, segments and words, cut as predictions are."""
     tokenizer, between = loaded.tokenizer, loaded.tokenizer.between
     texts = tokenizer.encode(row)
     first, second = [*(text.ids for text in texts), None][:2]
@@ -277,18 +252,18 @@ def _read(
     room = length - 2 - (len(between) if second is not None else 0)
     counts = fit(len(first), len(second or ()), room)
     words, begin = [], 1
-    for column, text, found, count in zip(
+    for column, text, encoded, count in zip(
         loaded.task.columns, row, texts, counts
     ):
-        left_out = (len(found.ids) - count) * tokenizer.keeps_end
+        left_out = (len(encoded.ids) - count) * tokenizer.keeps_end
         for _, group in itertools.groupby(
-            range(left_out, left_out + count), found.words.__getitem__
+            range(left_out, left_out + count), encoded.words.__getitem__
         ):
             some = list(group)
-            offsets = [found.offsets[n] for n in some]
+            offsets = [encoded.offsets[n] for n in some]
             # A token of a space alone has no characters.
-            own = [(start, end) for start, end in offsets if start < end]
-            starts, ends = zip(*(own or offsets))
+            visible = [(start, end) for start, end in offsets if start < end]
+            starts, ends = zip(*(visible or offsets))
             start, end = min(starts), max(ends)
             places = [begin + n - left_out for n in some]
             words.append(Word(column, text[start:end], start, end, places))
@@ -299,7 +274,6 @@ def _read(
 def _without(
     tokens: Sequence[int], words: Sequence[Word], loaded: LoadedTask
 ) -> list[int]:
-    """The tokens, with the mask token in the place of some words."""
     masked = list(tokens)
     for word in words:
         for place in word.places:
@@ -315,11 +289,9 @@ def _follow(
     segments: Sequence[int],
     label: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Follows the line from the baseline to a text.
+    """Gives what is explained at each point, and each token's attribution.
 
-    Returns:
-        What is explained at each point, float64 [POINTS], and the attribution
-        of each token, float64 [T], their integral.
+    They are float64 [POINTS] and float64 [T].
     """
     kind, answers = loaded.kind, kind_of(loaded)
     # The function stays when the task goes, so it may not hold its values.
@@ -329,11 +301,11 @@ def _follow(
         lambda create: PathModel(bert, kind, answers, create),
         FEATURES,
     ).get_concrete_function()
-    own = loaded.values.get()
+    task_values = loaded.values.get()
     temperature = loaded.task.calibration.temperature
     shares, weights = lobatto(POINTS)
     size = max(1, BATCH_TOKENS // len(tokens))
-    found = []
+    outputs = []
     for first in range(0, POINTS, size):
         some = shares[first : first + size]
         alike = {
@@ -350,9 +322,9 @@ def _follow(
         batch["row"] = np.arange(len(some), dtype=np.int32)
         batch["share"] = some.astype(np.float32)
         batch["temperature"] = np.full_like(batch["share"], temperature)
-        found.append(function(own, batch))
+        outputs.append(function(task_values, batch))
     values, products = (
-        np.concatenate([one[name] for one in found]).astype(np.float64)
+        np.concatenate([one[name] for one in outputs]).astype(np.float64)
         for name in ("values", "products")
     )
     check_finite({"values": values, "products": products}, loaded.task.name)

@@ -65,12 +65,12 @@ class Row(NamedTuple):
 
 
 def is_version(name: str) -> bool:
-    """Whether a file's name is a model's version."""
+    """True if a file's name is a model's version."""
     return bool(re.fullmatch("[1-9][0-9]*", name))
 
 
 def shown_names(names: Sequence[str]) -> str:
-    """Names of tasks for messages."""
+    """Lists tasks for messages."""
     shown = ", ".join(names[:SHOWN])
     if len(names) > SHOWN:
         shown += f" and {len(names) - SHOWN} more"
@@ -78,15 +78,15 @@ def shown_names(names: Sequence[str]) -> str:
 
 
 def unknown(tasks: Tasks, name: str) -> Optional[str]:
-    """The message on a task that is not there, or None."""
+    """Says that a task is not there, or None."""
     if name in tasks:
         return None
-    known = shown_names(list(tasks)) or "none"
-    return f"unknown task {name[:LONGEST_NAME]}; there are: {known}"
+    shown = shown_names(list(tasks)) or "none"
+    return f"unknown task {name[:LONGEST_NAME]}; there are: {shown}"
 
 
 def problem(tasks: Tasks, row: Row, for_vector: bool = False) -> Optional[str]:
-    """The fault of a row for an answer, or for a vector, of these tasks."""
+    """Says what is wrong with a row for an answer, or a vector, or None."""
     name = row.task.decode("utf-8", "replace")
     if reason := unknown(tasks, name):
         return reason
@@ -105,23 +105,23 @@ def problem(tasks: Tasks, row: Row, for_vector: bool = False) -> Optional[str]:
         if not choice.decode("utf-8", "ignore").strip():
             label = task["labels"][number]
             return f"the choice {label!r} is empty"
-    known = task.get("questions")
+    questions = task.get("questions")
     text_b = row.text_b.decode("utf-8", "ignore")
-    if known and not for_vector and text_b not in known:
+    if questions and not for_vector and text_b not in questions:
         return (
             f"text_b is {text_b[:LONGEST_NAME]!r}, expected "
-            f"{' or '.join(known)}"
+            f"{' or '.join(questions)}"
         )
     return None
 
 
 def choice_count(task: Mapping[str, Any]) -> int:
-    """How many choices a row of a described task has."""
+    """Counts the choices of a described task's row."""
     return len(task["labels"]) if task.get("kind") == CHOICE else 0
 
 
 def join_words(words: Sequence[str]) -> str:
-    """A sentence of words, which the model splits at white space.
+    """Makes a sentence of words, which the model splits at white space.
 
     Raises:
         ValueError: a word is empty or holds white space.
@@ -136,7 +136,7 @@ def join_words(words: Sequence[str]) -> str:
 
 
 def example(task: Mapping[str, Any]) -> Row:
-    """A row that a described task reads."""
+    """Makes a row that a described task reads."""
     count = choice_count(task)
     text_b = "another text" * (max(task["texts"]) - count > 1)
     text_b = next(iter(task.get("questions", ())), text_b)
@@ -161,7 +161,7 @@ class ExportedModel:
     vector_signature: Optional[dict[str, Any]] = None
 
     def __init__(self, folder: str, version: str = ""):
-        """Loads a version, by default the newest; raises UserError."""
+        """Loads a version, by default the newest."""
         # Another export may delete the newest.
         folder_lock.read_beside_writer(
             lambda: version or _newest(folder),
@@ -172,12 +172,12 @@ class ExportedModel:
         self.version = version
         place = os.path.join(folder, version)
         path = os.path.join(place, EXTRA, TASKS)
-        told = files.read_object(path, WHAT, DESCRIPTION)
-        self.tasks: Tasks = {task["name"]: task for task in told["tasks"]}
+        manifest = files.read_object(path, WHAT, DESCRIPTION)
+        self.tasks: Tasks = {task["name"]: task for task in manifest["tasks"]}
         # The seal covers all but the line break at the end.
         if not files.read_text(path, WHAT).endswith("\n"):
             raise _damaged(path, "it is cut off")
-        for name, expected in told["files"].items():
+        for name, expected in manifest["files"].items():
             file = os.path.join(place, name)
             if digest(file) != expected:
                 raise _damaged(file, "its SHA-256 is another one")
@@ -199,36 +199,31 @@ class ExportedModel:
         self._place = place
 
     def problem(self, row: Row, for_vector: bool = False) -> Optional[str]:
-        """The fault of a row for an answer, or for a vector."""
         return problem(self.tasks, row, for_vector)
 
     def answers(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-        """The signature's outputs for rows without a `problem`, by name.
+        """Gives the outputs for rows without a `problem`, by name.
 
         Raises:
             tf.errors.InvalidArgumentError: an output is no number.
         """
-        found = {
+        outputs = {
             name: _plain(values.numpy().tolist())
             for name, values in self._answer(
                 **_columns(rows, self.signature)
             ).items()
         }
-        names = sorted(found)
-        return [dict(zip(names, row)) for row in zip(*map(found.get, names))]
+        names = sorted(outputs)
+        return [dict(zip(names, row)) for row in zip(*map(outputs.get, names))]
 
     def vectors(self, rows: Sequence[Row]) -> list[list[float]]:
-        """The vectors of rows without a `problem`, if the model has any.
-
-        Raises:
-            tf.errors.InvalidArgumentError: an output is no number.
-        """
+        """Gives the vectors of such rows, and raises the same error."""
         embed = self._loaded.signatures[EMBED]
         columns = _columns(rows, self.vector_signature)
         return embed(**columns)[EMBEDDING].numpy().tolist()
 
     def warm_up(self) -> None:
-        """Answers a row of each task; raises UserError if one cannot answer."""
+        """Answers a row of each task; refuses tasks that cannot."""
         rows = list(map(example, self.tasks.values()))
         try:
             self.answers(rows)
@@ -254,7 +249,7 @@ def _columns(
 
 
 def choice_table(rows: Sequence[Row]) -> np.ndarray:
-    """All rows' choices, object [N, C], b"" at the end of shorter rows."""
+    """Pads rows' choices, object [N, C], by b"" at the end."""
     widest = max((len(row.choices) for row in rows), default=0)
     table = np.full((len(rows), widest), b"", object)
     for cells, row in zip(table, rows):
@@ -263,23 +258,21 @@ def choice_table(rows: Sequence[Row]) -> np.ndarray:
 
 
 def _as_json(signature: Any) -> dict[str, Any]:
-    """A `SignatureDef` as JSON values."""
     return json_format.MessageToDict(
         signature, preserving_proto_field_name=True
     )
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Whether a warning is another one than of the gradients left out."""
     return "unsaved custom gradients" not in str(record.msg)
 
 
 def digest(path: str) -> str:
-    """A file's SHA-256; raises UserError if it cannot be read."""
-    found = hashlib.sha256()
+    """Computes a file's SHA-256."""
+    sha256 = hashlib.sha256()
     for block in files.blocks(path, WHAT):
-        found.update(block)
-    return found.hexdigest()
+        sha256.update(block)
+    return sha256.hexdigest()
 
 
 def _damaged(path: str, why: str) -> UserError:
@@ -290,28 +283,36 @@ def _damaged(path: str, why: str) -> UserError:
 
 
 def refusal(error: tf.errors.InvalidArgumentError) -> str:
-    """A model's reason in one line, without the row's number in the batch."""
+    """Gives a model's reason in one line, without the row's number."""
     line = first_line(error)
-    found = REFUSAL.fullmatch(line)
-    return found.group(1) if found else line
+    match = REFUSAL.fullmatch(line)
+    return match.group(1) if match else line
 
 
 def versions_in(folder: str) -> list[str]:
-    """The versions in a model's folder, from old to new."""
+    """Lists the versions in a model's folder, from old to new."""
     names = files.names(folder) if files.is_folder(folder) else []
     return sorted(filter(is_version, names), key=int)
 
 
 def no_version(folder: str) -> str:
-    """The message on a folder without any version."""
+    """Says that a folder has no version."""
     return (
         f"{folder} holds no version of an exported model; pass the "
         "--output_dir of adapter-bert export"
     )
 
 
+def check_local(folder: str) -> None:
+    """Refuses a folder of another machine."""
+    if "://" in folder:
+        raise UserError(
+            f"--output_dir {folder} is no local folder; write to one, and copy "
+            "that"
+        )
+
+
 def _newest(folder: str) -> str:
-    """The greatest version; raises UserError without any."""
     versions = versions_in(folder)
     if not versions:
         raise UserError(no_version(folder))
@@ -319,7 +320,6 @@ def _newest(folder: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value with text for bytes."""
     if isinstance(value, list):
         return [_plain(x) for x in value]
     return value.decode() if isinstance(value, bytes) else value

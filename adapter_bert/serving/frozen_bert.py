@@ -1,8 +1,7 @@
 """One BERT in memory, and functions that compute any trained task on it.
 
 An adapter's trained values are arguments of the computation. So adapters of one
-kind share one function, adding or removing one builds nothing, and threads do
-not disturb each other.
+kind share one function, and adding or removing one builds nothing.
 """
 
 import ctypes
@@ -50,9 +49,7 @@ Batch = Mapping[str, Any]
 class TaskKind:
     """Adapters of one kind: one method, form of head and list of variables.
 
-    Attributes:
-        key: equal for equal kinds.
-        function: a `tf.function` that computes any of the adapters.
+    Equal kinds have equal keys. `function` computes any of the adapters.
     """
 
     key: Hashable
@@ -63,11 +60,9 @@ class TaskKind:
     function: Any
 
     def compute(self, values: Values, batch: Batch) -> dict[str, tf.Tensor]:
-        """The head's outputs [B, ...] by name.
+        """Gives the head's outputs [B, ...] by name.
 
-        Args:
-            values: float32 by name, of all trained and added variables.
-            batch: of `input_pipeline.make_batch`.
+        `values` are float32, of all trained and added variables.
         """
         # A plain call warns: it takes many kinds for one that is retraced.
         return self.function.get_concrete_function()(values, batch)
@@ -77,12 +72,11 @@ class FrozenBert:
     """A pretrained BERT, whose variables exist once.
 
     Attributes:
-        config: its sizes.
         weights: what it was read from.
         base: which BERT it is.
         pooled: how its vectors are made, as its folder says, or None.
-        variables: its own, by name; kernels in the type of products, others
-            float32. Matrices may be in int8, as `Quantized`.
+        variables: by name; kernels in the type of products, others float32.
+            Matrices may be in int8, as `Quantized`.
     """
 
     def __init__(
@@ -94,7 +88,7 @@ class FrozenBert:
         do_lower_case: Optional[bool] = None,
         base_dtype: str = FLOAT32,
     ):
-        """Reads every variable; arguments and errors as of `open`."""
+        """Reads every variable; other arguments are those of `open`."""
         self.config = config
         self._opened = opened
         self._do_lower_case = do_lower_case
@@ -140,10 +134,7 @@ class FrozenBert:
         do_lower_case: Optional[bool] = None,
         base_dtype: str = FLOAT32,
     ) -> "FrozenBert":
-        """Opens what `--init_checkpoint` names; arguments as the flags.
-
-        `do_lower_case` is of texts without an adapter, which else says it.
-        """
+        """Opens what `--init_checkpoint` names; arguments as the flags."""
         opened = open_init_checkpoint(path)
         if opened.trained is not None:
             raise UserError(
@@ -171,11 +162,10 @@ class FrozenBert:
         do_lower_case: Optional[bool] = None,
         new_tokens: Sequence[NewToken] = (),
     ) -> TextTokenizer:
-        """Its tokenizer, with a task's own tokens.
+        """Gives its tokenizer, with a task's own tokens.
 
         None stands for the letters' case that BERT was opened with, else what
-        its own files say, else what the vocabulary's words tell. Raises
-        UserError if the vocabulary cannot be read, or does not fit.
+        its own files say, else what the vocabulary's words tell.
         """
         if do_lower_case is None:
             do_lower_case = self._do_lower_case
@@ -187,7 +177,12 @@ class FrozenBert:
         if new_tokens:
             # Of the task alone, so that it goes when the task does.
             return self._read_tokenizer(do_lower_case, new_tokens)
-        return self._tokenizer_of(do_lower_case)
+        with self._lock:
+            if do_lower_case not in self._tokenizers:
+                read = self._read_tokenizer(do_lower_case)
+                read = self._tokenizers.setdefault(read.do_lower_case, read)
+                self._tokenizers[do_lower_case] = read
+            return self._tokenizers[do_lower_case]
 
     def _read_tokenizer(
         self,
@@ -204,16 +199,8 @@ class FrozenBert:
             is_case_said,
         )
 
-    def _tokenizer_of(self, do_lower_case: Optional[bool]) -> TextTokenizer:
-        with self._lock:
-            if do_lower_case not in self._tokenizers:
-                read = self._read_tokenizer(do_lower_case)
-                read = self._tokenizers.setdefault(read.do_lower_case, read)
-                self._tokenizers[do_lower_case] = read
-            return self._tokenizers[do_lower_case]
-
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
-        """The kind of a task that was trained by a method."""
+        """Finds the kind of a task that was trained by a method."""
         table = task_model.list_parameters(self.config, method, task.build_head)
         if self._in_int8:
             task_model.int8_variables(table)
@@ -241,7 +228,7 @@ class FrozenBert:
         make_model: Callable,
         more: Optional[Mapping[str, tf.TensorSpec]] = None,
     ) -> Any:
-        """A `tf.function` of a model on BERT's variables, traced once.
+        """Gives a `tf.function` of a model on BERT's variables, traced once.
 
         Args:
             key: of the model; equal keys share a function.
@@ -257,11 +244,11 @@ class FrozenBert:
 
     @property
     def compute_dtype(self) -> tf.DType:
-        """The type of products and activations."""
+        """Type of products and activations."""
         return tf.as_dtype(self._prediction.compute_dtype)
 
     def predict(self, model: Callable, batch: Batch) -> dict[str, tf.Tensor]:
-        """A model's outputs for a batch, which the cores share."""
+        """Computes a model's outputs for a batch, which the cores share."""
         return training_step.predict(self._prediction, model, batch)
 
     def _kept_as(self, name: str) -> tf.DType:
@@ -275,11 +262,8 @@ class FrozenBert:
         return tf.Variable(tf.cast(value, dtype), trainable=False)
 
     def _variables_for(self, table: ParameterTable) -> Values:
-        """BERT's variables as a method reads them.
-
-        Methods that add to kernels need unrounded kernels, which are read when
-        the first such method comes.
-        """
+        # Methods that add to kernels need unrounded ones, which are read when
+        # the first such method comes.
         if "parameter" not in table.hooks.places:
             return self.variables
         if not self._whole_kernels:
@@ -296,7 +280,6 @@ class FrozenBert:
         make_model: Callable,
         more: Optional[Mapping[str, tf.TensorSpec]] = None,
     ) -> Any:
-        """As `function`, each time a new one."""
         variables = self._variables_for(table)
         numbers = tf.TensorSpec([None, None], tf.int32)
         batch_signature = {
@@ -317,8 +300,8 @@ class FrozenBert:
         )
         def compute(values, batch):
             def create(name, *_):
-                own = values.get(name)
-                return variables[name] if own is None else own
+                value = values.get(name)
+                return variables[name] if value is None else value
 
             return self.predict(make_model(create), batch)
 
@@ -326,12 +309,10 @@ class FrozenBert:
 
 
 def _map_large_blocks() -> None:
-    """Has glibc return freed blocks of 128 KiB and more to the system.
+    """Has glibc return freed blocks of 128 KiB and more, in this process.
 
-    That is where glibc starts, before it learns from the first freed blocks to
-    keep larger ones. Batches of other lengths leave gaps between those. In
-    bfloat16 that saves nothing and costs time. The choice holds for the whole
-    process.
+    It learns from the first freed blocks to keep larger ones, and batches of
+    other lengths leave gaps between those. In bfloat16 that saves nothing.
     """
     mmap_threshold = -3
     # Other C libraries have no such function.

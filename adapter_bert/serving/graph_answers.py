@@ -1,8 +1,7 @@
 """Chooses answers from the heads' outputs, within a graph.
 
-Every row has every field; a field that the row's task lacks is "", 0 or, for a
-place, -1. Answers to questions are chosen as in `tasks/squad.py`, without the
-n-best list.
+A field that a row's task lacks is "", 0 or, for a place, -1. Answers to
+questions are chosen as in `tasks/squad.py`, without the n-best list.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,14 @@ import tensorflow as tf
 
 from adapter_bert.data.tables import SEPARATOR
 from adapter_bert.methods.base import below
+from adapter_bert.serving.answers import ANSWERED
 from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.text_windows import (
     BETWEEN,
     LARGEST,
-    Rows,
-    Windows,
+    GraphRows,
+    GraphWindows,
 )
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -51,15 +51,14 @@ IMPOSSIBLE = np.finfo(np.float64).min
 
 
 class Spans(NamedTuple):
-    """The best answer to each row.
+    """Best answers of rows.
 
     Attributes:
-        is_there: bool [N], whether there is a possible answer.
+        is_there: bool [N], there is a possible answer.
         first, last: int32 [N], its tokens, among all tokens.
-        score: float64 [N], the sum of its start and end logit.
-        null_score: float64 [N], the score of "no answer", 0 where that does
-            not count.
-        is_given: bool [N], whether the task prefers it to "no answer".
+        score, null_score: float64 [N], sums of logits, of the answer and of
+            "no answer", which is 0 where it does not count.
+        is_given: bool [N], the task prefers it to "no answer".
     """
 
     is_there: tf.Tensor
@@ -87,9 +86,12 @@ class SpanRules(tf.Module):
         self._negative, self._threshold = keep(negative), keep(threshold)
 
     def choose(
-        self, rows: Rows, windows: Windows, outputs: Mapping[str, tf.Tensor]
+        self,
+        rows: GraphRows,
+        windows: GraphWindows,
+        outputs: Mapping[str, tf.Tensor],
     ) -> Spans:
-        """The best answer of each row, meaningless for other tasks' rows.
+        """Chooses each row's best answer, meaningless for other tasks' rows.
 
         `outputs`, [windows + 1, ...], are those of `SpanHead.select`.
         """
@@ -131,7 +133,6 @@ class SpanRules(tf.Module):
         is_there = best > IMPOSSIBLE
 
         def of_row(values: tf.Tensor) -> tf.Tensor:
-            """The values of each row's best window, 0 without a window."""
             padded = tf.pad(values, [[0, 1]])
             return tf.gather(padded, tf.minimum(window, size))
 
@@ -163,17 +164,17 @@ class SpanRules(tf.Module):
 
 
 def _first(marks: tf.Tensor) -> tf.Tensor:
-    """The first mark of each row, int32 [W], of bool [W, n]."""
+    """First mark of each row, int32 [W], of bool [W, n]."""
     size = tf.shape(marks)[1]
     return tf.reduce_min(tf.where(marks, tf.range(size), size - 1), axis=1)
 
 
 def _has_most_context(
-    rows: Rows, windows: Windows, places: tf.Tensor
+    rows: GraphRows, windows: GraphWindows, places: tf.Tensor
 ) -> tf.Tensor:
-    """Whether no other window shows more text around a token, bool [W, n].
+    """No other window shows more text around a token, bool [W, n].
 
-    `places`, int32 [W, n], number tokens in a window's part of the context.
+    `places`, int32 [W, n], number tokens in a window's context.
     """
 
     def of_row(values: tf.Tensor) -> tf.Tensor:
@@ -187,7 +188,7 @@ def _has_most_context(
         around = tf.minimum(places, length - 1 - places)
         return tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
 
-    own = score(places, windows.b_length[:, tf.newaxis])
+    here = score(places, windows.b_length[:, tf.newaxis])
 
     def compare(distance, most, _):
         is_near = False
@@ -196,9 +197,9 @@ def _has_most_context(
             length = tf.minimum(room, context - other * step)
             shows = (other >= 0) & (other < count)
             shows &= (place >= 0) & (place < length)
-            found = score(place, length)
+            there = score(place, length)
             # The first of equal windows counts.
-            is_less = (found < own) | tf.equal(found, own) & (other > number)
+            is_less = (there < here) | tf.equal(there, here) & (other > number)
             most &= is_less | ~shows
             is_near |= tf.reduce_any(shows)
         return distance + 1, most, is_near
@@ -213,19 +214,18 @@ def _has_most_context(
 
 
 def cut_out(
-    rows: Rows, spans: Spans, contexts: tf.Tensor
+    rows: GraphRows, spans: Spans, contexts: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Each answer's words with spaces between, or "", string [N]; its place.
 
-    The place is the first character and one past the last one in `contexts`,
-    string [N], or -1: int32 [N] each.
+    That is the first character and one past the last in `contexts`, string
+    [N], or -1: int32 [N] each.
     """
 
     def of_token(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """A token's value, 0 without an answer."""
         number = tf.where(spans.is_given, number, 0)
-        found = tf.gather(tf.pad(values, [[0, 1]]), number)
-        return tf.where(spans.is_given, found, 0)
+        value = tf.gather(tf.pad(values, [[0, 1]]), number)
+        return tf.where(spans.is_given, value, 0)
 
     start = of_token(rows.tokens.first, spans.first)
     end = of_token(rows.tokens.end, spans.last)
@@ -274,12 +274,10 @@ class TagRules(tf.Module):
         logits: Mapping[int, tf.Tensor],
         head: tf.Tensor,
     ) -> tf.Tensor:
-        """The likeliest tags in BIO, string [words]; `O` without a window.
+        """Chooses tags in BIO, string [words]; `O` without a window.
 
-        Args:
-            words: of all rows.
-            task, first_window, head: int32 [N], each row's.
-            logits: float32 [W + 1, T, C] by the kind of heads.
+        `task`, `first_window` and `head` are int32 [N], logits float32 [W + 1,
+        T, C] by the kind of heads.
         """
 
         def of_word(values: tf.Tensor) -> tf.Tensor:
@@ -291,11 +289,11 @@ class TagRules(tf.Module):
         for kind, values in logits.items():
             is_mine = tf.equal(of_word(head), kind) & (words.number >= 0)
             # Other rows' windows may be shorter.
-            found = tf.gather_nd(
+            scores = tf.gather_nd(
                 values, tf.where(is_mine[:, tf.newaxis], place, 0)
             )
-            found = tf.argmax(found, axis=1, output_type=tf.int32)
-            number = tf.where(is_mine, found, number)
+            scores = tf.argmax(scores, axis=1, output_type=tf.int32)
+            number = tf.where(is_mine, scores, number)
         number += of_word(tf.gather(self._first, task))
         kind = tf.gather(self._types, number)
         before = tf.concat([[-1], kind], axis=0)[: tf.size(kind)]
@@ -308,16 +306,6 @@ class TagRules(tf.Module):
         )
 
 
-# Kinds of answers by the class of the task; the first that fits counts.
-KINDS = {
-    MultiLabel: MULTI_LABEL,
-    TextClassification: CLASSIFICATION,
-    TextRegression: REGRESSION,
-    Squad: QUESTIONS,
-    Tagging: TAGGING,
-    MultipleChoice: CHOICE,
-    Vectors: VECTORS,
-}
 Fields = dict[str, tf.Tensor]
 # Tensors of all windows and one more, by kind of head and name.
 Outputs = Mapping[str, tf.Tensor]
@@ -334,7 +322,7 @@ class GraphAnswers(tf.Module):
         self._has_sets = keep(np.array([k == MULTI_LABEL for k in kinds]))
         self._heads = {
             kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
-            for kind in KINDS.values()
+            for kind in ANSWERED
         }
         labels: list[str] = []
         first = np.zeros(len(tasks), np.int32)
@@ -383,8 +371,8 @@ class GraphAnswers(tf.Module):
 
     def __call__(
         self,
-        rows: Rows,
-        windows: Windows,
+        rows: GraphRows,
+        windows: GraphWindows,
         words: Optional[Words],
         head: tf.Tensor,
         contexts: tf.Tensor,
@@ -392,24 +380,15 @@ class GraphAnswers(tf.Module):
     ) -> Fields:
         """Answers all rows.
 
-        Args:
-            rows: the texts.
-            windows: of the rows.
-            words: of sentences; None without a task of tagging.
-            head: int32 [N], each row's kind of heads.
-            contexts: string [N], the second texts.
-            outputs: float32 or int32 [W + 1, ...], `head_<number>/<name>`.
+        Takes each row's kind of heads, int32 [N], second texts, string [N],
+        and outputs [W + 1, ...] by `head_<number>/<name>`.
 
         Returns:
-            For N rows, at most L labels or choices, and at most V words of a
-            sentence: `kind`, string [N]; `label`,
-            string [N], `probability`, float32 [N], `labels`, string [N, L],
-            `scores`, float32 [N, L]; `value`, float32 [N]; `answer`, string
-            [N], `start` and `end`, int32 [N], `score` and `null_score`,
-            float32 [N]; `tokens` and `tags`, string [N, V]; `vector`, float32
-            [N, D], or [N, 0] without a task of vectors. Of a row that is not
-            answered (`Calibration.abstain_below`) `label` is "". For sets of
-            labels `label` joins a row's labels with the task's separator, and
+            For N rows, at most L labels or choices and V words: strings [N]
+            `kind`, `label`, `answer`; [N, L] `labels`; [N, V] `tokens`, `tags`;
+            float32 [N] `probability`, `value`, `score`, `null_score`; [N, L]
+            `scores`; [N, D] `vector`; int32 [N] `start`, `end`. `label` is ""
+            below `Calibration.abstain_below`, and joins a set of labels, whose
             `probability` is 0.
         """
         first_window = tf.cumsum(windows.count, exclusive=True)
@@ -420,7 +399,7 @@ class GraphAnswers(tf.Module):
             return tf.cast(values, tf.float64), tf.equal(head, number)
 
         def of_choices(number: int) -> tuple[tf.Tensor, tf.Tensor]:
-            """The same for the only output of each of a row's windows."""
+            """As `of_head`, of the only output of each of a row's windows."""
             places = first_window[:, tf.newaxis] + tf.range(self._widest)
             places = tf.minimum(places, windows.size)
             values = outputs[f"head_{number}/logits"][:, 0]
@@ -442,13 +421,13 @@ class GraphAnswers(tf.Module):
         count = tf.size(task)
         logits = tf.fill([count, self._widest], np.float64(-np.inf))
         for head in self._heads[CHOICE]:
-            found, is_mine = of_choices(head)
-            logits = tf.where(is_mine[:, tf.newaxis], found, logits)
+            values, is_mine = of_choices(head)
+            logits = tf.where(is_mine[:, tf.newaxis], values, logits)
         for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
-            found, is_mine = of_head(head, "logits")
-            paddings = [[0, 0], [0, self._widest - found.shape[1]]]
-            found = tf.pad(found, paddings, constant_values=-np.inf)
-            logits = tf.where(is_mine[:, tf.newaxis], found, logits)
+            values, is_mine = of_head(head, "logits")
+            paddings = [[0, 0], [0, self._widest - values.shape[1]]]
+            values = tf.pad(values, paddings, constant_values=-np.inf)
+            logits = tf.where(is_mine[:, tf.newaxis], values, logits)
         if not self._widest:
             return {
                 "label": tf.fill([count], ""),
@@ -500,7 +479,7 @@ class GraphAnswers(tf.Module):
     def _join(
         self, task: tf.Tensor, labels: tf.Tensor, scores: tf.Tensor
     ) -> tf.Tensor:
-        """Rows' labels, joined, string [N].
+        """Joins rows' labels, string [N].
 
         `labels`, string [N, L], and probabilities `scores`, float64 [N, L],
         end with "" and 0.
@@ -508,8 +487,8 @@ class GraphAnswers(tf.Module):
         is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
         separator = tf.gather(self._separator, task)
         before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
-        parts = tf.where(is_given, tf.strings.join([before, labels]), "")
-        joined = tf.strings.reduce_join(parts, axis=1)
+        chosen = tf.where(is_given, tf.strings.join([before, labels]), "")
+        joined = tf.strings.reduce_join(chosen, axis=1)
         # Without the separator before the first label.
         start = tf.strings.length(separator)
         start = tf.minimum(start, tf.strings.length(joined))
@@ -521,18 +500,18 @@ class GraphAnswers(tf.Module):
         low, high = tf.unstack(tf.gather(self._scale, task), axis=1)
         mean, deviation = tf.unstack(tf.gather(self._unit, task), axis=1)
         for head in self._heads[REGRESSION]:
-            found, is_mine = of_head(head, "scores")
-            found = tf.clip_by_value(found * deviation + mean, low, high)
-            value = tf.where(is_mine, found, value)
+            scores, is_mine = of_head(head, "scores")
+            scores = tf.clip_by_value(scores * deviation + mean, low, high)
+            value = tf.where(is_mine, scores, value)
         return tf.cast(value, tf.float32)
 
     def _vector(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
         vector = tf.zeros([tf.size(task), 0], tf.float64)
         for head in self._heads[VECTORS]:
-            found, is_mine = of_head(head, "vectors")
-            missing = found.shape[1] - vector.shape[1]
+            values, is_mine = of_head(head, "vectors")
+            missing = values.shape[1] - vector.shape[1]
             vector = tf.pad(vector, [[0, 0], [0, missing]])
-            vector = tf.where(is_mine[:, tf.newaxis], found, vector)
+            vector = tf.where(is_mine[:, tf.newaxis], values, vector)
         lengths = tf.norm(vector, axis=1, keepdims=True)
         normalizes = tf.gather(self._normalizes, task)[:, tf.newaxis]
         divisor = tf.where(normalizes & (lengths > 0), lengths, 1)
@@ -540,8 +519,8 @@ class GraphAnswers(tf.Module):
 
     def _spans(
         self,
-        rows: Rows,
-        windows: Windows,
+        rows: GraphRows,
+        windows: GraphWindows,
         head: tf.Tensor,
         contexts: tf.Tensor,
         outputs: Outputs,
@@ -555,28 +534,28 @@ class GraphAnswers(tf.Module):
             "null_score": tf.zeros(count),
         }
         for number in self._heads[QUESTIONS]:
-            own = below(f"head_{number}/", outputs)
-            spans = self._rules.choose(rows, windows, own)
+            of_head = below(f"head_{number}/", outputs)
+            spans = self._rules.choose(rows, windows, of_head)
             is_mine = tf.equal(head, number)
             spans = spans._replace(
                 is_there=spans.is_there & is_mine,
                 is_given=spans.is_given & is_mine,
             )
             score = tf.where(spans.is_there, spans.score, 0.0)
-            found = (
+            answers = (
                 *cut_out(rows, spans, tf.where(is_mine, contexts, "")),
                 tf.cast(score, tf.float32),
                 tf.cast(spans.null_score, tf.float32),
             )
             fields = {
                 name: tf.where(is_mine, values, fields[name])
-                for name, values in zip(fields, found)
+                for name, values in zip(fields, answers)
             }
         return fields
 
     def _tags(
         self,
-        rows: Rows,
+        rows: GraphRows,
         words: Optional[Words],
         first_window: tf.Tensor,
         head: tf.Tensor,

@@ -48,7 +48,7 @@ class Tree(tf.Module):
     def __init__(
         self, entries: Iterable[tuple[int, Sequence[int], int]], roots: int
     ):
-        """Takes entries (root from 0, characters, id) and the roots' number."""
+        """Takes entries (root from 0, characters, id), and how many roots."""
         super().__init__()
         edges: dict[int, int] = {}
         ids = [-1] * roots
@@ -70,11 +70,10 @@ class Tree(tf.Module):
     def longest(
         self, code: tf.Tensor, end: tf.Tensor, root: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The longest entry that begins at each character of `code`, int32 [C].
+        """Finds the longest entry that begins at each character.
 
-        `end`, int32 [C], is one past the last usable character, `root`, int32
-        [C], says which trie. Returns lengths int32 [C], 0 without an entry, and
-        ids int32 [C].
+        Takes codes, one past the last usable character, and roots; gives
+        lengths, 0 without an entry, and ids: all int32 [C].
         """
         count = tf.size(code)
         codes = tf.cast(code, tf.int64)
@@ -94,15 +93,15 @@ class Tree(tf.Module):
             node = tf.gather(self._nodes, place)
             entry = tf.gather(self._ids, node)
             is_entry = entry >= 0
-            found = tf.boolean_mask(active, is_entry)[:, tf.newaxis]
-            length = tf.fill([tf.shape(found)[0]], offset + 1)
+            begins = tf.boolean_mask(active, is_entry)[:, tf.newaxis]
+            length = tf.fill([tf.shape(begins)[0]], offset + 1)
             return (
                 offset + 1,
                 active,
                 node,
-                tf.tensor_scatter_nd_update(lengths, found, length),
+                tf.tensor_scatter_nd_update(lengths, begins, length),
                 tf.tensor_scatter_nd_update(
-                    ids, found, tf.boolean_mask(entry, is_entry)
+                    ids, begins, tf.boolean_mask(entry, is_entry)
                 ),
             )
 
@@ -131,7 +130,7 @@ class AddedTokens(tf.Module):
         rest: int,
         roots: int,
     ):
-        """Takes (vocabulary, code, characters, whether to be a whole word).
+        """Takes (vocabulary, code, characters, is a whole word).
 
         `rest` replaces all but a token's first character. A text has the tokens
         of one of `roots` vocabularies.
@@ -159,9 +158,8 @@ class AddedTokens(tf.Module):
         """Makes one character of each token's characters.
 
         Of overlapping tokens the first counts, and the longest of those that
-        begin together. `codes`, `text` and `stop`, int32 [C], are characters,
-        their texts, and the ends of their sources; `vocabulary`, int32 [N], is
-        each text's. Returns new `codes` and `stop`.
+        begin together. `stop`, int32 [C], are the ends of the characters'
+        sources. Returns new `codes` and `stop`.
         """
         end = tf.searchsorted(text, text, side="right")
         lengths, added = self._tree.longest(
@@ -171,8 +169,8 @@ class AddedTokens(tf.Module):
         past = places + tf.gather(lengths, places)  # [matches]
         taken = _apart(places, past, tf.gather(text, places))
         if self._alone is not None:
-            found = tf.gather(added, places)[:, tf.newaxis]
-            alone = tf.reduce_any(tf.equal(found, self._alone), axis=1)
+            tokens = tf.gather(added, places)[:, tf.newaxis]
+            alone = tf.reduce_any(tf.equal(tokens, self._alone), axis=1)
             taken &= ~alone | self._is_alone(codes, text, places, past)
         places, past = (tf.boolean_mask(x, taken) for x in (places, past))
         # Depth rises at a token's second character, and falls at its end.
@@ -200,26 +198,25 @@ class AddedTokens(tf.Module):
         places: tf.Tensor,
         past: tf.Tensor,
     ) -> tf.Tensor:
-        """Whether matches adjoin no letter of their text, bool [matches].
+        """Marks matches that adjoin no letter of their text, bool [matches].
 
-        `codes` and `text` are int32 [C]; `places` and `past`, int32 [matches],
-        the first characters and one past the last ones.
+        `places` and `past` are first characters and one past the last ones.
         """
         letters = tf.pad(
             tf.gather(self._letters, tf.minimum(codes, CODES - 1)), [[1, 1]]
         )
         text = tf.pad(text, [[1, 1]], constant_values=-1)
 
-        def is_letter(place: tf.Tensor, own: tf.Tensor) -> tf.Tensor:
-            near = tf.equal(tf.gather(text, place), tf.gather(text, own))
+        def is_letter(place: tf.Tensor, match: tf.Tensor) -> tf.Tensor:
+            near = tf.equal(tf.gather(text, place), tf.gather(text, match))
             return near & tf.gather(letters, place)
 
-        own = places + 1
-        return ~(is_letter(places, own) | is_letter(past + 1, own))
+        inside = places + 1
+        return ~(is_letter(places, inside) | is_letter(past + 1, inside))
 
 
 def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
-    """Which matches do not overlap an earlier match that counts.
+    """Marks matches that do not overlap an earlier one that counts.
 
     All are int32 [matches]: rising beginnings, one past the ends, the texts.
     """
@@ -242,8 +239,8 @@ def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
 
 
 def _letters() -> np.ndarray:
-    """Which characters the library takes for letters, bool [CODES]."""
-    found = np.zeros(CODES, bool)
+    """Marks what the library takes for letters, bool [CODES]."""
+    is_letter = np.zeros(CODES, bool)
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     tokenizer.add_tokens([AddedToken("=", single_word=True, normalized=False)])
     for first in range(0, CODES, CHUNK):
@@ -253,8 +250,8 @@ def _letters() -> np.ndarray:
         encoded = tokenizer.encode(text, add_special_tokens=False)
         hits = np.zeros(len(text), bool)
         hits[[s for n, (s, _) in zip(encoded.ids, encoded.offsets) if n]] = True
-        found[first : first + CHUNK] = ~hits[::3]
-    return found
+        is_letter[first : first + CHUNK] = ~hits[::3]
+    return is_letter
 
 
 SIGMA, SMALL_SIGMA, FINAL_SIGMA = 0x3A3, 0x3C3, 0x3C2
@@ -270,7 +267,7 @@ DROPPED = 0
 
 
 class GraphTokens(NamedTuple):
-    """The tokens of all texts, one text after the other, int32 [tokens].
+    """Tokens of all texts, one text after the other, int32 [tokens].
 
     Attributes:
         text: each token's text.
@@ -286,12 +283,12 @@ class GraphTokens(NamedTuple):
 
 
 class _Characters(NamedTuple):
-    """Normalized characters of all texts, int32 [C] and (`begins`) bool [C].
+    """Normalized characters of all texts, int32 [C].
 
     Attributes:
         source: place of the original character in its text.
         end: one past that place and the accents after it.
-        begins: whether a word begins.
+        begins: bool [C], a word begins here.
     """
 
     code: tf.Tensor
@@ -306,13 +303,9 @@ class GraphTokenizer(tf.Module):
 
     Each has new tokens of its own. Tokens differ only where marks that are no
     accents follow each other in an order that Unicode normalizes.
-
-    Attributes:
-        unknown_id: `[UNK]`.
     """
 
     def __init__(self, *tokenizers: FullTokenizer):
-        """Makes tables from tokenizers, in some seconds."""
         tokenizer = tokenizers[0]
         self._lower = tokenizer.do_lower_case
         self.unknown_id = tokenizer.unknown_id
@@ -328,13 +321,13 @@ class GraphTokenizer(tf.Module):
         ]
         # Tokens found before a text is normalized, and after.
         raw, normalized = [], []
-        found = [
+        added = [
             (which, a.id, a.token)
             for which, one in enumerate(tokenizers)
             for a in one.added
             if a.is_found
         ]
-        for code, (which, number, token) in enumerate(found, CODES):
+        for code, (which, number, token) in enumerate(added, CODES):
             entries.append((FIRST, [code], number))
             text, tokens = token.content, raw
             if token.normalized:
@@ -346,7 +339,7 @@ class GraphTokenizer(tf.Module):
         if normalized:
             self._normal = AddedTokens(normalized, SPACE, count)
         self._entries = Tree(entries, 2)
-        codes = CODES + np.arange(len(found), dtype=np.int32)
+        codes = CODES + np.arange(len(added), dtype=np.int32)
         values = np.concatenate([values, codes])
         starts = np.concatenate([starts, starts[-1] + 1 + codes - CODES])
         isolated = np.concatenate([isolated, np.ones(len(codes), bool)])
@@ -358,10 +351,9 @@ class GraphTokenizer(tf.Module):
     def __call__(
         self, texts: tf.Tensor, which: Optional[tf.Tensor] = None
     ) -> GraphTokens:
-        """Tokenizes strings [N]; bytes that are no UTF-8 are left out.
+        """Tokenizes strings [N] without bytes that are no UTF-8.
 
-        `which`, int32 [N], are the numbers of texts' tokenizers; None is for
-        the first one.
+        `which`, int32 [N], are the texts' tokenizers; default: the first.
         """
         if which is None:
             which = tf.zeros(tf.shape(texts), tf.int32)
@@ -436,17 +428,13 @@ class GraphTokenizer(tf.Module):
             | isolated
             | shift(isolated, False)
         )
-        found = _Characters(code, text, source, end, begins)
-        return _Characters(*(tf.boolean_mask(x, ~is_space) for x in found))
+        characters = _Characters(code, text, source, end, begins)
+        return _Characters(*(tf.boolean_mask(x, ~is_space) for x in characters))
 
     def _sigmas(
         self, codes: tf.Tensor, text: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Places of capital sigmas, and the small sigma for each.
-
-        A sigma is final after a cased character and before none, not counting
-        ignorable ones. Source: Unicode 15, table 3-17.
-        """
+        """Capital sigmas, and the small one for each (Unicode 15, 3-17)."""
         sigmas = places_of(tf.equal(codes, SIGMA))
         seen = places_of(~tf.gather(self._ignorable, codes))
         before = tf.searchsorted(seen, sigmas, side="left") - 1
@@ -471,11 +459,10 @@ def _chain(
     end: tf.Tensor,
     lengths: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Where pieces begin, bool [C], and unknown words, bool [words].
+    """Marks where pieces begin, bool [C], and unknown words, bool [words].
 
     `firsts` and `ends`, int32 [words], are words' first characters and one past
-    the last ones; `word` and `end`, int32 [C], each character's word and that
-    word's end; `lengths`, int32 [C], the longest entries from each character.
+    the last ones; `lengths`, int32 [C], the longest entries at each character.
     """
 
     def step(current, is_piece, is_unknown):
@@ -508,12 +495,7 @@ def _chain(
 
 
 def _normalized(tokenizer: FullTokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Each character's normalized characters.
-
-    Returns:
-        All of them, int32, with spaces around characters that are words; where
-        each character's begin, int32 [CODES + 1].
-    """
+    """Normalized characters, int32, and where each one's begin [CODES + 1]."""
     values: list[int] = []
     starts = np.zeros(CODES + 1, np.int32)
     # Many at once, with a letter between them.
@@ -522,8 +504,8 @@ def _normalized(tokenizer: FullTokenizer) -> tuple[np.ndarray, np.ndarray]:
         letters = ["" if c in SURROGATES else chr(c) for c in codes]
         if chr(BETWEEN) in letters:
             letters[BETWEEN - first] = ""
-        found = tokenizer.normalize(chr(BETWEEN).join(letters))
-        texts = found.split(chr(BETWEEN))
+        normalized = tokenizer.normalize(chr(BETWEEN).join(letters))
+        texts = normalized.split(chr(BETWEEN))
         if len(texts) != CHUNK:
             raise ValueError(f"{len(texts)} texts of {CHUNK} characters")
         for code, text in zip(codes, texts):
@@ -534,7 +516,7 @@ def _normalized(tokenizer: FullTokenizer) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _joins(starts: np.ndarray) -> np.ndarray:
-    """Which characters vanish but extend the one before, bool [CODES]."""
+    """Marks characters that vanish but extend the one before, bool [CODES]."""
     joins = np.diff(starts) == 0
     for code in np.flatnonzero(joins):
         joins[code] = not is_space_or_control(chr(code))
@@ -542,7 +524,7 @@ def _joins(starts: np.ndarray) -> np.ndarray:
 
 
 def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
-    """Which characters are words of their own, bool like `values`."""
+    """Marks characters that are words of their own, bool like `values`."""
     codes = np.unique(values)
     flags = np.zeros(CODES, bool)
     text = "a".join(map(chr, codes))
@@ -554,7 +536,7 @@ def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
 
 
 def _sigma_tables() -> tuple[np.ndarray, np.ndarray]:
-    """Which characters are cased, and which ignorable, bool [CODES] each."""
+    """Marks cased characters, and ignorable ones, bool [CODES] each."""
     cased, ignorable = np.zeros(CODES, bool), np.zeros(CODES, bool)
     for code in range(CODES):
         letter, small = chr(code), chr(SMALL_SIGMA)

@@ -1,8 +1,7 @@
-"""The model of one task from token ids to its outputs, for other runtimes.
+"""Model of one task from token ids to its outputs, for other runtimes.
 
 Unlike `text_model.py` it has neither texts nor tables of tasks, and takes tasks
-that change BERT's matrices too. Not in here: what writes its files
-(`runtimes.py`).
+that change BERT's matrices too.
 """
 
 import functools
@@ -43,7 +42,6 @@ class IdsModel(tf.Module):
     """Computes a task's outputs.
 
     Attributes:
-        kind: of the task's answers.
         shape: of each input, None for sizes that are known at a call.
         compute: a `tf.function` of `INPUTS`, int32 [N, T], or of C choices
             [N, C, T]. Gives `OUTPUTS` by name, float32: `scores` [N, L],
@@ -53,13 +51,10 @@ class IdsModel(tf.Module):
     def __init__(
         self, bert: FrozenBert, task: LoadedTask, rounds_words: bool = False
     ):
-        """Takes the values of BERT and of the task.
+        """Takes the values of BERT, in float32, and of a task.
 
-        Args:
-            bert: the task's, in float32.
-            task: of a kind in `OUTPUTS`.
-            rounds_words: whether word embeddings, as the method gives them,
-                are kept in int8 with a scale for each word.
+        With `rounds_words` word embeddings, as the method gives them, are kept
+        in int8 with a scale for each word.
         """
         super().__init__()
         self.kind = kind_of(task)
@@ -133,21 +128,21 @@ class IdsModel(tf.Module):
         with functional.for_runtimes():
             states = model.bert(ids, segments, context).sequence_output
             # What the head selects for answers here is not computed.
-            found = model.head(model.bert, states, context)
+            outputs = model.head(model.bert, states, context)
         if self.kind == QUESTIONS:
-            return {name: found[name] for name in OUTPUTS[QUESTIONS]}
+            return {name: outputs[name] for name in OUTPUTS[QUESTIONS]}
         if self.kind == REGRESSION:
             unit = self._task.unit or AS_IS
-            value = found["scores"] * unit.deviation + unit.mean
+            value = outputs["scores"] * unit.deviation + unit.mean
             if self._task.scale:
                 value = tf.clip_by_value(value, *self._task.scale)
             return {"value": value}
-        logits = found["logits"]
+        logits = outputs["logits"]
         if self.kind == MULTI_LABEL:
             return {"scores": tf.sigmoid(logits)}
         if self.kind == CHOICE:
             logits = tf.reshape(logits, [rows, self.shape[1]])
-        own = self._task.calibration if self._task.chooses_one else None
-        if own and own.temperature != 1:
-            logits /= own.temperature
+        calibration = self._task.calibration if self._task.chooses_one else None
+        if calibration and calibration.temperature != 1:
+            logits /= calibration.temperature
         return {"scores": tf.nn.softmax(logits)}

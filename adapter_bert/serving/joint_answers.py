@@ -17,7 +17,7 @@ from adapter_bert.data.input_pipeline import Features, Texts
 from adapter_bert.serving.answers import Answer
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.task_tables import MixedBert, Place
-from adapter_bert.serving.trained_task import LoadedTask, Row
+from adapter_bert.serving.trained_task import LoadedTask, TextRow
 from adapter_bert.tasks.task_model import ParameterTable
 from adapter_bert.training import frozen_features
 from adapter_bert.training.prediction import Outputs, check_finite
@@ -25,10 +25,10 @@ from adapter_bert.training.prediction import Outputs, check_finite
 
 @dataclasses.dataclass
 class Group:
-    """Rows with equally many texts, and tasks with equal `features` of them."""
+    """Rows with equally many texts, and tasks that read them alike."""
 
     tasks: Sequence[LoadedTask]
-    rows: Sequence[Row]
+    rows: Sequence[TextRow]
 
     def __post_init__(self):
         first = self.tasks[0]
@@ -39,10 +39,7 @@ class Group:
         )
 
     def answers(self, loaded: LoadedTask, outputs: Outputs) -> list[Answer]:
-        """One task's answers to all rows, from its head's outputs.
-
-        Outputs are [rows of the unlabelled features, ...].
-        """
+        """Makes one task's answers of its head's outputs, [features, ...]."""
         task = loaded.task
         # Contexts without tokens have no features.
         if len(self.features):
@@ -62,7 +59,7 @@ def compute(
     if len(mixed) < 2:
         mixed = {}
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)
-    found = _compute_mixed(
+    mixed_outputs = _compute_mixed(
         tables,
         [
             (g.features.unlabelled(), [t for t in g.tasks if id(t) in mixed])
@@ -71,7 +68,7 @@ def compute(
         batch_size,
     )
     return [
-        next(found)
+        next(mixed_outputs)
         if id(loaded) in mixed
         else compute_alone(loaded, group.features.unlabelled(), batch_size)
         for group in groups
@@ -87,7 +84,7 @@ def compute_alone(
         return {}
     values = loaded.values.get()
     batches = input_pipeline.sorted_batches(features, batch_size)
-    found = [
+    of_batches = [
         loaded.kind.compute(
             values, input_pipeline.make_batch(features, rows, None)
         )
@@ -95,9 +92,9 @@ def compute_alone(
     ]
     return {
         name: input_pipeline.restore_order(
-            batches, [outputs[name].numpy() for outputs in found]
+            batches, [outputs[name].numpy() for outputs in of_batches]
         )
-        for name in found[0]
+        for name in of_batches[0]
     }
 
 
@@ -109,26 +106,26 @@ def compute_frozen(
     They are [0, D] where no task of the group scores novelty.
     """
     none = Texts.from_rows([], {})
-    asked = [
+    read = [
         group.features if any(t.task.novelty for t in group.tasks) else none
         for group in groups
     ]
-    counts = list(map(len, asked))
+    counts = list(map(len, read))
     if not sum(counts):
-        return [np.zeros((0, bert.config.hidden_size), np.float32)] * len(asked)
-    features = _join(asked, {})
+        return [np.zeros((0, bert.config.hidden_size), np.float32)] * len(read)
+    features = _join(read, {})
     function = bert.function(
         frozen_features.FEATURES,
         ParameterTable("", ()),
         functools.partial(frozen_features.model, bert.config),
     ).get_concrete_function()
     batches = input_pipeline.sorted_batches(features, batch_size)
-    found = [
+    of_batches = [
         function({}, input_pipeline.make_batch(features, rows, None))
         for rows in batches
     ]
     values = input_pipeline.restore_order(
-        batches, [x[frozen_features.FEATURES].numpy() for x in found]
+        batches, [x[frozen_features.FEATURES].numpy() for x in of_batches]
     )
     check_finite({frozen_features.FEATURES: values}, "novelty")
     return np.split(values, np.cumsum(counts)[:-1])
@@ -136,15 +133,15 @@ def compute_frozen(
 
 def _compute_mixed(
     tables: MixedBert,
-    parts: Sequence[tuple[Features, Sequence[LoadedTask]]],
+    groups: Sequence[tuple[Features, Sequence[LoadedTask]]],
     batch_size: int,
 ) -> Iterator[Outputs]:
-    """Each part's tasks' outputs [rows, ...] by name, from common batches."""
+    """Outputs [rows, ...] of each group's tasks, from common batches."""
     # One batch has at most `batch_size` tasks for a text, and equally many
     # for each text.
     blocks: list[_Block] = []
     count = 0
-    for features, tasks in parts:
+    for features, tasks in groups:
         places = [task.values.place(task.kind, tables) for task in tasks]
         for first in range(0, len(places), batch_size):
             some = places[first : first + batch_size]
@@ -152,16 +149,16 @@ def _compute_mixed(
             count += len(questions)
             shape = len(features), len(some)
             blocks.append(_Block(features, some, questions.reshape(shape)))
-    found: dict[str, list[np.ndarray]] = collections.defaultdict(list)
-    for asked in sorted({len(block.places) for block in blocks}):
-        alike = [block for block in blocks if len(block.places) == asked]
+    collected: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    for task_count in sorted({len(block.places) for block in blocks}):
+        alike = [block for block in blocks if len(block.places) == task_count]
         least = max(p.least_model for block in alike for p in block.places)
-        for batch in _batches(alike, batch_size // asked):
+        for batch in _batches(alike, batch_size // task_count):
             for name, value in tables.compute(batch, least).items():
-                found[name].append(value.numpy())
+                collected[name].append(value.numpy())
     outputs = {
         name: input_pipeline.join_outputs(values)
-        for name, values in found.items()
+        for name, values in collected.items()
     }
     # The place of each question's answer in its kind's outputs.
     rows = {}
@@ -212,13 +209,12 @@ def _batches(
 
 
 def _join(
-    parts: Sequence[Features], labels: Mapping[str, np.ndarray]
+    groups: Sequence[Features], labels: Mapping[str, np.ndarray]
 ) -> Features:
-    """The rows of all parts in order, with labels of all."""
-    lengths = np.concatenate([part.lengths for part in parts])
+    lengths = np.concatenate([group.lengths for group in groups])
     return Features(
-        np.concatenate([part.tokens for part in parts]),
-        np.concatenate([part.segments for part in parts]),
+        np.concatenate([group.tokens for group in groups]),
+        np.concatenate([group.segments for group in groups]),
         np.concatenate([[0], np.cumsum(lengths)]),
         labels,
     )

@@ -43,7 +43,7 @@ from adapter_bert.serving.shelf import (
     check_members,
 )
 from adapter_bert.serving.trained_task import LoadedTask, check_row, describe
-from adapter_bert.serving.trained_task import Row as Texts
+from adapter_bert.serving.trained_task import TextRow as Texts
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 

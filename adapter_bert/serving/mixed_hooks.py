@@ -29,8 +29,8 @@ def scope_of(number: int) -> str:
     return f"kind_{number}/"
 
 
-class _Kind:
-    """One kind, as some of the layers see it."""
+class _KindHooks:
+    """One method's values and hooks."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class _Kind:
         self.example = self.hooks(self.values)
 
     def acts_at(self, place: str, scope: str = "") -> bool:
-        """Whether the method acts at the hook `place`, by values of `scope`."""
+        """True if the method acts at a hook by values of a scope."""
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
         reads |= not self.example.by_values
         return reads and place in self.example.places
 
 
 class MixedHooks(Hooks):
-    """The hooks of several methods, each on the rows of its kind."""
+    """Hooks of several methods, each on the rows of its kind."""
 
     def __init__(
         self,
@@ -61,34 +61,30 @@ class MixedHooks(Hooks):
         config: encoder.BertConfig,
         values: Tensors,
     ):
-        """Makes the hooks of each kind.
+        """Makes the hooks of one method of each kind.
 
-        Args:
-            methods: one of each kind.
-            config: of the BERT.
-            values: of a kind's rows, `kind_<number>/<variable>`, [B_k, ...],
-                or of a kind without rows [1, ...]; BERT's variables that
-                differ by row, `own/<variable>`, [B, ...].
+        `values` are `kind_<number>/<variable>`, [B_k, ...], or [1, ...] of a
+        kind without rows; and BERT's variables that differ by row,
+        `own/<variable>`, [B, ...].
         """
         self._kinds = [
-            _Kind(number, method, config, values)
+            _KindHooks(number, method, config, values)
             for number, method in enumerate(methods)
         ]
         self.by_token = all(kind.example.by_token for kind in self._kinds)
-        self._own = below("own/", values)
+        self._row_values = below("own/", values)
         # What `parameter` gives at the moment: of all rows, of some, of one.
-        self._current: Values = self._own
+        self._current: Values = self._row_values
 
     def layer_kind(self, layer, training):
-        found = tuple(
+        kinds = tuple(
             kind.example.layer_kind(layer, training) for kind in self._kinds
         )
-        return None if None in found else found
+        return None if None in kinds else kinds
 
     def begin(self, context):
-        """Of each kind, [B_k, ...]."""
         masks = self._split(context.input_mask, context)
-        found = {}
+        handed_on = {}
         for kind, mask in zip(self._kinds, masks):
             rows = ... if kind.example.takes_rows else tf.newaxis
 
@@ -99,25 +95,23 @@ class MixedHooks(Hooks):
             if "begin" in kind.example.places:
                 of_kind = dataclasses.replace(context, input_mask=mask)
                 made = self._act_by_rows(kind, act, of_kind, {})
-                found.update(
+                handed_on.update(
                     (f"of_{kind.scope}{k}", x) for k, x in made.items()
                 )
-        return found
+        return handed_on
 
     def parameter(self, name, variable, context):
-        """BERT's, or each row's own, with the rows as a first dimension."""
-        own = self._current.get(name)
-        return tf.convert_to_tensor(variable) if own is None else own
+        value = self._current.get(name)
+        return tf.convert_to_tensor(variable) if value is None else value
 
     def words(self, input_ids, embed, context):
-        """Shapes here and below as in `Hooks`."""
         return self._act("words", context, (), [input_ids], (embed,))
 
     def embeddings(self, hidden, context):
         return self._act("embeddings", context, (), [hidden])
 
     def lengthen(self, hidden, context):
-        """Kinds may have more virtual tokens than others: these are masked."""
+        # Kinds may have more virtual tokens than others: these are masked.
         return self._act("lengthen", context, (), [hidden])
 
     def project(self, name, inputs, dense, context):
@@ -127,16 +121,16 @@ class MixedHooks(Hooks):
         """
         if name in self._current:
             return self._current[name]
-        parts = self._split(inputs, context)
+        by_kind = self._split(inputs, context)
         outputs: list[tf.Tensor] = []
 
         def dense_of_some(x: tf.Tensor) -> tf.Tensor:
-            """Of a kind's rows, unless they were changed, one for all kinds."""
-            places = [n for n, part in enumerate(parts) if part is x]
+            # One product for all kinds whose rows were not changed.
+            places = [n for n, rows in enumerate(by_kind) if rows is x]
             if not places:
                 return dense(x)
             if not outputs:
-                with self.reading(self._own):
+                with self.reading(self._row_values):
                     outputs.extend(self._split(dense(inputs), context))
             return outputs[places[0]]
 
@@ -149,12 +143,12 @@ class MixedHooks(Hooks):
             (name,),
             [inputs],
             (kernel,),
-            parts=[parts],
+            by_kind=[by_kind],
             scope=f"{name}/",
         )
 
     def key_value(self, layer, key, value, attention_bias, context):
-        """Prefixes may be of different lengths: the others are masked."""
+        # Prefixes may be of different lengths: the others are masked.
         tensors = [key, value, attention_bias]
         return self._act("key_value", context, (layer,), tensors)
 
@@ -176,7 +170,7 @@ class MixedHooks(Hooks):
         return hidden
 
     def _acts_at(self, place: str, scope: str = "") -> bool:
-        """Whether any of the methods does anything there, as of `_Kind`."""
+        """True if any method acts at this hook."""
         return any(kind.acts_at(place, scope) for kind in self._kinds)
 
     def _act(
@@ -186,37 +180,34 @@ class MixedHooks(Hooks):
         first: Sequence[Any],
         tensors: Sequence[tf.Tensor],
         last: Sequence[Any] = (),
-        parts: Optional[Sequence[list[tf.Tensor]]] = None,
+        by_kind: Optional[Sequence[list[tf.Tensor]]] = None,
         scope: str = "",
     ):
-        """Applies the hooks of each kind to its rows.
+        """Applies the hook `place` of each kind to its rows.
 
-        Args:
-            place: the name of the hook.
-            context: of all rows.
-            first: the hook's arguments before the tensors.
-            tensors: [B, ...], that the hook acts on.
-            last: its arguments between tensors and context.
-            parts: the tensors, if they are split by kind already.
-            scope: of the values that the hooks read.
+        Its arguments are `first`, `tensors` [B, ...], `last` and the context.
+        `by_kind` are the tensors, if they are split by kind already; `scope` is
+        that of the values that the hook reads.
         """
 
         def act(hooks, context, *tensors):
-            found = getattr(hooks, place)(*first, *tensors, *last, context)
-            return tf.zeros_like(tensors[-1]) if found is None else found
+            output = getattr(hooks, place)(*first, *tensors, *last, context)
+            return tf.zeros_like(tensors[-1]) if output is None else output
 
         if not self._acts_at(place, scope):
             return getattr(NoHooks(), place)(*first, *tensors, *last, context)
-        if parts is None:
-            parts = [self._split(tensor, context) for tensor in tensors]
+        if by_kind is None:
+            by_kind = [self._split(tensor, context) for tensor in tensors]
         fields = {
             name: self._split(value, context)
             for name, value in rows_of(context).items()
         }
-        own = {n: self._split(v, context) for n, v in self._own.items()}
+        row_values = {
+            n: self._split(v, context) for n, v in self._row_values.items()
+        }
         results = []
         for number, kind in enumerate(self._kinds):
-            mine = {name: value[number] for name, value in own.items()}
+            mine = {name: value[number] for name, value in row_values.items()}
             context_of_kind = dataclasses.replace(
                 context, **{n: value[number] for n, value in fields.items()}
             )
@@ -226,12 +217,14 @@ class MixedHooks(Hooks):
                     act,
                     context_of_kind,
                     mine,
-                    *(of_kinds[number] for of_kinds in parts),
+                    *(of_kinds[number] for of_kinds in by_kind),
                 )
             else:
                 with self.reading(mine):
                     result = act(
-                        NoHooks(), context_of_kind, *(p[number] for p in parts)
+                        NoHooks(),
+                        context_of_kind,
+                        *(p[number] for p in by_kind),
                     )
             results.append(result)
         if len(results) == 1:
@@ -245,7 +238,7 @@ class MixedHooks(Hooks):
         return joined
 
     def _split(self, tensor: tf.Tensor, context: Context) -> list[tf.Tensor]:
-        """The rows of each kind, of all rows [B, ...]."""
+        """Splits rows [B, ...] by kind."""
         if len(self._kinds) == 1:
             return [tensor]
         counts = context.handed_on[COUNTS]
@@ -253,31 +246,32 @@ class MixedHooks(Hooks):
 
     def _act_by_rows(
         self,
-        kind: _Kind,
+        kind: _KindHooks,
         act: Callable,
         context: Context,
-        own: Values,
+        row_values: Values,
         *tensors: tf.Tensor,
     ):
-        """A kind's hook, each row by its own values."""
         handed_on = below(f"of_{kind.scope}", context.handed_on)
         if kind.example.takes_rows:
             context = dataclasses.replace(context, handed_on=handed_on)
-            with self.reading(own):
+            with self.reading(row_values):
                 return act(kind.hooks(kind.values), context, *tensors)
 
-        def of_row(values, own, handed_on, fields, *row):
+        def of_row(values, row_values, handed_on, fields, *row):
             handed_on = {name: x[0] for name, x in handed_on.items()}
             alone = dataclasses.replace(context, handed_on=handed_on, **fields)
-            with self.reading({name: x[0] for name, x in own.items()}):
+            with self.reading({name: x[0] for name, x in row_values.items()}):
                 return act(kind.hooks(values), alone, *row)
 
         fields = rows_of(context)
-        return map_rows(of_row, kind.values, own, handed_on, fields, *tensors)
+        return map_rows(
+            of_row, kind.values, row_values, handed_on, fields, *tensors
+        )
 
     @contextlib.contextmanager
     def reading(self, values: Values) -> Iterator[None]:
-        """Within it `parameter` and `project` give these of the rows' own."""
+        """Within it `parameter` and `project` read these values of rows."""
         before, self._current = self._current, values
         try:
             yield
@@ -286,7 +280,7 @@ class MixedHooks(Hooks):
 
 
 def rows_of(context: Context) -> Values:
-    """The context's tensors [B, ...] of rows."""
+    """Names the context's tensors [B, ...]."""
     fields = {
         "input_mask": context.input_mask,
         "layer_input": context.layer_input,
@@ -295,11 +289,11 @@ def rows_of(context: Context) -> Values:
 
 
 def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
-    """The results [B, ...] of a function of single rows, vectorized.
+    """Vectorizes a function of single rows; results are [B, ...].
 
     `function` takes a row's values and its slices [1, ...] of the tensors, and
-    gives tensors [1, ...] or structures of them. Values are [B, ...], or [1,
-    ...] where there are no rows.
+    gives structures of tensors [1, ...]. Values are [B, ...], or [1, ...] where
+    there are no rows.
     """
     count = tf.shape(tf.nest.flatten(tensors)[0])[0]
     # At least one row is needed: no rows become one row of zeros.
@@ -314,19 +308,18 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
         values, *row = elements
         row = tf.nest.map_structure(lambda x: x[tf.newaxis], row)
         with onednn.built_for(None):
-            found = function(values, *row)
-        return tf.nest.map_structure(lambda x: x[0], found)
+            result = function(values, *row)
+        return tf.nest.map_structure(lambda x: x[0], result)
 
-    found = tf.vectorized_map(
+    results = tf.vectorized_map(
         of_row,
         (values, *tf.nest.map_structure(not_empty, tensors)),
         fallback_to_while_loop=False,
     )
-    return tf.nest.map_structure(lambda x: x[:count], found)
+    return tf.nest.map_structure(lambda x: x[:count], results)
 
 
 def _join_longer(results: Sequence[Any]) -> list[tf.Tensor]:
-    """Tokens and masks of kinds, filled up at the end to one length."""
     length = tf.reduce_max([tf.shape(mask)[1] for _, mask in results])
     joined = []
     for tensors in zip(*results):
@@ -340,7 +333,6 @@ def _join_longer(results: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def _join_keys(results: Sequence[Any]) -> list[tf.Tensor]:
-    """Keys, values and biases of kinds, some of them longer than others."""
     length = tf.reduce_max([tf.shape(key)[2] for key, _, _ in results])
     joined = []
     for tensors, fill in zip(zip(*results), (0.0, 0.0, encoder.MASKED_SCORE)):

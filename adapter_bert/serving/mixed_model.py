@@ -35,14 +35,12 @@ class MixedModel:
     """Computes rows of any tasks in one batch.
 
     Attributes:
-        config: sizes of the BERT.
         methods: one of each kind of rows.
         heads: a function that makes heads of each form.
         bert: BERT's variables by name.
-        tables: [rows, ...] of values of tasks by `kind_<number>/<name>`,
-            float32 or bfloat16; by `head_<number>/<name>`, float32; and by
-            `own/<name>`, float32, of BERT's variables of one axis, whose first
-            row is BERT's.
+        tables: values of tasks, [rows, ...]: `kind_<number>/<name>`, float32
+            or bfloat16; `head_<number>/<name>`, float32; `own/<name>`, float32,
+            BERT's variables of one axis, whose first row is BERT's.
         places: int32 [tasks, PLACES], where the values of a task lie.
     """
 
@@ -61,7 +59,7 @@ class MixedModel:
 
     @property
     def untouched_layers(self) -> Optional[int]:
-        """Number of lowest layers that no task changes; None: embeddings."""
+        """Lowest layers that no task changes; None: embeddings are changed."""
         names = [n for m in self.methods for n in m.variables(self.config)]
         names += below("own/", self.tables)
         layers = [layer_of(n) for n in names if not POOLER.fullmatch(n)]
@@ -75,11 +73,10 @@ class MixedModel:
     ) -> dict[str, tf.Tensor]:
         """Computes tasks of texts.
 
-        `features` are `input_ids`, `input_mask`, `segment_ids`, int32 [N, T];
-        `task`, int32 [N, K], the tasks that each text is asked; and `question`,
-        int32 [N, K], their numbers. Returns `<kind of head>/<name>`, the heads'
-        outputs, [B_h, ...], and `<kind of head>/question`, int32 [B_h], the
-        number of each.
+        `features` are `FEATURES`: `task`, int32 [N, K], are each text's tasks,
+        `question`, int32 [N, K], their numbers. Returns the outputs of heads,
+        `head_<number>/<name>`, [B_h, ...], and the number of each,
+        `head_<number>/question`, int32 [B_h].
         """
         heads = [build(self.config, lambda *_: None) for build in self.heads]
         bert, states, context, places, numbers = self._encode(
@@ -96,17 +93,11 @@ class MixedModel:
         context: Context,
         pool: Callable[[list[tf.Tensor], tf.Tensor], tf.Tensor],
     ) -> dict[str, tf.Tensor]:
-        """Vectors of texts, as the adapters of tasks make them.
+        """Makes vectors of texts, with the adapters of tasks.
 
-        Args:
-            features: as of calls.
-            context: of this forward pass.
-            pool: makes vectors [B, W] of all layers' outputs [B, T, D] and the
-                mask int32 [B, T].
-
-        Returns:
-            `vectors/values`, float32 [B, W], and `vectors/question`, int32
-            [B], the number of each.
+        `pool` makes vectors [B, W] of all layers' outputs [B, T, D] and the
+        mask int32 [B, T]. Returns `vectors/values`, float32 [B, W], and the
+        number of each, `vectors/question`, int32 [B].
         """
         _, states, context, _, numbers = self._encode(features, context, None)
         values = pool(states, context.input_mask)
@@ -120,17 +111,18 @@ class MixedModel:
     ) -> tuple[Any, list[tf.Tensor], Context, tf.Tensor, tf.Tensor]:
         """Runs BERT on rows, one for each text and task, sorted by method.
 
+        Of the last layer only what `heads` read is computed.
+
         Returns:
-            BERT, the outputs of all its layers [B, T, D], the rows' context,
-            their tasks' places int32 [B, PLACES], and the questions' numbers
-            int32 [B]. Of the last layer only what `heads` read is computed.
+            BERT, all layers' outputs [B, T, D], the rows' context, their tasks'
+            places int32 [B, PLACES], the questions' numbers int32 [B].
         """
-        asked = tf.shape(features["task"])[1]
+        task_count = tf.shape(features["task"])[1]
         places = tf.gather(self.places, tf.reshape(features["task"], [-1]))
         order = tf.argsort(places[:, METHOD], stable=True)
         places = tf.gather(places, order)  # [B, PLACES]
         numbers = tf.gather(tf.reshape(features["question"], [-1]), order)
-        text = order // asked
+        text = order // task_count
         kinds = tf.one_hot(places[:, METHOD], len(self.methods), dtype=tf.int32)
         counts = tf.reduce_sum(kinds, axis=0)
 
@@ -175,11 +167,7 @@ class MixedModel:
         return bert, [*lower[1:], *outputs], context, places, numbers
 
     def _untouched(self, features, context) -> list[tf.Tensor]:
-        """The embeddings and layers that no task changes, [N, T, D] each.
-
-        They are computed once for each text; none if tasks change the
-        embeddings.
-        """
+        """Computes what no task changes, [N, T, D], once for each text."""
         first = self.untouched_layers
         if first is None:
             return []
@@ -193,15 +181,12 @@ class MixedModel:
     def _answers(
         self, bert, sequence_output, heads, context, places, numbers
     ) -> dict[str, tf.Tensor]:
-        """Outputs of each kind of heads, of the rows of the kind.
-
-        `heads` have no values; they say which outputs are selected.
-        """
-        found, pooled = {}, {}
+        """Computes the heads; `heads`, without values, select their outputs."""
+        answers, pooled = {}, {}
         if any(head.needs_pooler for head in heads):
             # While rows are sorted by method, which may act there.
             pooled[encoder.POOLER] = bert.pool(sequence_output, context)
-        own = {
+        row_values = {
             name: tf.gather(table, places[:, OWN_ROW])
             for name, table in below("own/", self.tables).items()
             if OUTSIDE.fullmatch(name)
@@ -215,12 +200,12 @@ class MixedModel:
                 for name, table in below(scope, self.tables).items()
             }
 
-            def answer(values, own, pooled, mask, sequence, build=build):
+            def answer(values, row_values, pooled, mask, sequence, build=build):
                 head = build(self.config, lambda name, *_: values[name])
                 alone = dataclasses.replace(
                     context, input_mask=mask, handed_on={}
                 )
-                row = {name: x[0] for name, x in own.items()}
+                row = {name: x[0] for name, x in row_values.items()}
                 with bert.hooks.reading({**row, **pooled}):
                     return head(bert, sequence, alone)
 
@@ -229,13 +214,13 @@ class MixedModel:
                 values,
                 *tf.nest.map_structure(
                     lambda x, rows=rows: tf.gather(x, rows),
-                    (own, pooled, context.input_mask, sequence_output),
+                    (row_values, pooled, context.input_mask, sequence_output),
                 ),
             )
             for name, value in heads[number].select(outputs).items():
-                found[f"{scope}{name}"] = value
-            found[f"{scope}question"] = tf.gather(numbers, rows)
-        return found
+                answers[f"{scope}{name}"] = value
+            answers[f"{scope}question"] = tf.gather(numbers, rows)
+        return answers
 
 
 def _not_empty(slots: tf.Tensor) -> tf.Tensor:

@@ -40,7 +40,7 @@ from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import (
     LoadedTask,
-    Row,
+    TextRow,
     check_row,
     load_task,
 )
@@ -153,11 +153,11 @@ class _Adapter:
     old: LoadedTask
     method: TuningMethod
     max_seq_length: int
-    rows: Sequence[Row]
+    rows: Sequence[TextRow]
     is_held_out: np.ndarray
     dev: Optional[Rows]
 
-    def chosen(self, is_chosen: np.ndarray) -> list[Row]:
+    def chosen(self, is_chosen: np.ndarray) -> list[TextRow]:
         """Some of the rows, which bool [rows] chooses."""
         return list(itertools.compress(self.rows, is_chosen))
 
@@ -322,7 +322,7 @@ def _problem(
     return ""
 
 
-def _read_texts(path: str, name: str, loaded: LoadedTask) -> list[Row]:
+def _read_texts(path: str, name: str, loaded: LoadedTask) -> list[TextRow]:
     """Reads a file's rows as an adapter does."""
     columns = loaded.task.columns
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
@@ -352,7 +352,7 @@ def _read_dev(path: str, name: str, task: TextTask) -> Rows:
 
 
 def _compute(
-    tables: MixedBert, tasks: Mapping[str, tuple[LoadedTask, Sequence[Row]]]
+    tables: MixedBert, tasks: Mapping[str, tuple[LoadedTask, Sequence[TextRow]]]
 ) -> dict[str, Outputs]:
     """Computes outputs of heads [rows, ...] by name, by the adapter's name.
 

@@ -25,7 +25,7 @@ from adapter_bert.serving.row_stream import CHUNK
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import (
     LoadedTask,
-    Row,
+    TextRow,
     as_row,
     check_row,
     load_task,
@@ -38,13 +38,10 @@ OneOrAll = Union[Answer, dict[str, Answer]]
 
 
 class Predictor:
-    """Answers with any number of adapters on one BERT.
+    """Answers with any number of adapters on one BERT, in common batches.
 
-    Rows of several tasks are computed in common batches. Threads may call,
-    add and remove at the same time.
-
-    Attributes:
-        cut_rows: number of rows so far that were truncated.
+    Threads may call, add and remove at the same time. Truncated rows are
+    counted in `cut_rows`.
     """
 
     def __init__(
@@ -57,12 +54,9 @@ class Predictor:
     ):
         """Starts without adapters.
 
-        Args:
-            bert: base model of all adapters.
-            batch_size: rows computed at once.
-            max_seq_length: longest input in tokens; default: each adapter's.
-            adapter_dtype: `float32` or `bfloat16`, of mixed adapters in memory.
-            library: folder of adapters in which missing parts are looked for.
+        Inputs have up to `max_seq_length` tokens, by default each adapter's;
+        `adapter_dtype` is of mixed adapters in memory. Missing parts are looked
+        for in the folder `library`.
         """
         self._bert = bert
         self._batch_size = batch_size
@@ -80,11 +74,7 @@ class Predictor:
         adapters: Union[Mapping[str, str], Iterable[str]] = (),
         **options: Any,
     ) -> "Predictor":
-        """Opens a BERT, named as for `--init_checkpoint`, and adapters.
-
-        Adapters are folders by name, or folders alone, which get their tasks'
-        names. Options are those of the constructor.
-        """
+        """Opens a BERT and adapters; folders alone get their tasks' names."""
         predictor = cls(FrozenBert.open(bert), **options)
         if not isinstance(adapters, Mapping):
             folders = list(adapters)
@@ -102,15 +92,15 @@ class Predictor:
 
     @property
     def names(self) -> list[str]:
-        """The names of the loaded tasks."""
+        """Names of the loaded tasks."""
         return list(self._loaded)
 
     def task(self, name: str) -> LoadedTask:
-        """A loaded task; raises UserError if none has this name."""
+        """Finds a loaded task."""
         loaded = self._loaded.get(name)
         if loaded is None:
-            known = ", ".join(self.names)[:200] or "none"
-            raise UserError(f"no adapter is called {name!r}; loaded: {known}")
+            names = ", ".join(self.names)[:200] or "none"
+            raise UserError(f"no adapter is called {name!r}; loaded: {names}")
         return loaded
 
     def add(
@@ -119,12 +109,9 @@ class Predictor:
         name: Optional[str] = None,
         exchanged: Optional[Mapping[str, str]] = None,
     ) -> str:
-        """Loads an adapter, or replaces the adapter of this name.
+        """Loads an adapter, or replaces the one of this name, which it returns.
 
-        Args:
-            folder: the adapter.
-            name: default: the task's name, which is returned.
-            exchanged: adapters in the places of parts, by the parts' names.
+        `exchanged` are adapters in the places of parts, by the parts' names.
         """
         loaded = self.open(folder, exchanged)
         name = name or loaded.task.name
@@ -136,10 +123,7 @@ class Predictor:
     def open(
         self, folder: str, exchanged: Optional[Mapping[str, str]] = None
     ) -> LoadedTask:
-        """Loads an adapter for `answer_each`, under no name.
-
-        Arguments as of `add`.
-        """
+        """Loads an adapter for `answer_each`, under no name."""
         loaded = load_task(
             self._bert, folder, self._max_seq_length, self._library, exchanged
         )
@@ -151,7 +135,7 @@ class Predictor:
         return loaded
 
     def remove(self, name: str) -> None:
-        """Unloads an adapter; raises UserError if none has this name."""
+        """Unloads an adapter."""
         with self._lock:
             self.task(name)
             self._loaded = {
@@ -161,7 +145,7 @@ class Predictor:
     def __call__(
         self,
         name: Union[str, list[str]],
-        texts: Union[str, Row, list, Iterable],
+        texts: Union[str, TextRow, list, Iterable],
         explains: bool = False,
     ) -> Union[OneOrAll, list[OneOrAll], Iterator[OneOrAll]]:
         """Answers texts.
@@ -171,8 +155,7 @@ class Predictor:
             texts: a row (a text, or a tuple of texts), a list of rows, or an
                 iterable of rows, which is read `CHUNK` at a time. For tagging
                 a row in a list may be a list of words.
-            explains: whether each answer has its `explanation`, as of
-                `explanations.explain`.
+            explains: adds an `explanation` to each answer.
 
         Returns:
             An answer, a list, or an iterator of answers; for a list of names
@@ -186,15 +169,15 @@ class Predictor:
 
         def answer(rows: Sequence) -> list[OneOrAll]:
             places = [f"row {next(numbers)}" for _ in rows]
-            found = self.answer_all(
+            by_task = self.answer_all(
                 [*tasks.values()],
                 [*map(as_row, rows, places)],
                 places,
                 explains,
             )
             if not isinstance(name, list):
-                return found[0]
-            return [dict(zip(tasks, answers)) for answers in zip(*found)]
+                return by_task[0]
+            return [dict(zip(tasks, answers)) for answers in zip(*by_task)]
 
         if isinstance(texts, (str, tuple)):
             return answer([texts])[0]
@@ -206,51 +189,52 @@ class Predictor:
 
     def ask(
         self,
-        questions: Sequence[tuple[str, Union[str, Row, list[str]]]],
+        questions: Sequence[tuple[str, Union[str, TextRow, list[str]]]],
         explains: bool = False,
     ) -> list[Answer]:
-        """Answers (task name, row) pairs in order; rows and errors as calls."""
+        """Answers (task name, row) pairs in order; rows are as in calls."""
         tasks: dict[str, LoadedTask] = {}
-        asked = []
+        rows = []
         for number, (name, texts) in enumerate(questions):
             if name not in tasks:
                 tasks[name] = self.task(name)
             where = f"row {number + 1}"
             row = as_row(texts, where)
             check_row(row, tasks[name], where)
-            asked.append((tasks[name], row))
-        return self.answer_each(asked, explains)
+            rows.append((tasks[name], row))
+        return self.answer_each(rows, explains)
 
     def answer_each(
         self,
-        asked: Sequence[tuple[LoadedTask, Row]],
+        questions: Sequence[tuple[LoadedTask, TextRow]],
         explains: bool = False,
     ) -> list[Answer]:
         """Answers rows that fit their tasks, in order."""
         groups: dict[tuple[int, int], list[int]] = {}
-        for number, (loaded, row) in enumerate(asked):
+        for number, (loaded, row) in enumerate(questions):
             groups.setdefault((id(loaded), len(row)), []).append(number)
-        found = self._answer(
-            [row for _, row in asked],
+        answers = self._answer(
+            [row for _, row in questions],
             [
-                ({key: asked[numbers[0]][0]}, numbers)
+                ({key: questions[numbers[0]][0]}, numbers)
                 for (key, _), numbers in groups.items()
             ],
             explains,
         )
-        return [found[id(loaded), n] for n, (loaded, _) in enumerate(asked)]
+        return [
+            answers[id(loaded), n] for n, (loaded, _) in enumerate(questions)
+        ]
 
     def answer_all(
         self,
         tasks: Sequence[LoadedTask],
-        rows: Sequence[Row],
+        rows: Sequence[TextRow],
         places: Sequence[str] = (),
         explains: bool = False,
     ) -> list[list[Answer]]:
         """Each task's answers, in the order of the rows.
 
-        `places` name the rows in messages; default: `row 1`, ... Raises
-        UserError if a row does not fit a task, or as `answer_each`.
+        `places` name the rows in messages; default: `row 1`, ...
         """
         for number, row in enumerate(rows):
             for loaded in tasks:
@@ -268,54 +252,54 @@ class Predictor:
             for some in alike.values()
             for count in sorted(set(map(len, rows)))
         ]
-        found = self._answer(rows, groups, explains)
+        answers = self._answer(rows, groups, explains)
         return [
-            [found[task, n] for n in range(len(rows))]
+            [answers[task, n] for n in range(len(rows))]
             for task in range(len(tasks))
         ]
 
     def _answer(
         self,
-        rows: Sequence[Row],
-        asked: Sequence[tuple[Mapping[Any, LoadedTask], Sequence[int]]],
+        rows: Sequence[TextRow],
+        alike: Sequence[tuple[Mapping[Any, LoadedTask], Sequence[int]]],
         explains: bool,
     ) -> dict[tuple[Any, int], Answer]:
         """Answers by task and row number.
 
-        `asked` are tasks that read alike, by any key, and their rows' numbers.
+        `alike` has groups of tasks that read alike, and their rows' numbers.
         """
         if explains:
-            for tasks, _ in asked:
+            for tasks, _ in alike:
                 for loaded in tasks.values():
                     check_explained(loaded)
         groups = [
             Group(list(tasks.values()), [rows[n] for n in numbers])
-            for tasks, numbers in asked
+            for tasks, numbers in alike
         ]
         with self._lock:
             self.cut_rows += sum(group.features.cut_rows for group in groups)
         outputs = iter(compute(self._tables, groups, self._batch_size))
-        found = {
+        answers = {
             (key, number): Answer(answer)
-            for group, (tasks, numbers) in zip(groups, asked)
+            for group, (tasks, numbers) in zip(groups, alike)
             for key, loaded in tasks.items()
             for number, answer in zip(
                 numbers, group.answers(loaded, next(outputs))
             )
         }
         frozen = compute_frozen(self._bert, groups, self._batch_size)
-        for features, (tasks, numbers) in zip(frozen, asked):
+        for features, (tasks, numbers) in zip(frozen, alike):
             for key, loaded in tasks.items():
                 if sketch := loaded.task.novelty:
                     for number, share in zip(numbers, sketch.shares(features)):
-                        found[key, number][NOVELTY] = share
+                        answers[key, number][NOVELTY] = share
         if explains:
-            for tasks, numbers in asked:
+            for tasks, numbers in alike:
                 for (key, loaded), n in itertools.product(
                     tasks.items(), numbers
                 ):
-                    answer = found[key, n]
+                    answer = answers[key, n]
                     answer["explanation"] = explain(
                         self._bert, loaded, rows[n], answer, self._batch_size
                     )
-        return found
+        return answers

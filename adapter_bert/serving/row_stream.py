@@ -14,10 +14,10 @@ from typing import Any, Callable
 from adapter_bert import files, json_lines
 from adapter_bert.data.tables import READERS, Layout, ending_of
 from adapter_bert.errors import UserError
-from adapter_bert.serving.trained_task import Row
+from adapter_bert.serving.trained_task import TextRow
 
 # A row's texts, and its place for messages.
-PlacedRow = tuple[Row, str]
+PlacedRow = tuple[TextRow, str]
 # Alternative names of a row's texts.
 Alternatives = Sequence[Sequence[str]]
 # Rows that are answered together, sorted by length.
@@ -39,8 +39,7 @@ def file_rows(
 
     Of `columns`, the first alternative counts whose names are all in the first
     line. `note_bytes` is called with each line's size. With `takes_tokens` JSON
-    may hold a list of words, which becomes a tuple, for a text. Raises
-    UserError if the file is unreadable, or a row malformed.
+    may hold a list of words, which becomes a tuple, for a text.
     """
     ending = ending_of(path)
     newline = READERS[ending][1] if ending in READERS else "\n"
@@ -106,13 +105,11 @@ def _rows(
         yield tuple(texts), f"{name}:{number + 1}"
 
 
-def _choose(columns: Alternatives, found: Collection[str]) -> Sequence[str]:
-    """The first alternative whose names are all found, or ()."""
-    return next((names for names in columns if set(names) <= set(found)), ())
+def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:
+    return next((names for names in columns if set(names) <= set(keys)), ())
 
 
 def _keys(line: str) -> list[str]:
-    """The keys of a JSON object, or [] for other texts."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -123,7 +120,6 @@ def _keys(line: str) -> list[str]:
 def _cells(
     name: str, lines: Iterator[str], ending: str
 ) -> tuple[list[str], Iterator[str]]:
-    """The cells of a first row, and all lines again."""
     taken = []
 
     def noted() -> Iterator[str]:
@@ -190,20 +186,20 @@ def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
     # A daemon, since a blocked read may not keep the program from ending.
     threading.Thread(target=read, daemon=True).start()
     while True:
-        chunk, found = [], waiting.get()
-        while isinstance(found, tuple):
-            chunk.append(found)
+        chunk, item = [], waiting.get()
+        while isinstance(item, tuple):
+            chunk.append(item)
             if len(chunk) == CHUNK or waiting.empty():
                 break
-            found = waiting.get()
+            item = waiting.get()
         if chunk:
             yield chunk
-        if isinstance(found, BaseException):
-            raise found
-        if found is None:
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
             return
 
 
 def is_piped() -> bool:
-    """Whether reading stdin may block: it is no file."""
+    """True if reading stdin may block: it is no file."""
     return not os.path.isfile(f"/dev/fd/{sys.stdin.fileno()}")

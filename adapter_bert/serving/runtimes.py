@@ -28,7 +28,7 @@ import tensorflow as tf
 from adapter_bert import files
 from adapter_bert.bert import int8
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.serving.exported import digest
+from adapter_bert.serving.exported import check_local, digest
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.ids_model import INPUTS, OUTPUTS, IdsModel
 from adapter_bert.serving.trained_task import LoadedTask, describe
@@ -63,14 +63,10 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Runtime(NamedTuple):
-    """What computes a file.
+    """What computes a `file`.
 
-    Attributes:
-        name: for messages.
-        file: the file's name.
-        convert: writes a model, with `--weights`, to a path.
-        load: makes a function of a file.
-        packages: whose versions are told.
+    `convert` writes a model, with `--weights`, to a path; `load` makes a
+    function of a file; the versions of `packages` are recorded.
     """
 
     name: str
@@ -88,18 +84,11 @@ def export(
     form: str,
     weights: str = FLOAT32,
 ) -> float:
-    """Writes a task's model for another runtime.
+    """Writes a task's model for another runtime, into a new or empty folder.
 
-    Args:
-        bert: the task's, in float32.
-        name: the task's, for programs that read the folder.
-        task: of any method, whose kind has `ids_model.OUTPUTS`.
-        folder: is made, and may be there without content.
-        form: a key of `RUNTIMES`.
-        weights: a key of `LIMITS`.
-
-    Returns:
-        The greatest difference of outputs from TensorFlow's, as of `LIMITS`.
+    The task's kind has `ids_model.OUTPUTS`, its BERT is in float32; `form` is a
+    key of `RUNTIMES`, `weights` of `LIMITS`. Returns the outputs' greatest
+    difference from TensorFlow's, in units of `LIMITS`.
     """
     check_folder(folder)
     runtime = RUNTIMES[form]
@@ -157,12 +146,8 @@ def export(
 
 
 def check_folder(folder: str) -> None:
-    """Raises UserError if a folder cannot be a new one."""
-    if "://" in folder:
-        raise UserError(
-            f"--output_dir {folder} is no local folder; write to one, and copy "
-            "that"
-        )
+    """Refuses a folder that cannot be a new one."""
+    check_local(folder)
     if os.path.lexists(folder) and not (
         os.path.isdir(folder) and not os.listdir(folder)
     ):
@@ -170,7 +155,7 @@ def check_folder(folder: str) -> None:
 
 
 def check_packages(form: str) -> None:
-    """Raises UserError if this process cannot write a format's files."""
+    """Refuses a format whose packages this Python lacks."""
     lacking = [
         name
         for name in RUNTIMES[form].packages
@@ -184,8 +169,7 @@ def check_packages(form: str) -> None:
 
 
 def _describe(name: str, task: LoadedTask, model: IdsModel) -> dict[str, Any]:
-    """What a program needs to know that asks the model."""
-    own = task.task
+    trained = task.task
     of_choices = ["choices"] * (model.kind == CHOICE)
     shape = {
         "value": ["rows"],
@@ -198,23 +182,23 @@ def _describe(name: str, task: LoadedTask, model: IdsModel) -> dict[str, Any]:
             *["labels"] * (model.kind != CHOICE),
         ],
     }
-    found = {
+    description = {
         **describe(name, task),
-        "task": {"name": own.name, **own.describe()},
-        "settings": own.settings,
+        "task": {"name": trained.name, **trained.describe()},
+        "settings": trained.settings,
         "inputs": dict.fromkeys(INPUTS, ["rows", *of_choices, "tokens"]),
         "outputs": {name: shape[name] for name in OUTPUTS[model.kind]},
     }
-    if isinstance(own, MultipleChoice) and own.questions:
-        found["words_of_questions"] = dict(own.questions)
-    return found
+    if isinstance(trained, MultipleChoice) and trained.questions:
+        description["words_of_questions"] = dict(trained.questions)
+    return description
 
 
 def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
-    """The greatest difference of a function's outputs from a model's.
+    """Finds the greatest difference of outputs, in units of `LIMITS`.
 
-    Of random tokens in batches of several sizes, with padding. In the unit of
-    `LIMITS`; not a number if an output is none.
+    It compares random tokens in batches of several sizes, with padding. NaN
+    stands for outputs of other shapes, or that are no numbers.
     """
     rng = np.random.default_rng(0)
     greatest = 0.0
@@ -234,16 +218,16 @@ def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
         }
         batch = {key: batch[key].astype(np.int32) for key in INPUTS}
         expected = model.compute(*map(tf.constant, batch.values()))
-        found = run(batch)
+        outputs = run(batch)
         for name, right in expected.items():
             right = right.numpy()
-            if found[name].shape != right.shape:
+            if outputs[name].shape != right.shape:
                 return float("nan")
             # Logits of padding.
             is_never = right == NEVER
-            if not np.array_equal(is_never, found[name] == NEVER):
+            if not np.array_equal(is_never, outputs[name] == NEVER):
                 return float("nan")
-            right, other = right[~is_never], found[name][~is_never]
+            right, other = right[~is_never], outputs[name][~is_never]
             unit = max(1.0, np.abs(right).max())
             greatest = np.maximum(greatest, np.abs(right - other).max() / unit)
     return float(greatest)
@@ -251,10 +235,7 @@ def compare(model: IdsModel, run: Run, config: Any, longest: int) -> float:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what converters and runtimes say about themselves.
-
-    TensorFlow Lite's converter prints tables, and the whole model at an error.
-    """
+    # TensorFlow Lite's converter prints tables, and at errors the whole model.
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), without_notices(ANYTHING):
@@ -265,7 +246,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _to_tflite(model: IdsModel, weights: str, path: str) -> None:
-    """Converts a model to TensorFlow Lite's own operations alone."""
     converter = tf.lite.TFLiteConverter.from_concrete_functions(
         [model.compute.get_concrete_function()], model
     )
@@ -296,7 +276,6 @@ def _load_tflite(path: str) -> Run:
 
 
 def _to_onnx(model: IdsModel, weights: str, path: str) -> None:
-    """Converts a model to ONNX's own operations."""
     import onnx
     import tf2onnx
 
@@ -325,10 +304,9 @@ def _to_onnx(model: IdsModel, weights: str, path: str) -> None:
 def _round_matrices(graph: Any) -> None:
     """Keeps an ONNX graph's matrices in int8, with a scale for each output.
 
-    ONNX Runtime joins each widening with its product, and there rounds
-    activations by the range of a few values of one token. Its own
-    `quantize_dynamic` has one range for all tokens of a call, which a few large
-    values widen.
+    ONNX Runtime joins each widening with its product, and rounds activations
+    by the range of a few values of one token. Its own `quantize_dynamic` has
+    one range for all tokens of a call.
     """
     from onnx import helper, numpy_helper
 
@@ -338,13 +316,13 @@ def _round_matrices(graph: Any) -> None:
         if name not in factors or len(matrix.dims) != 2:
             continue
         values, scale = int8.quantize(name, numpy_helper.to_array(matrix))
-        parts = {f"{name}/values": values, f"{name}/scale": scale[0]}
+        arrays = {f"{name}/values": values, f"{name}/scale": scale[0]}
         graph.initializer.remove(matrix)
         graph.initializer.extend(
-            numpy_helper.from_array(part, key) for key, part in parts.items()
+            numpy_helper.from_array(array, key) for key, array in arrays.items()
         )
         widening = helper.make_node(
-            "DequantizeLinear", [*parts], [name], axis=1
+            "DequantizeLinear", [*arrays], [name], axis=1
         )
         graph.node.insert(0, widening)
 

@@ -26,6 +26,7 @@ from adapter_bert.serving.exported import (
     TASKS,
     TEXTS,
     Row,
+    check_local,
     choice_count,
     choice_table,
     digest,
@@ -57,10 +58,9 @@ def export(
     tasks: Mapping[str, LoadedTask],
     folder: str,
 ) -> str:
-    """Writes a model of tasks by name as the next version in a folder.
+    """Writes a model as the next version in a folder, which is made if missing.
 
-    The folder holds only versions, and is made if missing. Returns the
-    version's folder, which appears when all of it is written.
+    Returns the version's folder, which appears when all of it is written.
     """
     # Refuses a remote folder before it is made.
     next_version(folder)
@@ -130,12 +130,8 @@ def _write(
 
 
 def next_version(folder: str) -> int:
-    """A folder's next version, from 1; raises UserError for other files."""
-    if "://" in folder:
-        raise UserError(
-            f"--output_dir {folder} is no local folder; write to one, and copy "
-            "that"
-        )
+    """Finds a folder's next version, from 1; refuses other files there."""
+    check_local(folder)
     if not os.path.lexists(folder):
         return 1
     if not os.path.isdir(folder):
@@ -173,12 +169,10 @@ def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """A field of a message: number and kind, length, content."""
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
-    """A number with seven bits in each byte, the lowest first."""
     if value < 128:
         return bytes([value])
     return bytes([value & 127 | 128]) + _varint(value >> 7)

@@ -9,19 +9,20 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from adapter_bert.serving.graph_tokenizer import places_of
-from adapter_bert.serving.text_windows import LARGEST, LENGTH, Rows, Windows
+from adapter_bert.serving.text_windows import (
+    LARGEST,
+    LENGTH,
+    GraphRows,
+    GraphWindows,
+)
 from adapter_bert.tasks.squad_data import SPACES
 
 
 class Words(NamedTuple):
-    """Words, and where their outputs are; numbers are int32 [words].
+    """Words, string [words], their rows, and where their outputs are.
 
-    Attributes:
-        text: string [words].
-        row: each word's row, rising.
-        number: of the window, within the row, that tags the word; -1 if no
-            window holds it.
-        place: the word's first token in that window.
+    `number`, int32 [words], is the window, within the row, that tags a word, or
+    -1; `place`, int32 [words], the word's first token in that window.
     """
 
     text: tf.Tensor
@@ -31,16 +32,16 @@ class Words(NamedTuple):
 
 
 def split(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Words of texts, string [N], split at all that Python takes for spaces.
+    """Splits texts, string [N], at all that Python takes for spaces.
 
-    Returns the words, string [words], and their texts' numbers, int32.
+    Returns words, string [words], and their texts' numbers, int32 [words].
     """
     spaced = tf.strings.regex_replace(texts, f"[{SPACES}]", " ")
-    found = tf.strings.split(spaced)
-    return found.values, tf.cast(found.value_rowids(), tf.int32)
+    words = tf.strings.split(spaced)
+    return words.values, tf.cast(words.value_rowids(), tf.int32)
 
 
-def without_long_words(rows: Rows) -> Rows:
+def without_long_words(rows: GraphRows) -> GraphRows:
     """Leaves out the tokens of words that have more than a window holds."""
     before, count = 2 * rows.count, tf.size(rows.word_row)
     room = tf.gather(rows.reading[:, LENGTH], rows.word_row) - 2
@@ -55,12 +56,8 @@ def without_long_words(rows: Rows) -> Rows:
     )
 
 
-def cut(rows: Rows, words: tf.Tensor) -> tuple[Windows, Words]:
-    """The windows of all sentences, and where their words are in them.
-
-    `rows` are those of `without_long_words`, `words`, string [words], the
-    words of all sentences.
-    """
+def cut(rows: GraphRows, words: tf.Tensor) -> tuple[GraphWindows, Words]:
+    """Cuts rows of `without_long_words`, whose words are string [words]."""
     before, count = 2 * rows.count, tf.size(rows.word_row)
     starts = rows.starts[before : before + count + 1]
     kept = places_of(starts[1:] > starts[:-1])
@@ -70,16 +67,16 @@ def cut(rows: Rows, words: tf.Tensor) -> tuple[Windows, Words]:
     number = tf.range(rows.count)
     first_word = tf.searchsorted(row, number)
     last_word = tf.searchsorted(row, number, side="right")
-    found = _spans(ends, first_word, last_word, rows.reading[:, LENGTH] - 2)
-    found = tf.gather(found, tf.argsort(found[:, 0], stable=True))
-    of_row, first, last, first_own, _ = tf.unstack(found, axis=1)
+    spans = _spans(ends, first_word, last_word, rows.reading[:, LENGTH] - 2)
+    spans = tf.gather(spans, tf.argsort(spans[:, 0], stable=True))
+    of_row, first, last, first_own, _ = tf.unstack(spans, axis=1)
     first_window = tf.searchsorted(of_row, number)
     windows = tf.searchsorted(of_row, number, side="right") - first_window
     nothing = tf.zeros_like(of_row)
     a_first = tf.gather(ends, first)
     a_length = tf.gather(ends, last) - a_first
     own_number = tf.range(tf.size(of_row)) - tf.gather(first_window, of_row)
-    cut_windows = Windows(
+    cut_windows = GraphWindows(
         row=of_row,
         number=own_number,
         count=windows,
@@ -117,18 +114,14 @@ def _spans(
     """Windows of all rows: row, first, last, first_own, last_own, [W, 5].
 
     Words are numbered over all rows; see `Window` of `tasks/tagging.py`. Each
-    step makes the next window of every row that has one.
-
-    Args:
-        ends: int32 [K + 1], the first token of each word, and one past the
-            last word's.
-        first_word, last_word, room: int32 [N], each row's words, and the
-            tokens in a window.
+    step makes the next window of every row that has one. `ends`, int32 [K +
+    1], are the words' first tokens, and one past the last word's; `room`,
+    int32 [N], the tokens in a window.
     """
     # Rises, as the context behind a word falls and the one before it rises.
     around = ends[:-1] + ends[1:]
 
-    def step(row, first, first_own, found):
+    def step(row, first, first_own, spans):
         start, size = tf.gather(ends, first), tf.gather(room, row)
         end = tf.gather(last_word, row)
         last = tf.searchsorted(ends, start + size, side="right") - 1
@@ -147,24 +140,24 @@ def _spans(
         )
         then = tf.minimum(tf.minimum(tf.maximum(longer, later), last), rest)
         both = tf.gather(ends, last) + tf.gather(ends, then)
-        own = tf.searchsorted(around, both, side="right")
-        own = tf.clip_by_value(own, then, last)
-        last_own = tf.where(is_last, last, own)
+        boundary = tf.searchsorted(around, both, side="right")
+        boundary = tf.clip_by_value(boundary, then, last)
+        last_own = tf.where(is_last, last, boundary)
         made = tf.stack([row, first, last, first_own, last_own], axis=1)
         made = tf.boolean_mask(made, first_own < last_own)
         first_own = tf.maximum(first_own, last_own)
         return (
             *(tf.boolean_mask(x, ~is_last) for x in (row, then, first_own)),
-            tf.concat([found, made], axis=0),
+            tf.concat([spans, made], axis=0),
         )
 
     row = places_of(last_word > first_word)
     first = tf.gather(first_word, row)
     some = tf.TensorShape([None])
-    *_, found = tf.while_loop(
+    *_, spans = tf.while_loop(
         lambda row, *_: tf.size(row) > 0,
         step,
         [row, first, first, tf.zeros([0, 5], tf.int32)],
         shape_invariants=[some, some, some, tf.TensorShape([None, 5])],
     )
-    return found
+    return spans

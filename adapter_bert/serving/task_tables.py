@@ -1,7 +1,7 @@
 """One BERT that computes rows of many tasks in one batch.
 
-The values of all tasks lie in tables, where each task has a row. A new task
-builds no new graph, unless it is the first with its method or its head.
+All tasks' values lie in tables. A new task builds no new graph, unless it is
+the first with its method or its head.
 """
 
 import collections
@@ -36,7 +36,7 @@ class Slot:
 
 
 class Slots:
-    """The rows of tables that are filled together."""
+    """Rows of tables that are filled together."""
 
     def __init__(self, first: int = 0):
         self._next = first
@@ -44,11 +44,10 @@ class Slots:
 
     @property
     def count(self) -> int:
-        """One more than the greatest number that was given out."""
+        """One more than the greatest number in use so far."""
         return self._next
 
     def take(self) -> Slot:
-        """A free row."""
         if self._free:
             number = self._free.pop()
         else:
@@ -58,11 +57,10 @@ class Slots:
         return slot
 
 
-class Table:
+class GrowingTable:
     """A variable [rows, ...] that grows."""
 
     def __init__(self, shape: encoder.Shape, dtype: tf.DType = tf.float32):
-        """Takes the shape of a row, and the type that values are kept in."""
         self.shape = tuple(shape)
         self._rows = 0
         self.variable = tf.Variable(
@@ -96,7 +94,7 @@ class Table:
         )
 
     def read(self, row: int, shape: encoder.Shape) -> tf.Tensor:
-        """The first `shape` entries of a row, float32."""
+        """Reads the first `shape` entries of a row, float32."""
         value = tf.cast(tf.gather(self.variable, row), tf.float32)
         if tuple(shape) != self.shape:
             value = value[tuple(slice(size) for size in shape)]
@@ -107,10 +105,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def can_mix(table: ParameterTable) -> bool:
-    """Whether a task and its parts leave BERT's matrices as they are.
-
-    A method that acts by the hook `parameter` cannot be mixed either.
-    """
+    """True if no method, nor its hook `parameter`, changes BERT's matrices."""
     return "parameter" not in table.hooks.places and all(
         not changed_by(p.name)
         if p.is_added
@@ -121,14 +116,9 @@ def can_mix(table: ParameterTable) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Kind:
-    """Tasks with one method or one form of heads.
+    """Tasks with one method, as wide as the widest, or one form of heads.
 
-    Attributes:
-        scope: of the tables' names.
-        form: the method, as wide as the widest, or what makes heads.
-        number: of the kind.
-        shapes: of a task's values, by name.
-        slots: rows of the tables.
+    `shapes` are those of a task's values, `slots` the rows of the tables.
     """
 
     scope: str
@@ -142,20 +132,17 @@ class _Kind:
 class Place:
     """A task in the tables, until its place has no reference.
 
-    Attributes:
-        task: its number.
-        head: the number of its kind of heads.
-        rows: each value's table, row and shape, by the value's name.
-        least_model: number of the first model that computes the task.
+    `head` is the number of its kind of heads, `rows` are table, row and shape
+    of each value, `least_model` is the first model that computes the task.
     """
 
     task: Slot
     head: int
-    rows: Mapping[str, tuple[Table, Slot, tuple[int, ...]]]
+    rows: Mapping[str, tuple[GrowingTable, Slot, tuple[int, ...]]]
     least_model: int
 
     def values(self) -> Values:
-        """The task's values, as they were put into the tables."""
+        """Reads the task's values from the tables."""
         return {
             name: table.read(slot.number, shape)
             for name, (table, slot, shape) in self.rows.items()
@@ -163,10 +150,7 @@ class Place:
 
 
 class MixedBert:
-    """Tables of tasks, and what computes rows of any of them.
-
-    Several threads may add tasks and compute.
-    """
+    """Tables of tasks; several threads may add tasks and compute."""
 
     def __init__(self, bert: FrozenBert, adapter_dtype: str = "float32"):
         """Makes no tables yet, and no copy of BERT.
@@ -182,12 +166,12 @@ class MixedBert:
         self._heads: dict[Hashable, _Kind] = {}
         # The two of each kind of tasks.
         self._kinds: dict[Hashable, tuple[_Kind, _Kind]] = {}
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, GrowingTable] = {}
         self._own: list[str] = []
         # The first row holds BERT's own values.
         self._own_slots = Slots(first=1)
         self._tasks = Slots()
-        self._places = Table((mixed_model.PLACES,), tf.int32)
+        self._places = GrowingTable((mixed_model.PLACES,), tf.int32)
         # A new kind of tasks makes a new model. The one before computes its
         # own tasks until the new one is traced.
         self._newest_model = 0
@@ -206,9 +190,11 @@ class MixedBert:
                     table = self._tables[f"{form.scope}{name}"]
                     table.write(slot.number, values[name])
                     rows[name] = table, slot, tuple(values[name].shape)
-            own = sorted(set(values) & set(self._bert.variables))
-            slots.append(self._put_own({name: values[name] for name in own}))
-            for name in own:
+            bert_names = sorted(set(values) & set(self._bert.variables))
+            slots.append(
+                self._put_own({name: values[name] for name in bert_names})
+            )
+            for name in bert_names:
                 table = self._tables[f"own/{name}"]
                 rows[name] = table, slots[-1], table.shape
             task = self._tasks.take()
@@ -227,7 +213,7 @@ class MixedBert:
                     table.reserve(form.slots.count + count)
 
     def compute(self, batch: Batch, least_model: int) -> dict[str, tf.Tensor]:
-        """`MixedModel`'s outputs of its features; callers hold the places.
+        """Computes a `MixedModel`'s outputs; callers hold the tasks' places.
 
         `least_model` is the greatest one of the batch's places. While one
         thread traces the model of a new kind, others go on with the one before.
@@ -249,7 +235,6 @@ class MixedBert:
         return traced(batch)
 
     def _forms(self, kind: TaskKind) -> tuple[_Kind, _Kind]:
-        """The kinds of a task's method and of its head."""
         if kind.key in self._kinds:
             return self._kinds[kind.key]
         method = kind.method.widened()
@@ -276,21 +261,19 @@ class MixedBert:
         made: _Kind,
         dtype: tf.DType = tf.float32,
     ) -> _Kind:
-        """The kind of a key; adds `made` and its tables if there is none."""
         if key not in kinds:
             for name, shape in made.shapes.items():
-                self._tables[f"{made.scope}{name}"] = Table(shape, dtype)
+                self._tables[f"{made.scope}{name}"] = GrowingTable(shape, dtype)
             kinds[key] = made
             self._newest_model += 1
         return kinds[key]
 
     def _put_own(self, values: Values) -> Slot:
-        """Puts a task's values of BERT's own variables into their tables."""
         for name, value in values.items():
             if name in self._own:
                 continue
             # The tasks before left it as it is.
-            table = self._tables[f"own/{name}"] = Table(value.shape)
+            table = self._tables[f"own/{name}"] = GrowingTable(value.shape)
             for row in range(self._own_slots.count):
                 table.write(row, self._bert.variables[name])
             self._own.append(name)
@@ -304,7 +287,7 @@ class MixedBert:
         return slot
 
     def model(self) -> MixedModel:
-        """The model of all present kinds, with the tables' variables."""
+        """Makes the model of all present kinds, on the tables' variables."""
         return MixedModel(
             self._bert.config,
             tuple(kind.form for kind in self._methods.values()),

@@ -6,7 +6,6 @@ this project.
 
 import dataclasses
 import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional
 
@@ -16,37 +15,29 @@ import tensorflow as tf
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.serving import (
-    choice_windows,
-    sentence_windows,
-    text_windows,
-)
-from adapter_bert.serving.choice_windows import ChoiceTexts
+from adapter_bert.serving import text_reader, text_windows
+from adapter_bert.serving.answers import ANSWERED
 from adapter_bert.serving.embeddings import TOKENS, VectorForm
 from adapter_bert.serving.exported import (
     CHOICES,
     EMBEDDING,
-    LONGEST_NAME,
     TEXTS,
-    shown_names,
 )
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_answers import (
-    KINDS,
     Fields,
     GraphAnswers,
     Outputs,
 )
-from adapter_bert.serving.graph_tokenizer import GraphTokenizer, keep
+from adapter_bert.serving.graph_tokenizer import keep
 from adapter_bert.serving.mixed_model import FEATURES
-from adapter_bert.serving.sentence_windows import Words
 from adapter_bert.serving.task_tables import MixedBert
-from adapter_bert.serving.text_windows import Rows, Windows
+from adapter_bert.serving.text_reader import TextReader
+from adapter_bert.serving.text_windows import GraphRows, GraphWindows
 from adapter_bert.serving.trained_task import LoadedTask, kind_of
 from adapter_bert.tasks.novelty import NOVELTY, shares
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.vector_form import constants, create_layers
-from adapter_bert.tasks.vectors import Vectors
 from adapter_bert.training import frozen_features
 
 # Batches computed at the same time.
@@ -54,8 +45,8 @@ PARALLEL = 2
 
 
 def fault_of(name: str, task: LoadedTask) -> Optional[str]:
-    """Why a model cannot have a task of this name, or None."""
-    if kind_of(task) not in KINDS.values():
+    """Says why a model cannot have a task, or None."""
+    if kind_of(task) not in ANSWERED:
         return (
             f"{name} is of the kind {kind_of(task)}, which cannot be exported"
         )
@@ -73,8 +64,8 @@ class TextModel(tf.Module):
 
     Attributes:
         serve: the function from texts to answers.
-        form: of the vectors that `embed` makes of texts, or None.
-        embed: a function like `serve`, if there is a form.
+        form: of the vectors that `embed`, a function like `serve`, makes of
+            texts; None without such a function.
     """
 
     def __init__(
@@ -85,14 +76,10 @@ class TextModel(tf.Module):
         adapter_dtype: str = "float32",
         form: Optional[VectorForm] = None,
     ):
-        """Puts all tasks into tables.
+        """Puts all tasks, at least one, into tables.
 
-        Args:
-            bert: base model of all tasks.
-            tasks: by name, at least one.
-            batch_size: windows computed at once.
-            adapter_dtype: as of `MixedBert`.
-            form: of vectors, one of a text or pair; None for none.
+        `batch_size` are windows computed at once, `adapter_dtype` is of values
+        in tables.
         """
         if form:
             forms = {
@@ -108,7 +95,7 @@ class TextModel(tf.Module):
                 for name, form in forms.items()
             }
             prompts = [form.prompt or "" for form in forms.values()]
-            self._form_prompts = _prompts(prompts)
+            self._form_prompts = text_reader.keep_prompts(prompts)
             forms = {
                 name: dataclasses.replace(form, prompt=None)
                 for name, form in forms.items()
@@ -140,33 +127,18 @@ class TextModel(tf.Module):
             )
         self._batch_size = batch_size
         self._dtype = bert.compute_dtype
-        tokenizer = loaded[0].tokenizer
-        if not isinstance(tokenizer, FullTokenizer):
+        if not isinstance(loaded[0].tokenizer, FullTokenizer):
             raise UserError(
                 "the model has the tokenizer of a RoBERTa or an ALBERT, but an "
                 "exported model can tokenize WordPieces alone; `adapter-bert "
                 "predict` answers texts on it"
             )
-        readings = text_windows.readings(loaded, tokenizer)
-        self._readings = keep(readings)
-        self._has_sentences = (
-            text_windows.SENTENCE in readings[:, text_windows.FORM]
-        )
-        # The most choices of a task.
-        self._choices = int(readings[:, text_windows.CHOICES].max())
-        self._choice_texts = ChoiceTexts([t.task for t in loaded])
+        self._reader = TextReader(tasks)
         mixed = MixedBert(bert, adapter_dtype)
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
         heads = [p.head for p in places]
         self._answers = GraphAnswers([t.task for t in loaded], kinds, heads)
-        # Tasks with new tokens of their own have tokenizers of their own.
-        keys = [json.dumps(t.tokenizer.new_tokens) for t in loaded]
-        tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
-        of_tasks = [list(tokenizers).index(key) for key in keys]
-        self._tokenizer = GraphTokenizer(*tokenizers.values())
-        self._example = tokenizer
-        self._tokenizers = keep(np.int32(of_tasks))
         growing = mixed.model()
         # Keras loads no variables whose shape is open.
         self._model = dataclasses.replace(
@@ -178,15 +150,7 @@ class TextModel(tf.Module):
         self._novelty = None
         if any(task.task.novelty for task in loaded):
             self._novelty = Novelty(bert, [task.task for task in loaded])
-        self._names = keep(np.array(list(tasks)))
-        self._prompts = _prompts(
-            [
-                t.task.prompts[0] if isinstance(t.task, Vectors) else ""
-                for t in loaded
-            ]
-        )
         self._adapters = keep(np.array([task.sha256 for task in loaded]))
-        self._shown = shown_names(list(tasks))
         self._numbers = keep(np.int32([p.task.number for p in places]))
         self._heads = keep(np.int32(heads))
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in TEXTS]
@@ -197,11 +161,9 @@ class TextModel(tf.Module):
             return self._serve(text, text_b, task, None)
 
         self.serve = make(serve, input_signature=texts)
-        if self._choices:
+        if self._reader.choices:
             self.serve = make(self._serve, input_signature=texts + choices)
         if form:
-            # A vector is of one window, also where answers need several.
-            self._plain_readings = keep(text_windows.plain_readings(readings))
             self._width = form.width(bert.config)
             self._pooled_width = bert.config.hidden_size * len(form.layers)
             self._layers = _stacked_layers(forms.values(), loaded)
@@ -223,79 +185,51 @@ class TextModel(tf.Module):
         task: tf.Tensor,
         choices: Optional[tf.Tensor],
     ) -> Fields:
-        """Answers texts, as `GraphAnswers` returns them, and adds two fields.
+        """Answers texts, with the fields of `GraphAnswers` and two more.
 
         `adapter`, string [N], is the SHA-256 of the adapter's weights,
-        `novelty`, float32 [N], as of `Answer`, 0 where the task scores none.
+        `novelty`, float32 [N], 0 where the task scores none.
 
         Args:
             text: string [N], UTF-8; other bytes are left out. Sentences are
                 split into words at white space.
-            text_b: string [N], the second texts of pairs, or the contexts of
-                questions; "" for tasks that read one text.
+            text_b: string [N], second texts, or contexts of questions; "" for
+                tasks that read one text.
             task: string [N], names.
-            choices: string [N, C], of tasks of multiple choice; "" at the end
-                of rows with fewer, or none. None for a model without such
-                tasks.
+            choices: string [N, C], "" at the end of rows with fewer; None for
+                a model without choices.
 
         Raises:
-            InvalidArgumentError: sizes differ, a task is unknown, a task that
-                reads one text has two, a choice is missing or too many, or an
-                output is no number.
+            InvalidArgumentError: sizes differ, a task is unknown, a text or a
+                choice is missing or too many, or an output is no number.
         """
-        text, text_b, number = self._check_inputs(text, text_b, task, choices)
-        text = _with_prompts(self._prompts, number, text)
-        reading = tf.gather(self._readings, number)
-        more = {}
-        if self._choices:
-            text_b, more["choices"] = self._read_choices(
-                number, reading, text_b, choices
-            )
-        words = None
-        if self._has_sentences:
-            is_sentence = tf.equal(
-                reading[:, text_windows.FORM], text_windows.SENTENCE
-            )
-            words = sentence_windows.split(tf.where(is_sentence, text, ""))
-            text = tf.where(is_sentence, "", text)
-            more["words"] = words
-        rows = self._tokenize(text, text_b, number, reading, **more)
-        windows, words = _cut(rows, words and words[0])
-        head = tf.gather(self._heads, number)
+        rows, windows, words, text_b = self._reader(text, text_b, task, choices)
+        head = tf.gather(self._heads, rows.task)
         outputs = self._compute(rows, windows, self._model)
-        found = tf.zeros([rows.count])
+        novelty = tf.zeros([rows.count])
         if self._novelty:
             # No window for a row whose task scores none.
             some = rows._replace(reading=self._novelty.readings(rows))
             windows_of = text_windows.cut(some)
             features = self._compute(some, windows_of, self._novelty.features)
-            found = self._novelty.shares(
+            novelty = self._novelty.shares(
                 rows.task, windows_of.row, features["features/values"][:-1]
             )
         return {
-            "adapter": tf.gather(self._adapters, number),
+            "adapter": tf.gather(self._adapters, rows.task),
             **self._answers(rows, windows, words, head, text_b, outputs),
-            NOVELTY: found,
+            NOVELTY: novelty,
         }
 
     def _embed(
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Vectors of texts or pairs, with the adapters of tasks.
-
-        Arguments and errors as of `_serve`.
-
-        Returns:
-            `EMBEDDING`, float32 [N, W].
-        """
-        text, text_b, number = self._check_inputs(text, text_b, task)
-        text = _with_prompts(self._form_prompts, number, text)
-        reading = tf.gather(self._plain_readings, number)
-        rows = self._tokenize(text, text_b, number, reading)
+        """Makes `EMBEDDING`, float32 [N, W], of texts or pairs, as `_serve`."""
+        rows = self._reader.plain(text, text_b, task, self._form_prompts)
 
         def pool(states, mask):
-            found = self.form.pool(states, mask)
-            return tf.reshape(found, [-1, self._pooled_width])
+            vectors = self.form.pool(states, mask)
+            return tf.reshape(vectors, [-1, self._pooled_width])
 
         outputs = self._compute(
             rows,
@@ -306,118 +240,17 @@ class TextModel(tf.Module):
         if not self._layers:
             return {EMBEDDING: self.form.finish(pooled, [])}
         # A vector is a matrix of one row, for layers of its own task.
-        layers = [[tf.gather(x, number) for x in own] for own in self._layers]
-        found = self.form.finish(pooled[:, tf.newaxis], layers)
-        return {EMBEDDING: tf.reshape(found, [-1, self._width])}
-
-    def _check_inputs(self, text, text_b, task, choices=None):
-        """Texts without bytes that are no UTF-8, and the tasks' numbers.
-
-        Arguments and errors as of `_serve`.
-        """
-        given = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
-        if choices is not None:
-            given[CHOICES] = choices
-        sizes = [tf.shape(x)[0] for x in given.values()]
-        is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
-        *names, last = given
-        message = f"{', '.join(names)} and {last} must have equally many rows"
-        with tf.control_dependencies([tf.debugging.Assert(is_even, [message])]):
-            return _utf_8(text), _utf_8(text_b), self._number(task)
-
-    def _read_choices(
-        self,
-        number: tf.Tensor,
-        reading: tf.Tensor,
-        text_b: tf.Tensor,
-        choices: tf.Tensor,
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        """Second texts as they are asked, and choices' texts and their rows."""
-        missing = tf.maximum(self._choices - tf.shape(choices)[1], 0)
-        choices = tf.pad(
-            _utf_8(choices), [[0, 0], [0, missing]], constant_values=""
-        )
-        names = tf.gather(self._names, number)
-        _check(
-            choice_windows.are_read(reading, choices),
-            "the task ",
-            names,
-            " reads as many choices as it has labels, none of them empty; "
-            "tasks of other kinds read no choices",
-        )
-        asked, is_known = self._choice_texts.questions(number, text_b)
-        _check(
-            is_known, "the task ", names, " reads another text_b (tasks.json)"
-        )
-        return asked, self._choice_texts.choices(reading, asked, choices)
-
-    def _number(self, task: tf.Tensor) -> tf.Tensor:
-        """Numbers of named tasks, int32 [N]."""
-        is_called = tf.equal(task[:, tf.newaxis], self._names)
-        _check(
-            tf.reduce_any(is_called, axis=1),
-            "unknown task ",
-            task,
-            f"; there are: {self._shown}",
-        )
-        return tf.argmax(is_called, axis=1, output_type=tf.int32)
-
-    def _tokenize(
-        self,
-        text: tf.Tensor,
-        text_b: tf.Tensor,
-        number: tf.Tensor,
-        reading: tf.Tensor,
-        words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
-        choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
-    ) -> Rows:
-        """Rows of texts as their tasks read them.
-
-        `words` and `choices` are texts, string [...], and their rows.
-        """
-        is_given = tf.not_equal(text_b, "")
-        least = reading[:, text_windows.LEAST_TEXTS]
-        most = reading[:, text_windows.MOST_TEXTS]
-        _check(
-            ~is_given | (most > 1),
-            "the task ",
-            tf.gather(self._names, number),
-            " reads one text, but text_b is not empty",
-        )
-        parts, of_row = [text, text_b], {}
-        asking = [number, number]
-        if words:
-            parts.append(words[0])
-            asking.append(tf.gather(number, words[1]))
-            of_row["word_row"] = words[1]
-        if choices:
-            parts.append(choices[0])
-            asking.append(tf.gather(number, choices[1]))
-            of_row["choice_row"] = choices[1]
-        texts = tf.concat(parts, axis=0)
-        which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
-        tokens = self._tokenizer(texts, which)
-        rows = Rows(
-            number,
-            reading,
-            tokens,
-            starts=tf.searchsorted(tokens.text, tf.range(tf.size(texts) + 1)),
-            has_b=(least > 1) | is_given,
-            **of_row,
-        )
-        if words:
-            rows = sentence_windows.without_long_words(rows)
-        if choices:
-            rows = choice_windows.without_cut(rows)
-        return rows
+        layers = [
+            [tf.gather(x, rows.task) for x in of_tasks]
+            for of_tasks in self._layers
+        ]
+        vectors = self.form.finish(pooled[:, tf.newaxis], layers)
+        return {EMBEDDING: tf.reshape(vectors, [-1, self._width])}
 
     def _compute(
-        self, rows: Rows, windows: Windows, model: Callable[..., Any]
+        self, rows: GraphRows, windows: GraphWindows, model: Callable[..., Any]
     ) -> Outputs:
-        """A model's outputs of all windows, float32 or int32 [W + 1, ...].
-
-        Batches of windows are computed in the order of their lengths.
-        """
+        """Computes all windows, shortest first; outputs are [W + 1, ...]."""
 
         @tf.function(input_signature=[FEATURES], autograph=False)
         def compute(batch):
@@ -431,7 +264,7 @@ class TextModel(tf.Module):
         order = tf.argsort(windows.length, stable=True)
         tasks = tf.gather(self._numbers, tf.gather(rows.task, windows.row))
         longest = tf.reduce_max(tf.pad(windows.length, [[0, 1]]))
-        found = {
+        collected = {
             name: tf.zeros(
                 # Of tokens there are as many as in the longest window.
                 [size + 1]
@@ -442,13 +275,13 @@ class TextModel(tf.Module):
             if not name.endswith("/question")
         }
 
-        def step(first, found):
+        def step(first, collected):
             chosen = order[first : first + self._batch_size]
             features = text_windows.features(
                 rows.tokens.ids,
                 windows,
                 chosen,
-                self._example,
+                self._reader.tokenizer,
             )
             features["task"] = tf.gather(tasks, chosen)[:, tf.newaxis]
             features["question"] = chosen[:, tf.newaxis]
@@ -463,17 +296,17 @@ class TextModel(tf.Module):
                 return tf.tensor_scatter_nd_update(values, rows, padded)
 
             return first + self._batch_size, {
-                name: put(name, values) for name, values in found.items()
+                name: put(name, values) for name, values in collected.items()
             }
 
-        _, found = tf.while_loop(
+        _, collected = tf.while_loop(
             lambda first, _: first < size,
             step,
-            [tf.constant(0), found],
+            [tf.constant(0), collected],
             parallel_iterations=PARALLEL,
         )
-        names = tf.gather(self._names, rows.task)
-        for values in found.values():
+        names = tf.gather(self._reader.names, rows.task)
+        for values in collected.values():
             if values.dtype.is_floating:
                 axes = list(range(1, values.shape.rank))
                 is_finite = tf.math.is_finite(values)
@@ -481,17 +314,17 @@ class TextModel(tf.Module):
                 is_lost = tf.math.unsorted_segment_max(
                     tf.cast(~of_window, tf.int32), windows.row, rows.count
                 )
-                _check(
+                text_reader.check(
                     is_lost < 1,
                     "an output of the task ",
                     names,
                     " is no number",
                 )
-        return found
+        return collected
 
 
 class Novelty(tf.Module):
-    """The novelty of rows of those tasks that score any."""
+    """Novelty of rows whose tasks score any."""
 
     def __init__(self, bert: FrozenBert, tasks: Sequence[Task]):
         """Takes tasks by number, at least one with a sketch."""
@@ -518,7 +351,7 @@ class Novelty(tf.Module):
             )
         )
 
-    def readings(self, rows: Rows) -> tf.Tensor:
+    def readings(self, rows: GraphRows) -> tf.Tensor:
         """How rows are read, int32 [N, READINGS]; some have no window."""
         has = tf.gather(self._has, rows.task)
         form = tf.where(has, text_windows.PLAIN, text_windows.SENTENCE)
@@ -528,41 +361,38 @@ class Novelty(tf.Module):
     def features(
         self, batch: Mapping[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """The features of windows; arguments and names as of `MixedModel`."""
+        """Computes windows' features, named as `MixedModel` names outputs."""
         model = frozen_features.model(
             self._config, lambda name, *_: self._bert[name]
         )
-        found = model(batch, context)[frozen_features.FEATURES]
+        states = model(batch, context)[frozen_features.FEATURES]
         return {
-            "features/values": found,
+            "features/values": states,
             "features/question": batch["question"][:, 0],
         }
 
     def shares(
         self, task: tf.Tensor, row: tf.Tensor, features: tf.Tensor
     ) -> tf.Tensor:
-        """The novelty of all rows, float32 [N]; 0 of those without one.
+        """Scores the novelty of all rows, float32 [N], 0 without features.
 
-        Args:
-            task: int32 [N].
-            row: int32 [W], those that have features.
-            features: float32 [W, D].
+        Takes `task`, int32 [N], and the rows, int32 [W], of features [W, D].
         """
         place = tf.gather(self._place, tf.gather(task, row))
-        found = shares(
+        values = shares(
             features,
             *(
                 tf.gather(table, place)
                 for table in (self._mean, self._directions, self._quantiles)
             ),
         )
-        return tf.scatter_nd(row[:, tf.newaxis], found, tf.shape(task))
+        return tf.scatter_nd(row[:, tf.newaxis], values, tf.shape(task))
 
 
 def _stacked_layers(
     forms: Iterable[VectorForm], tasks: Iterable[LoadedTask]
 ) -> list[list[tf.Variable]]:
-    """The dense layers of all tasks, [tasks, in, out] and [tasks, 1, out]."""
+    """Stacks all tasks' layers, [tasks, in, out] and [tasks, 1, out]."""
 
     def layers_of(form, values):
         create = constants
@@ -575,65 +405,7 @@ def _stacked_layers(
     return [
         [
             keep(np.stack([np.atleast_2d(x) for x in of_tasks]))
-            for of_tasks in own
+            for of_tasks in tensors
         ]
-        for own in ([*zip(*layers)] for layers in zip(*made))
+        for tensors in ([*zip(*layers)] for layers in zip(*made))
     ]
-
-
-def _prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
-    """The texts before each task's texts; None if there are none."""
-    return keep(np.array(prompts)) if any(prompts) else None
-
-
-def _with_prompts(
-    prompts: Optional[tf.Variable], number: tf.Tensor, text: tf.Tensor
-) -> tf.Tensor:
-    """Texts, string [N], behind the prompts of their tasks, int32 [N]."""
-    if prompts is None:
-        return text
-    return tf.strings.join([tf.gather(prompts, number), text])
-
-
-def _utf_8(texts: tf.Tensor) -> tf.Tensor:
-    """Texts, string [...], without bytes that are no UTF-8."""
-    return tf.strings.unicode_transcode(
-        texts, "UTF-8", "UTF-8", errors="ignore"
-    )
-
-
-def _cut(
-    rows: Rows, words: Optional[tf.Tensor]
-) -> tuple[Windows, Optional[Words]]:
-    """The windows of rows, and where words, string [words], are in them."""
-    windows, found = [text_windows.cut(rows)], None
-    if rows.word_row is not None:
-        of_words, found = sentence_windows.cut(rows, words)
-        windows.append(of_words)
-    if rows.choice_row is not None:
-        windows.append(choice_windows.cut(rows))
-    if len(windows) > 1:
-        windows = [text_windows.join(*windows)]
-    return windows[0], found
-
-
-def _check(
-    is_right: tf.Tensor, before: str, words: tf.Tensor, after: str
-) -> None:
-    """Asserts bool [N]; the message tells the first wrong row's number.
-
-    `before`, the row's string of `words`, string [N], and `after` follow.
-    """
-    first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
-    word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)
-    word = tf.strings.unicode_transcode(word, "UTF-8", "UTF-8")
-    message = tf.strings.join(
-        [
-            "row ",
-            tf.strings.as_string(first + 1),
-            f": {before}",
-            tf.strings.substr(word, 0, LONGEST_NAME, unit="UTF8_CHAR"),
-            after,
-        ]
-    )
-    tf.debugging.Assert(tf.reduce_all(is_right), [message])

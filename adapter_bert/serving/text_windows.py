@@ -39,7 +39,7 @@ PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
 LARGEST = 2**31 - 1
 
 
-class Rows(NamedTuple):
+class GraphRows(NamedTuple):
     """Tokenized rows of texts.
 
     Attributes:
@@ -48,7 +48,7 @@ class Rows(NamedTuple):
         tokens: tokens of all first texts, then of all second texts, all words
             of sentences, all choices; without those that no window reads.
         starts: int32 [2 N + words + choices + 1], the first token of each.
-        has_b: bool [N], whether there is a second text.
+        has_b: bool [N], there is a second text.
         word_row, choice_row: int32 [words], int32 [choices], their rows,
             rising; or None in a model without such tasks.
     """
@@ -63,34 +63,34 @@ class Rows(NamedTuple):
 
     @property
     def count(self) -> tf.Tensor:
-        """The number of rows, int32 []."""
+        """Number of rows, int32 []."""
         return tf.size(self.task)
 
     @property
     def counts(self) -> tf.Tensor:
-        """Each part's number of tokens, int32 [2 N + words + choices]."""
+        """Tokens of each text, int32 [2 N + words + choices]."""
         return self.starts[1:] - self.starts[:-1]
 
-    def without(self, first: tf.Tensor, end: tf.Tensor) -> "Rows":
-        """Leaves out each part's tokens from `first` up to `end`.
+    def without(self, first: tf.Tensor, end: tf.Tensor) -> "GraphRows":
+        """Leaves out each text's tokens from `first` up to `end`.
 
-        Both are int32 [2 N + words + choices], numbers within the part.
+        Both are int32 [2 N + words + choices], numbers within the text.
         """
-        part = self.tokens.text
-        place = tf.range(tf.size(part)) - tf.gather(self.starts, part)
-        is_out = place >= tf.gather(first, part)
-        is_out &= place < tf.gather(end, part)
+        text = self.tokens.text
+        place = tf.range(tf.size(text)) - tf.gather(self.starts, text)
+        is_out = place >= tf.gather(first, text)
+        is_out &= place < tf.gather(end, text)
         tokens = GraphTokens(
             *(tf.boolean_mask(x, ~is_out) for x in self.tokens)
         )
-        parts = tf.range(tf.size(self.starts))
+        texts = tf.range(tf.size(self.starts))
         return self._replace(
-            tokens=tokens, starts=tf.searchsorted(tokens.text, parts)
+            tokens=tokens, starts=tf.searchsorted(tokens.text, texts)
         )
 
 
-class Windows(NamedTuple):
-    """The model's inputs, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+class GraphWindows(NamedTuple):
+    """A model's inputs, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     An MPNet has two separators between texts.
 
@@ -100,7 +100,7 @@ class Windows(NamedTuple):
         count: int32 [N], windows of each row.
         a_first, a_length: int32 [W], the first text's first token, among all
             tokens, and number of tokens.
-        b_first, b_length: int32 [W], the same for the part of the second text.
+        b_first, b_length: int32 [W], the same of the second text.
         room, step: int32 [N], context tokens in a window, and the distance
             between windows.
         length: int32 [W], tokens of the window.
@@ -119,7 +119,7 @@ class Windows(NamedTuple):
 
     @property
     def size(self) -> tf.Tensor:
-        """The number of windows, int32 []."""
+        """Number of windows, int32 []."""
         return tf.size(self.row)
 
 
@@ -149,7 +149,7 @@ def readings(
 
 
 def plain_readings(table: np.ndarray) -> np.ndarray:
-    """The same tasks, which all read a text or a pair as one window."""
+    """Has all tasks read a text or a pair as one window."""
     table = table.copy()
     is_odd = np.isin(table[:, FORM], (SENTENCE, CHOICE))
     table[is_odd, LEAST_TEXTS], table[is_odd, MOST_TEXTS] = 1, 2
@@ -171,11 +171,10 @@ def fit(
     return a_length, tf.where(is_over, room - a_length, b_count)
 
 
-def cut(rows: Rows) -> Windows:
-    """The windows of texts, pairs and questions.
+def cut(rows: GraphRows) -> GraphWindows:
+    """Cuts texts, pairs and questions.
 
-    There is none for a context without tokens, and none for rows of other
-    forms.
+    A context without tokens has no window, nor has a row of another form.
     """
     count = rows.count
     a_start, b_start = rows.starts[:count], rows.starts[count : 2 * count]
@@ -214,7 +213,7 @@ def cut(rows: Rows) -> Windows:
     b_length = tf.where(has_b, b_length, 0)
     a_length = tf.gather(a_length, row)
     of_pair = b_length + tf.gather(between, row)
-    return Windows(
+    return GraphWindows(
         row=row,
         number=number,
         count=windows,
@@ -228,11 +227,8 @@ def cut(rows: Rows) -> Windows:
     )
 
 
-def join(first: Windows, *others: Windows) -> Windows:
-    """The windows of rows of several forms; `room` and `step` are the first's.
-
-    Each row has windows of one form.
-    """
+def join(first: GraphWindows, *others: GraphWindows) -> GraphWindows:
+    """Joins windows of several forms; `room` and `step` are the first's."""
     every = first, *others
     order = tf.argsort(tf.concat([w.row for w in every], axis=0), stable=True)
 
@@ -241,15 +237,17 @@ def join(first: Windows, *others: Windows) -> Windows:
         return tf.gather(values, order)
 
     of_row = {"count", "room", "step"}
-    found = {
-        name: joined(name) for name in Windows._fields if name not in of_row
+    fields = {
+        name: joined(name)
+        for name in GraphWindows._fields
+        if name not in of_row
     }
-    return first._replace(count=tf.add_n([w.count for w in every]), **found)
+    return first._replace(count=tf.add_n([w.count for w in every]), **fields)
 
 
 def features(
     ids: tf.Tensor,
-    windows: Windows,
+    windows: GraphWindows,
     chosen: tf.Tensor,
     tokenizer: FullTokenizer,
 ) -> dict[str, tf.Tensor]:
@@ -275,13 +273,15 @@ def features(
     # Places outside of both texts read any token; it is replaced below.
     padded = tf.pad(ids, [[0, 1]])
     source = tf.clip_by_value(source, 0, tf.size(ids))
-    found = tf.gather(padded, source)
+    ids_of_windows = tf.gather(padded, source)
     is_end = (place >= a_end) & ~is_b | tf.equal(place, length - 1)
-    found = tf.where(is_end, tokenizer.separate_id, found)
-    found = tf.where(tf.equal(place, 0), tokenizer.classify_id, found)
+    ids_of_windows = tf.where(is_end, tokenizer.separate_id, ids_of_windows)
+    ids_of_windows = tf.where(
+        tf.equal(place, 0), tokenizer.classify_id, ids_of_windows
+    )
     mask = tf.cast(place < length, tf.int32)
     return {
-        "input_ids": found * mask,
+        "input_ids": ids_of_windows * mask,
         "input_mask": mask,
         "segment_ids": tf.cast(is_b, tf.int32)
         * mask

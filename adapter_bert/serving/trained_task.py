@@ -32,7 +32,7 @@ from adapter_bert.training import composition_parts as method_parts
 # A text, or its words.
 Text = Union[str, tuple[str, ...]]
 # One text, a pair, or a question with its choices.
-Row = tuple[Text, ...]
+TextRow = tuple[Text, ...]
 
 
 class TaskValues:
@@ -48,11 +48,11 @@ class TaskValues:
 
     @property
     def is_placed(self) -> bool:
-        """Whether the values are in tables."""
+        """True if the values are in tables."""
         return self._place is not None
 
     def get(self) -> Values:
-        """The values, float32 by name."""
+        """Gives the values, float32 by name."""
         values = self._values
         return self._place.values() if values is None else values
 
@@ -85,7 +85,7 @@ class LoadedTask:
 
     @property
     def can_mix(self) -> bool:
-        """Whether a batch may have rows of this task and of others."""
+        """True if a batch may have rows of this task and of others."""
         return can_mix(self.kind.table)
 
 
@@ -96,11 +96,10 @@ def load_task(
     library: str = "",
     exchanged: Optional[Mapping[str, str]] = None,
 ) -> LoadedTask:
-    """Reads a trained adapter.
+    """Reads a trained adapter, and missing parts from `library`.
 
-    `max_seq_length` is None for the adapter's own. Missing parts are looked for
-    in `library` too. `exchanged` are adapters in the places of parts, by the
-    parts' names.
+    `max_seq_length` is None for the adapter's own; `exchanged` are adapters in
+    the places of parts, by the parts' names.
     """
     artifact = adapter_artifact.read(folder, bert.weights)
     config, source = artifact.config, artifact.weights.source
@@ -110,7 +109,7 @@ def load_task(
     )
     sources.check_same_model(config, source, bert.base, bert.config, tokenizer)
     around = part_values.places(folder)
-    found = method_parts.find(
+    composition = method_parts.find(
         registry.parse(config["method"]),
         exchanged or {},
         library,
@@ -118,16 +117,16 @@ def load_task(
         config,
     )
     part_weights = method_parts.open_weights(
-        found, bert.base, bert.weights, bert.config, tokenizer
+        composition, bert.base, bert.weights, bert.config, tokenizer
     )
     trained = method_parts.complete(
-        artifact, found, [library, *around], bert.weights, bert.config
+        artifact, composition, [library, *around], bert.weights, bert.config
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     length = max_seq_length or config.get("training", {}).get("max_seq_length")
     length = length or bert.config.max_tokens
     task = task.fit_tokenizer(tokenizer, length)
-    kind = bert.kind(found.method, task)
+    kind = bert.kind(composition.method, task)
     first_values = choose_initial_values(
         kind.table.parameters, bert.weights, trained, seed=0, parts=part_weights
     )
@@ -156,25 +155,23 @@ def load_task(
 
 
 def kind_of(loaded: LoadedTask) -> str:
-    """The kind of a task's answers, as of `kinds.kind_of`."""
+    """Finds the kind of a task's answers."""
     task = loaded.task
     return kinds.kind_of({"name": task.name, **task.describe()})
 
 
 def describe(name: str, loaded: LoadedTask) -> dict[str, Any]:
-    """The description of a task for clients.
+    """Describes a task for clients.
 
     Returns:
-        `name`; `kind` of answers; `columns`, the texts' names; `texts`, the
-        possible numbers of texts; `method`; `max_seq_length` in tokens;
-        `adapter`, the SHA-256 of its weights; `labels` of classifications and
-        choices; `abstain_below`, the least probability of an answer, of those
-        that leave rows without one; `novelty`, true where answers have one;
-        `types` of entities; `label_separator` of sets of labels; `questions`,
-        the only second texts of a task that takes no others.
+        `texts`, the possible numbers of texts; `max_seq_length` in tokens;
+        `adapter`, the SHA-256 of its weights; `abstain_below`, the least
+        probability of an answer; `novelty`, true where answers have one;
+        `types` of entities; `questions`, all second texts that it takes; and
+        `name`, `kind`, `columns`, `method`, `labels`, `label_separator`.
     """
     task = loaded.task
-    found = {
+    description = {
         "name": name,
         "kind": kind_of(loaded),
         "columns": list(task.columns),
@@ -184,29 +181,29 @@ def describe(name: str, loaded: LoadedTask) -> dict[str, Any]:
         "adapter": loaded.sha256,
     }
     if isinstance(task, TextClassification):
-        found["labels"] = list(task.labels)
+        description["labels"] = list(task.labels)
     if isinstance(task, MultipleChoice):
-        found["labels"] = list(task.result_columns)
+        description["labels"] = list(task.result_columns)
         if task.questions:
-            found["questions"] = [entry for entry, _ in task.questions]
+            description["questions"] = [entry for entry, _ in task.questions]
     if task.chooses_one and task.calibration.abstain_below:
-        found["abstain_below"] = task.calibration.abstain_below
+        description["abstain_below"] = task.calibration.abstain_below
     if task.novelty:
-        found[NOVELTY] = True
+        description[NOVELTY] = True
     if isinstance(task, Tagging):
-        found["types"] = sorted({tag.type for tag in task.tags} - {""})
+        description["types"] = sorted({tag.type for tag in task.tags} - {""})
     if isinstance(task, MultiLabel):
-        found["label_separator"] = task.separator
-    return found
+        description["label_separator"] = task.separator
+    return description
 
 
 def task_name(folder: str) -> str:
-    """The name of an adapter's task; raises UserError without an adapter."""
+    """Reads the name of an adapter's task."""
     return adapter_artifact.read_config(folder)["task"]["name"]
 
 
-def as_row(texts: Any, where: str) -> Row:
-    """A row from a text, a tuple of texts or a list of words."""
+def as_row(texts: Any, where: str) -> TextRow:
+    """Makes a row of a text, a tuple of texts or a list of words."""
     if isinstance(texts, tuple):
         return texts
     if isinstance(texts, list):
@@ -219,8 +216,8 @@ def as_row(texts: Any, where: str) -> Row:
     )
 
 
-def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
-    """Raises UserError, beginning with `where`, for a row of another form."""
+def check_row(row: TextRow, loaded: LoadedTask, where: str) -> None:
+    """Refuses a row of another form; messages begin with `where`."""
     expected = loaded.numbers_of_texts
     if len(row) not in expected:
         columns = " and ".join(loaded.task.columns)
@@ -235,15 +232,20 @@ def check_row(row: Row, loaded: LoadedTask, where: str) -> None:
                 f"{where}: found a list of words, but the task "
                 f"{loaded.task.name} reads texts"
             )
-        for part in text if isinstance(text, tuple) else (text,):
-            if not isinstance(part, str):
-                raise UserError(
-                    f"{where}: found a {type(part).__name__}, expected a text"
-                )
-            try:
-                part.encode()
-            except UnicodeEncodeError as error:
-                raise UserError(
-                    f"{where}: the text holds half a character ({error.reason})"
-                ) from error
+        for word in text if isinstance(text, tuple) else (text,):
+            check_text(word, where)
     loaded.task.check_texts(row, where)
+
+
+def check_text(text: Any, where: str) -> None:
+    """Refuses what is no text, or no text in UTF-8."""
+    if not isinstance(text, str):
+        raise UserError(
+            f"{where}: found a {type(text).__name__}, expected a text"
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"{where}: the text holds half a character ({error.reason})"
+        ) from error

@@ -21,10 +21,7 @@ NPY, JSON_LINES, TSV = ".npy", ".jsonl", ".tsv"
 
 
 def check_path(path: str, form: VectorForm) -> None:
-    """Raises UserError for a file's ending that cannot hold such vectors.
-
-    No path stands for stdout, and JSON Lines.
-    """
+    """Refuses a file's ending that cannot hold such vectors; "" is stdout."""
     ending = ending_of(path) if path else JSON_LINES
     if ending not in (NPY, JSON_LINES, TSV):
         raise UserError(
@@ -39,12 +36,12 @@ def check_path(path: str, form: VectorForm) -> None:
 
 
 def needs_count(path: str) -> bool:
-    """Whether the number of rows must be known before the first vector."""
+    """True if the number of rows must be known before the first vector."""
     return bool(path) and ending_of(path) == NPY
 
 
 def lines(vectors: Vectors) -> str:
-    """JSON Lines of some rows' vectors."""
+    """Makes JSON Lines of some rows' vectors."""
     if isinstance(vectors, np.ndarray):
         return "".join(f'{{"vector": {_list(row)}}}\n' for row in vectors)
     return "".join(
@@ -55,26 +52,22 @@ def lines(vectors: Vectors) -> str:
 
 
 def write(
-    path: str, parts: Iterable[Vectors], width: int, count: Optional[int]
+    path: str, chunks: Iterable[Vectors], width: int, count: Optional[int]
 ) -> None:
     """Writes a file, which appears when all of it is written.
 
-    Args:
-        path: of a kind that `check_path` accepts.
-        parts: vectors of some rows at a time.
-        width: entries of a vector.
-        count: of all rows, if the file `needs_count`.
+    Vectors have `width` entries; `count` is of rows, if a file `needs_count`.
     """
     encode: dict[str, Callable[[Iterable[Vectors]], Iterator[bytes]]] = {
         NPY: lambda some: _npy(path, some, width, count),
-        JSON_LINES: lambda some: (lines(part).encode() for part in some),
-        TSV: lambda some: (_table(part).encode() for part in some),
+        JSON_LINES: lambda some: (lines(chunk).encode() for chunk in some),
+        TSV: lambda some: (_table(chunk).encode() for chunk in some),
     }
-    files.write_parts(path, encode[ending_of(path)](parts))
+    files.write_parts(path, encode[ending_of(path)](chunks))
 
 
 def _npy(
-    path: str, parts: Iterable[np.ndarray], width: int, count: int
+    path: str, chunks: Iterable[np.ndarray], width: int, count: int
 ) -> Iterator[bytes]:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
@@ -82,13 +75,13 @@ def _npy(
         {"descr": "<f4", "fortran_order": False, "shape": (count, width)},
     )
     yield header.getvalue()
-    found = 0
-    for part in parts:
-        found += len(part)
-        yield part.astype("<f4", copy=False).tobytes()
-    if found != count:
+    written = 0
+    for chunk in chunks:
+        written += len(chunk)
+        yield chunk.astype("<f4", copy=False).tobytes()
+    if written != count:
         raise UserError(
-            f"{path}: the input had {count} rows at first and {found} then; "
+            f"{path}: the input had {count} rows at first and {written} then; "
             "run again when no program writes it"
         )
 

@@ -216,7 +216,7 @@ def _questions(folder: pathlib.Path) -> None:
     for name in ("a.jsonl", "a.txt"):
         content = (folder / "line").read_bytes()
         for question in bulk_rows.questions(name, content, tasks, ["one"]):
-            if isinstance(question, bulk_rows.Refusal):
+            if isinstance(question, bulk_rows.RefusedRow):
                 bulk_rows.refusal_line(question)
 
 
