@@ -25,7 +25,6 @@ PAGES = (
             "outputs",
             "tagging",
             "masked_lm",
-            "pretraining",
             "multi_task",
             "methods",
             "checkpoints",
