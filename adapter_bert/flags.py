@@ -183,7 +183,7 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
 
     Args:
         declaring: the dataclass.
-        given: values of fields that are no flags, or that need more than
+        **values: of fields that are no flags, or that need more than
             their flag.
     """
     for field in dataclasses.fields(declaring):
@@ -355,7 +355,7 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
     """Gives flags the values of a command line.
 
     Args:
-        known: the flags.
+        values: the flags.
         arguments: the program's name, then its arguments.
 
     Returns:
