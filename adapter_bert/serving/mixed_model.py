@@ -1,4 +1,4 @@
-"""The graph in which each row gathers its task's values: BERT runs once for all."""
+"""The graph in which each row gathers its values: BERT runs once for all."""
 
 import dataclasses
 import functools
