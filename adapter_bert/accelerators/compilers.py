@@ -118,7 +118,7 @@ def _why_not_translated(error: str) -> str:
 
 
 def export_step(step: Step) -> export.Exported:
-    """Writes a step of one core, as of `jitted`, for any platform."""
+    """Writes the step that `jitted` makes for one core, for any platform."""
     jax.config.update("jax_enable_x64", True)
     tf.random.set_seed(1)
     function, arguments, _ = _program(step)

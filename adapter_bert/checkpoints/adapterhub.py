@@ -214,8 +214,7 @@ def read_adapter(
 ) -> tuple[TuningMethod, Arrays, dict[str, Any]]:
     """Reads an adapter of `save_adapter`, whatever its head.
 
-    Returns the method, its float32 variables by name, and the origin. Raises
-    UserError if no method here computes the same.
+    Returns the method, its float32 variables by name, and the origin.
     """
     described = files.read_object(path, "AdapterHub's description", CONFIG)
     check_model(described, config, path)

@@ -152,7 +152,7 @@ def refusal(path: str) -> str:
 
 
 def check_name(path: str, flag: str) -> None:
-    """Raises UserError for a name that TensorFlow would take for a pattern."""
+    """Refuses a name that TensorFlow would take for a pattern."""
     odd = "".join(sorted(set(path) & set("*?[\\")))
     if odd:
         raise UserError(

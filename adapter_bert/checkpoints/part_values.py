@@ -154,8 +154,7 @@ def complete(
 def check_parts(folder: str, libraries: Iterable[str] = ()) -> None:
     """Reads the parts that an adapter does not hold.
 
-    Parts are looked for in `libraries`, and around the adapter. Raises
-    UserError if one is nowhere, or is damaged.
+    Parts are looked for in `libraries`, and around the adapter.
     """
     libraries = [*libraries, *places(folder)]
     needed = lacking(adapter_artifact.read_config(folder))

@@ -74,9 +74,7 @@ def to_method(
 ) -> tuple[Lora, Arrays]:
     """Makes a method and variables of updates by layer and name of `NAMES`.
 
-    Matrices without an update are of rank 0. `rs` is for rsLoRA. Raises
-    UserError if there is no update, or one is of no rank or of a matrix of
-    another shape.
+    Matrices without an update are of rank 0. `rs` is for rsLoRA.
     """
     if not updates:
         raise UserError(f"{source} holds no update of any matrix")

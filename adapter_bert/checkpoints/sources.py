@@ -324,9 +324,7 @@ def _head(config: dict[str, Any]) -> dict[str, Any]:
 def read_config(opened: Optional[Pretrained], path: str = "") -> BertConfig:
     """Reads the BERT config at a path, or the model's own or near it.
 
-    Its `gelu` is the error function if the weights are Hugging Face's. Raises
-    UserError if there is no config, it cannot be read, or it has another number
-    of heads than the model's own files say.
+    Its `gelu` is the error function if the weights are Hugging Face's.
     """
     if not path and opened is None:
         raise UserError("--bert_config_file is missing: the sizes of the BERT")
@@ -529,8 +527,7 @@ def check_same_model(
 ) -> None:
     """Compares a model with the one on which something was trained.
 
-    The description is `run.json` or `adapter_config.json` at `source`. Raises
-    UserError if they differ; the message says in what.
+    The description is `run.json` or `adapter_config.json` at `source`.
     """
     expected = description["base"]["fingerprint"]
     if base.fingerprint != expected:

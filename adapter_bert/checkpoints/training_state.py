@@ -94,8 +94,7 @@ def latest_step(output_dir: str) -> tuple[Optional[str], int]:
 def recover(output_dir: str) -> None:
     """Warns of lost checkpoints, and corrects `checkpoint`.
 
-    TPUEstimator goes on from the checkpoint that this file names. Raises
-    UserError as `latest_step`, or if the file cannot be written.
+    TPUEstimator goes on from the checkpoint that this file names.
     """
     path, lost = _read_state(output_dir)
     for text in lost:

@@ -96,7 +96,7 @@ class Base:
     Attributes:
         path: of its weights on this machine.
         fingerprint: SHA-256 of its variables, equal in every file format.
-        hub: as of its `Weights`.
+        hub: the same as in its `Weights`.
     """
 
     path: str
@@ -118,8 +118,7 @@ class Base:
 def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
     """Reads a whole BERT, whose pooler may be missing, for its fingerprint.
 
-    `variables` are BERT's own, as of `encoder.list_variables`. Raises
-    UserError if a variable is missing, of another shape, or unreadable.
+    `variables` are those of `encoder.list_variables`.
     """
     digest = hashlib.sha256()
     has_pooler = any(name.startswith(POOLER) for name in weights.shapes)
@@ -133,7 +132,7 @@ def identify(weights: Weights, variables: Mapping[str, Shape]) -> Base:
 
 
 def check_shape(weights: Weights, name: str, shape: Shape) -> None:
-    """Raises UserError if a variable is missing or of another shape."""
+    """Refuses a variable that is missing or of another shape."""
     actual = weights.shapes.get(name)
     if actual is None:
         if name.startswith(POOLER) and not any(
@@ -308,8 +307,7 @@ def start_fingerprint(
 ) -> Optional[str]:
     """SHA-256 of what a training starts from besides BERT, or None.
 
-    Reads each of them, so that damage is found before training. Raises
-    UserError if a tensor cannot be read.
+    Reads each of them, so that damage is found before training.
     """
     digest, is_any = hashlib.sha256(), False
     for p in variables:

@@ -50,7 +50,7 @@ OF_OTHERS = (
 
 
 def check_free(folder: str) -> None:
-    """Raises UserError if a folder has a file of a BERT in either form."""
+    """Refuses a folder that has a file of a BERT in either form."""
     for name in (
         *sources.CONFIG_FILES,
         sources.VOCABULARY_FILE,
@@ -88,7 +88,7 @@ def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
 
 
 def check_form(config: BertConfig, form: str) -> None:
-    """Raises UserError if a form cannot describe a model."""
+    """Refuses a form that cannot describe a model."""
     if form != HUGGING_FACE and config.model_type != "bert":
         raise UserError(
             f"the model's type is {config.model_type}, but {form}'s form is "

@@ -183,8 +183,8 @@ class Fusion(Composition):
         robust: whether each batch of a training goes without those of a random
             number of the lowest layers, so that any `first` can be used after.
 
-    Source: Pfeiffer et al. 2021, section 3.2; initial values and inputs as of
-    AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
+    Source: Pfeiffer et al. 2021, section 3.2; initial values and inputs are
+    those of AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
     """
 
     name: ClassVar[str] = "fusion"

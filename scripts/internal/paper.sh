@@ -129,6 +129,14 @@ curves() { # task, VARIABLE=VALUE of its sweeps ...
   repeat each task="$1" -- SEEDS="$others"
 }
 
+curves_of_tasks() {
+  split_words TASKS
+  for name in "${words[@]}"; do
+    link "$name" "$DATA/$name"
+    curves "$name"
+  done
+}
+
 show_study() {
   [ "$task" = grid ] || adapter_bert paper show "$study" "$results"
   exit $failed

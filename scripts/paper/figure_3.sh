@@ -25,11 +25,7 @@ if [ $preset = quick ]; then
   run_flags+=(--max_seq_length=24)
 fi
 
-split_words TASKS
-for name in "${words[@]}"; do
-  link "$name" "$DATA/$name"
-  curves "$name"
-done
+curves_of_tasks
 RATES=${OTHER_RATES:-$RATES} FULL_RATES=${OTHER_RATES:-$FULL_RATES}
 EPOCHS=$OTHER_EPOCHS FULL_EPOCHS=$OTHER_EPOCHS TASK_NAME=custom
 split_words OTHERS

@@ -19,9 +19,5 @@ if [ $preset = quick ]; then
   run_flags+=(--max_seq_length=24)
 fi
 
-split_words TASKS
-for name in "${words[@]}"; do
-  link "$name" "$DATA/$name"
-  curves "$name"
-done
+curves_of_tasks
 show_study

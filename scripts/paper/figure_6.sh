@@ -20,10 +20,7 @@ fi
 
 split_words TASKS
 tasks=("${words[@]}")
-for name in "${tasks[@]}"; do
-  link "$name" "$DATA/$name"
-  curves "$name"
-done
+curves_of_tasks
 [ "$task" = run ] || show_study
 # Of each seed of the best setting, unless its run is in another OUT.
 [ $preset != quick ] || SEEDS=1
