@@ -14,6 +14,7 @@ from concurrent import futures
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
+import hypothesis
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -30,6 +31,7 @@ from tensorflow.python.framework import ops
 
 from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.commands import (
     minilm,
     mpnet,
@@ -41,11 +43,16 @@ from adapter_bert.commands import (
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
 from lab.trials import linux
 
 FLAGS = flags.FLAGS
+hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("same")
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
@@ -81,6 +88,57 @@ def tests_leave_nothing_behind():
         del gradients[name]
     if traced:
         gc.collect()
+
+
+def read_json(*path):
+    """The JSON value of a file, whose path may be in parts."""
+    return json.loads(pathlib.Path(*path).read_bytes())
+
+
+def write_json(path, value):
+    """Writes a file with a JSON value."""
+    path.write_text(json.dumps(value))
+
+
+def open_bert(folder, **options):
+    """A BERT that answers, of a folder."""
+    return FrozenBert.open(str(folder), **options)
+
+
+def load_predictor(folder, adapters, **options):
+    """A predictor of a BERT's folder and of adapters' folders."""
+    if isinstance(adapters, dict):
+        adapters = {name: str(path) for name, path in adapters.items()}
+    else:
+        adapters = [str(path) for path in adapters]
+    return Predictor.load(str(folder), adapters, **options)
+
+
+def open_checkpoint(folder):
+    """The opened checkpoint of a BERT's folder."""
+    return sources.open_init_checkpoint(str(folder))
+
+
+def read_adapter(folder):
+    """The adapter of a folder."""
+    return adapter_artifact.read(str(folder))
+
+
+def read_adapter_config(folder):
+    """The description of a folder's adapter."""
+    return adapter_artifact.read_config(str(folder))
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_bert):
+    """The tiny BERT, opened to answer."""
+    return open_bert(tiny_bert)
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """A library without adapters."""
+    return AdapterLibrary(str(tmp_path / "shelf"), create=True)
 
 
 TINY_WORDS = (
@@ -231,7 +289,7 @@ def hugging_face_name(name):
 def write_bert(folder, words, config, values):
     """Writes a Hugging Face folder from values by Google's names."""
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    (folder / "config.json").write_text(json.dumps(vars(config)))
+    write_json(folder / "config.json", vars(config))
     safetensors.numpy.save_file(
         {
             hugging_face_name(name): np.ascontiguousarray(
@@ -278,9 +336,9 @@ def still_bert(tiny_bert, tmp_path_factory):
     """The folder of a tiny BERT without dropout."""
     folder = tmp_path_factory.mktemp("still_bert") / "bert"
     shutil.copytree(tiny_bert, folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     config.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", config)
     return folder
 
 
@@ -533,7 +591,7 @@ def text_flags(tiny_flags, tiny_texts):
 def one_layer(tiny_config, tmp_path):
     """The path of a config that leaves the tiny BERT its first layer."""
     path = tmp_path / "one_layer.json"
-    path.write_text(json.dumps({**vars(tiny_config), "num_hidden_layers": 1}))
+    write_json(path, {**vars(tiny_config), "num_hidden_layers": 1})
     return path
 
 

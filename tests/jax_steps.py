@@ -22,6 +22,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf
+from conftest import write_json
 from engine_jobs import CLASSIFICATION, LENGTH, TASKS, make_job, make_rows
 
 from adapter_bert.accelerators.devices import find
@@ -200,7 +201,7 @@ def main():
         np.savez(folder / name, **compute(case, config))
     for kind in (Filtered, Printed):
         (folder / kind.__name__).write_text(refuse(kind, config))
-    (folder / ACCOUNTS).write_text(json.dumps(accounts()))
+    write_json(folder / ACCOUNTS, accounts())
 
 
 if __name__ == "__main__":

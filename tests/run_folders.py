@@ -1,20 +1,19 @@
 """Folders of runs: what trainings leave in them, whole or killed."""
 
-import json
 import random
 import subprocess
 import sys
 import time
 
 import numpy as np
-from conftest import ROOT
+from conftest import ROOT, read_adapter, read_json
 
-from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.checkpoints import training_state
 
 
 def read(folder, *names):
     """The JSON values of a file in a folder, or of a file itself."""
-    return json.loads(folder.joinpath(*names).read_text())
+    return read_json(folder, *names)
 
 
 def artifact_bytes(folder):
@@ -32,8 +31,7 @@ def bytes_by_task(folder):
 def check_nearly_equal(first, second, atol=1e-6):
     """Compares the values of two runs' adapters."""
     before, after = (
-        adapter_artifact.read(str(folder / "adapter")).weights
-        for folder in (first, second)
+        read_adapter(folder / "adapter").weights for folder in (first, second)
     )
     assert set(before.shapes) == set(after.shapes)
     for name in before.shapes:

@@ -9,7 +9,7 @@ import jax_steps
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, run_command
+from conftest import ROOT, read_json, run_command
 from engine_jobs import (
     CLASSIFICATION,
     EITHER,
@@ -250,7 +250,7 @@ def test_what_xla_cannot_compute_is_refused(jax_folder, kind, words):
 
 @compilers_program.needed
 def test_gpus_compile_as_tensorflow_does_and_loops_are_not_counted(jax_folder):
-    accounts = json.loads((jax_folder / jax_steps.ACCOUNTS).read_text())
+    accounts = read_json(jax_folder / jax_steps.ACCOUNTS)
     exact = {"xla_gpu_deterministic_ops": True}
     expected = {
         "v5e": (None, "the compiler"),

@@ -3,20 +3,18 @@
 The ids are those of transformers 4.57.1.
 """
 
-import json
 import shutil
 
 import numpy as np
 import pytest
-from conftest import TINY_WORDS
+import refusals
+from conftest import TINY_WORDS, open_bert, write_json
 from roberta_folders import BOTH, change, drop
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import convert, merge
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.errors import UserError
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
@@ -148,7 +146,7 @@ def write(folder, contents, words=WORDS):
     """Writes a vocabulary and files next to it; gives its path."""
     (folder / "vocab.txt").write_text("\n".join(words) + "\n")
     for name, content in contents.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
+        write_json(folder / f"{name}.json", content)
     return str(folder / "vocab.txt")
 
 
@@ -254,9 +252,7 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
-    with pytest.raises(UserError, match=message) as error:
-        FullTokenizer(write(tmp_path, contents))
-    assert "\n" not in str(error.value)
+    refusals.check(lambda: FullTokenizer(write(tmp_path, contents)), message)
 
 
 @pytest.fixture
@@ -273,7 +269,7 @@ def berts(tiny_bert, tmp_path):
 def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(tmp_path / "a", berts[1], "lora(rank=2)", task)
-    bert = FrozenBert.open(str(berts[1]))
+    bert = open_bert(berts[1])
     load_task(bert, str(tmp_path / "a"), None)
     assert "other answers now" not in caplog.text
     path = tmp_path / "a" / "adapter_config.json"
@@ -310,5 +306,6 @@ def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
 def test_a_model_without_rows_for_them_is_refused(berts, classify, tiny_flags):
     write(berts[1], decoder(entry(30, "<e2>")), TINY_WORDS)
     flags = {**tiny_flags, "init_checkpoint": berts[1]}
-    with pytest.raises(UserError, match=r"--vocab_file; it has .*'<e2>'\]"):
-        classify(**flags)
+    refusals.check(
+        lambda: classify(**flags), "--vocab_file; it has ", "'<e2>']"
+    )

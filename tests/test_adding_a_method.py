@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from conftest import ROOT
 from numpy.testing import assert_allclose, assert_array_equal
@@ -18,7 +19,6 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import choose_initial_values
-from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
@@ -50,8 +50,9 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
     for p in tiny.table.parameters:
         same = np.array_equal(before[p.name], tiny.variables[p.name].numpy())
         assert same != p.trained, p.name
-    with pytest.raises(UserError, match="expected a positive number"):
-        parse("offset(scale=-1.0)")
+    refusals.check(
+        lambda: parse("offset(scale=-1.0)"), "expected a positive number"
+    )
 
 
 def test_the_example_has_the_form_that_is_asked_for(tmp_path):

@@ -13,6 +13,7 @@ import zlib
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import open_checkpoint
 from hub_modules import write_tf2
 from limits import limited
 from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
@@ -64,13 +65,13 @@ def test_googles_archives_are_opened(
     name = f"uncased_L-2_H-16_A-2{end}"
     path = pack(tmp_path / name, google, pathlib.PurePath(inner))
     shutil.rmtree(google)
-    opened = sources.open_init_checkpoint(str(path))
+    opened = open_checkpoint(path)
     check(opened, tiny_weights, tiny_config)
     folder = pathlib.Path(opened.path).parent
     assert (folder.parent if inner else folder).parent == tmp_path
     # Once.
     before = os.stat(folder / "vocab.txt")
-    again = sources.open_init_checkpoint(str(path))
+    again = open_checkpoint(path)
     assert again.path == opened.path
     assert os.stat(folder / "vocab.txt") == before
     assert not list(tmp_path.glob(".*"))
@@ -92,7 +93,7 @@ def test_a_downloaded_module_is_opened(
     )
     path = pack(tmp_path / "archive.tar.gz", module, pathlib.PurePath(inner))
     shutil.rmtree(module)
-    opened = sources.open_init_checkpoint(str(path))
+    opened = open_checkpoint(path)
     check(opened, tiny_weights, tiny_config)
 
 
@@ -100,10 +101,10 @@ def test_another_archive_of_the_name_is_unpacked_too(
     google, tmp_path, tiny_weights
 ):
     path = pack(tmp_path / "bert.zip", google)
-    first = sources.open_init_checkpoint(str(path))
+    first = open_checkpoint(path)
     (google / "vocab.txt").write_text("[PAD]\n")
     pack(path, google)
-    second = sources.open_init_checkpoint(str(path))
+    second = open_checkpoint(path)
     assert first.folder != second.folder
     assert (pathlib.Path(second.folder) / "vocab.txt").read_text() == "[PAD]\n"
 
@@ -168,7 +169,7 @@ def test_what_another_process_unpacks_is_not_deleted(
 def test_the_cache_is_where_the_variable_says(google, tmp_path, monkeypatch):
     path = pack(tmp_path / "bert.zip", google)
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache" / "here"))
-    opened = sources.open_init_checkpoint(str(path))
+    opened = open_checkpoint(path)
     assert opened.path.startswith(str(tmp_path / "cache" / "here" / "bert-"))
 
 

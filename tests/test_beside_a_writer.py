@@ -3,7 +3,6 @@
 import builtins
 import contextlib
 import fcntl
-import json
 import os
 import pathlib
 import shutil
@@ -11,6 +10,7 @@ import shutil
 import numpy as np
 import pytest
 import refusals
+from conftest import open_checkpoint, write_json
 from fake_runs import FakeRuns
 
 from adapter_bert import files, folder_lock
@@ -141,8 +141,8 @@ def run(tmp_path, tiny_bert):
     }
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps(description))
-    (folder / "places.json").write_text(json.dumps({"base": str(tiny_bert)}))
+    write_json(folder / "run.json", description)
+    write_json(folder / "places.json", {"base": str(tiny_bert)})
     keep_best(folder, 1)
     return folder
 
@@ -167,14 +167,14 @@ def test_a_best_step_that_is_lost_is_told_of_all_the_same(run):
 
 def test_a_better_step_may_come_before_the_best_is_opened(run, after):
     after(sources, "_find_model", lambda: keep_best(run, 2))
-    opened = sources.open_init_checkpoint(str(run))
+    opened = open_checkpoint(run)
     assert opened.path == str(run / "best.ckpt-2")
     np.testing.assert_array_equal(opened.trained.read("output_bias"), 2.0)
 
 
 def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(run, after):
     after(sources, "open_pretrained", lambda: keep_best(run, 2))
-    opened = sources.open_init_checkpoint(str(run))
+    opened = open_checkpoint(run)
     assert not (run / "best.ckpt-1.index").exists()
     assert opened.path == str(run / "best.ckpt-1")
     np.testing.assert_array_equal(opened.trained.read("output_bias"), 1.0)

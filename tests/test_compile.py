@@ -11,7 +11,7 @@ import types
 import pytest
 import refusals
 from compilers_program import compile_run, environment, needed
-from conftest import ROOT, own_lines, run_command
+from conftest import ROOT, own_lines, read_json, run_command
 
 from adapter_bert import command_line
 from adapter_bert.accelerators import devices
@@ -320,7 +320,7 @@ def compiled(main, compilers, words, tmp_path):
             refusals.check(call, *refused)
         else:
             call()
-        return json.loads(path.read_text())
+        return read_json(path)
 
     return run
 
@@ -479,7 +479,7 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
         command[2] = "--cores=1"
         done = compile_run(*command, *flags, env=variables)
         assert done.returncode == 0, done.stderr
-        whole = json.loads(path.read_text())
+        whole = read_json(path)
         assert 1.7 < whole["flops"] / figures["flops"] < 2.1
 
 

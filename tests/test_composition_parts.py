@@ -6,12 +6,19 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
 import tensorflow as tf
-from conftest import SENTENCES, entry_point
+from conftest import (
+    SENTENCES,
+    entry_point,
+    load_predictor,
+    read_adapter_config,
+    read_json,
+    write_json,
+)
+from numpy.testing import assert_allclose, assert_array_equal
 from test_composition_runs import (  # noqa: F401 (three are fixtures)
     composed,
     flags,
@@ -22,11 +29,10 @@ from test_composition_runs import (  # noqa: F401 (three are fixtures)
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact, part_values, run_record
+from adapter_bert.checkpoints import part_values, run_record
 from adapter_bert.commands import export
 from adapter_bert.commands import predict as predict_program
 from adapter_bert.methods.sparse import DiffPruning
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
@@ -53,7 +59,7 @@ def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     del flags["library"], flags["init_checkpoint"]
     place = carried / step
     again = predict(classify, flags, tmp_path / "again", init_checkpoint=place)
-    np.testing.assert_array_equal(again, predicted(carried))
+    assert_array_equal(again, predicted(carried))
 
 
 @pytest.mark.gate
@@ -82,7 +88,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
     description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     task = restore_task(description, {}, "")
     make_artifact(shelf / "tags", tiny_bert, "bitfit", task, description)
-    sparse = adapter_artifact.read_config(str(library / "sparse"))["sha256"]
+    sparse = read_adapter_config(library / "sparse")["sha256"]
     make_artifact(
         shelf / "both",
         tiny_bert,
@@ -130,7 +136,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
     }
     assert abs(scores["same"] - predicted(carried)).max() > 1e-5
     for name in ("folder", "other"):
-        np.testing.assert_array_equal(scores[name], scores["same"])
+        assert_array_equal(scores[name], scores["same"])
 
 
 @pytest.mark.gate
@@ -150,7 +156,7 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
     again = predict(
         classify, flags, tmp_path / "again", adapter=shelf / "outer"
     )
-    np.testing.assert_array_equal(again, predicted(tmp_path / "outer"))
+    assert_array_equal(again, predicted(tmp_path / "outer"))
 
 
 @pytest.mark.gate
@@ -174,7 +180,7 @@ def test_what_was_trained_further_is_found_again(
         )
     ):
         scores = predict(classify, flags, tmp_path / str(number), **source)
-        np.testing.assert_array_equal(scores, expected)
+        assert_array_equal(scores, expected)
     # Without an adapter that holds it, the library is asked for.
     shutil.rmtree(further / "adapter")
     flags["init_checkpoint"] = further / step
@@ -184,7 +190,7 @@ def test_what_was_trained_further_is_found_again(
         "--library",
     )
     scores = predict(classify, flags, tmp_path / "shown", library=first)
-    np.testing.assert_array_equal(scores, expected)
+    assert_array_equal(scores, expected)
 
 
 @pytest.mark.gate
@@ -211,8 +217,8 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
     for number, place in enumerate((adapter, f"{moved}/")):
         folder = tmp_path / str(number)
         scores = predict(classify, flags, folder, adapter=place)
-        np.testing.assert_array_equal(scores, expected)
-    predictor = Predictor.load(str(tiny_bert), [str(adapter)])
+        assert_array_equal(scores, expected)
+    predictor = load_predictor(tiny_bert, [adapter])
     assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
 
 
@@ -227,7 +233,7 @@ def test_a_name_may_repeat_the_training(
         text = f"stack('{name}', pfeiffer(size=2))"
         folder = tmp_path / str(number)
         scores = predict(classify, values, folder, tuning_method=text)
-        np.testing.assert_array_equal(scores, predicted(carried))
+        assert_array_equal(scores, predicted(carried))
     other = tmp_path / "other" / "a"
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(other, tiny_bert, "pfeiffer(size=4)", task, seed=77)
@@ -284,11 +290,11 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
     for name in ("a", "b"):
         shutil.copytree(library / name, shelf / name)
     path = shelf / "b" / "adapter_config.json"
-    values = json.loads(path.read_text())
+    values = read_json(path)
     for name in ("sha256", files.SEAL):
         del values[name]
-    path.write_text(json.dumps(values))
-    sha256 = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
+    write_json(path, values)
+    sha256 = read_adapter_config(shelf / "a")["sha256"]
     assert part_values.by_hash([str(shelf)]) == {sha256: (str(shelf / "a"), "")}
 
 
@@ -298,7 +304,7 @@ def bare(library, tiny_bert, tmp_path):
 
     def make(folder, text="stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))"):
         name = text.split("'")[1]
-        config = adapter_artifact.read_config(str(library / name))
+        config = read_adapter_config(library / name)
         make_artifact(
             folder,
             tiny_bert,
@@ -363,7 +369,7 @@ def test_programs_that_answer_find_parts_in_all_places(
     assert answer(adapter=adapter) == answers
     # Also for what is a part itself.
     task = restore_task(CLASSIFICATION, {}, "")
-    sha256 = adapter_artifact.read_config(str(adapter))["sha256"]
+    sha256 = read_adapter_config(adapter)["sha256"]
     outer = tmp_path / "outer" / "adapter"
     make_artifact(
         outer,
@@ -399,7 +405,7 @@ def test_parts_are_exchanged_where_texts_are_answered(
     both = answer(
         library=tmp_path / "shelf", task="it,plain", exchange_part="a=c"
     )
-    np.testing.assert_allclose(both[::2], answers, atol=1e-6)
+    assert_allclose(both[::2], answers, atol=1e-6)
     for pair, *parts in (
         ("x=c", "names 'x', but the adapters are made of: a"),
         ("a=x", "'x' is neither a trained adapter nor ", " has: a, b"),
@@ -425,4 +431,4 @@ def test_what_is_exchanged_is_exported(
         text_b=tf.constant([""] * len(texts)),
         task=tf.constant(["custom"] * len(texts)),
     )
-    np.testing.assert_allclose(outputs["scores"], answer(**values), atol=1e-6)
+    assert_allclose(outputs["scores"], answer(**values), atol=1e-6)

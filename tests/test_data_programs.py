@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
-from conftest import ROOT, TINY_WORDS
+from conftest import ROOT, TINY_WORDS, read_adapter
 from hub_modules import write_tf2
 from test_architecture import attributes, sources
 from test_security_promises import JSON_READERS
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
+from adapter_bert.checkpoints import foreign_adapters
 from adapter_bert.checkpoints import sources as models
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.commands import predict
@@ -67,7 +67,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
         lambda: models.open_init_checkpoint(str(folder)),
         lambda: models.open_init_checkpoint(str(path)),
         lambda: foreign_adapters.read(str(folder), config),
-        lambda: adapter_artifact.read(str(folder)),
+        lambda: read_adapter(folder),
         lambda: library.check(str(folder)),
         lambda: open_safetensors(str(path)),
         lambda: BertConfig.from_json_file(str(path)),

@@ -11,7 +11,7 @@ import compilers_program
 import numpy as np
 import pytest
 from compilers_program import LONG, compile_run, needed
-from conftest import ROOT, run_command, run_process
+from conftest import ROOT, read_json, run_command, run_process
 from numpy.testing import assert_allclose
 
 from lab.trials import tiny_files
@@ -88,7 +88,7 @@ def record(tmp_path):
         results = tmp_path / "results.json"
         done = run_alone(tmp_path, *words, f"--json={results}")
         assert done.returncode == code, done.stderr
-        return json.loads(results.read_text())["runs"]
+        return read_json(results)["runs"]
 
     return run
 
@@ -422,7 +422,7 @@ def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
         },
     )
     assert done.returncode == 0, done.stderr
-    ours, *theirs = json.loads(results.read_text())["runs"]
+    ours, *theirs = read_json(results)["runs"]
     assert ours["runner"] == "jax" and ours["agrees"]
     runners = ["adapters eager", "adapters compile"]
     assert [x["runner"] for x in theirs] == runners

@@ -15,7 +15,7 @@ import threading
 import zipfile
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, open_checkpoint
 from test_sources import check_values, google_bert
 
 from adapter_bert.checkpoints import sources
@@ -114,7 +114,7 @@ def test_a_bert_is_fetched_once(
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"--init_checkpoint=berts/{SMALL}"
     assert os.listdir(tmp_path / "berts") == [SMALL]
-    opened = sources.open_init_checkpoint(str(tmp_path / "berts" / SMALL))
+    opened = open_checkpoint(tmp_path / "berts" / SMALL)
     check_values(opened.weights, tiny_weights)
     again = download(SMALL, "berts")
     assert again.stdout == f"berts/{SMALL} is there already\n"

@@ -4,14 +4,13 @@ Recorded (tests/golden/README.md): adapters of AdapterHub's library and of peft,
 theirs and this project's, and merged models.
 """
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import RECORDED
+from conftest import RECORDED, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -133,7 +132,7 @@ def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
     write(
         "peft", tmp_path, exchange.our_artifact(bert, "x", "lora(2)", CHOICES)
     )
-    described = json.loads((tmp_path / "adapter_config.json").read_text())
+    described = read_json(tmp_path / "adapter_config.json")
     assert described["modules_to_save"] == ["pooler", "classifier"]
 
 
@@ -170,8 +169,8 @@ def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
     for key, value in expected.items():
         np.testing.assert_allclose(tensors[key], value, atol=1e-6)
     for file in ("config.json", "tokenizer_config.json"):
-        about = json.loads((tmp_path / file).read_text())
-        assert about == json.loads((recorded / file).read_text())
+        about = read_json(tmp_path / file)
+        assert about == read_json(recorded / file)
     assert_computes(bert, artifact, recorded)
 
 
@@ -183,7 +182,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
     assert bert.config.embedding_size == 8 < bert.config.hidden_size
     artifact = exchange.our_artifact(bert, "x", method, exchange.THREE)
     write("adapterhub", tmp_path / "out", artifact)
-    described = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    described = read_json(tmp_path / "out/adapter_config.json")
     # The library divides half of the embeddings' size, and rounds down.
     factor = described["config"]["inv_adapter_reduction_factor"]
     assert 4 // factor == 3

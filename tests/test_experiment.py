@@ -9,14 +9,15 @@ from unittest import mock
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 from conftest import (
     SENTENCES,
     TINY_WORDS,
     entry_point,
     make_flags,
+    read_json,
     write_table,
 )
+from safetensors.numpy import load_file, save_file
 
 from adapter_bert.bert import onednn
 from adapter_bert.checkpoints.weights import Base
@@ -86,11 +87,11 @@ def spoiled(tiny_bert, tmp_path):
     def make(word, value):
         folder = tmp_path / "spoiled"
         shutil.copytree(tiny_bert, folder)
-        values = safetensors.numpy.load_file(folder / "model.safetensors")
+        values = load_file(folder / "model.safetensors")
         name = "embeddings.word_embeddings.weight"
         values[name] = values[name].copy()
         values[name][TINY_WORDS.index(word)] = value
-        safetensors.numpy.save_file(values, folder / "model.safetensors")
+        save_file(values, folder / "model.safetensors")
         return folder
 
     return make
@@ -258,7 +259,7 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     base, out = spoiled("mat", np.nan), squad_flags["output_dir"]
     forbid(monkeypatch, Squad, "decode")
     # Which the folder takes for its own.
-    run = json.loads((out / "run.json").read_text())
+    run = read_json(out / "run.json")
     bert = Base(str(base), run["base"]["fingerprint"])
     monkeypatch.setattr("adapter_bert.training.setup.identify", lambda *_: bert)
     squad_flags.update(do_train=False, init_checkpoint=base)
@@ -332,8 +333,8 @@ def test_rows_that_are_cut_are_counted(classify, short, caplog):
         count = f"{split}: {cut[split]} of {times * most} examples are cut"
         assert f"{count} (--max_seq_length)" in caplog.text
     out = short["output_dir"]
-    assert json.loads((out / "run.json").read_text())["cut_rows"] == cut
-    adapter = json.loads((out / "adapter/adapter_config.json").read_text())
+    assert read_json(out / "run.json")["cut_rows"] == cut
+    adapter = read_json(out / "adapter/adapter_config.json")
     assert "cut_rows" not in adapter
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import open_bert
 from prediction_log import PredictionLog
 from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
@@ -16,7 +17,6 @@ from tiny_artifacts import make_artifact
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.shelf import ExportedShelf, RequestRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
@@ -36,7 +36,7 @@ TASKS = {
 def made(tiny_bert, tmp_path_factory):
     """A model, its BERT and its tasks."""
     place = tmp_path_factory.mktemp("adapters")
-    bert, tasks = FrozenBert.open(str(tiny_bert)), {}
+    bert, tasks = open_bert(tiny_bert), {}
     for seed, (name, (method, task, settings)) in enumerate(TASKS.items()):
         more = {"task_settings": settings} if settings else {}
         make_artifact(place / name, tiny_bert, method, None, task, seed, **more)

@@ -6,15 +6,13 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import entry_point, run_process
+from conftest import entry_point, open_bert, open_checkpoint, run_process
 from graphs import initialize, session
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
 
-from adapter_bert.checkpoints import sources
 from adapter_bert.commands import extract_features as program
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.upstream import extract_features, modeling
 
@@ -71,7 +69,7 @@ def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
     features = extract_features.convert_examples_to_features(
         examples, 12, tokenizer
     )
-    weights = sources.open_init_checkpoint(str(tiny_bert)).weights
+    weights = open_checkpoint(tiny_bert).weights
     config = modeling.BertConfig.from_json_file(str(tiny_bert / "config.json"))
     config.hidden_act = "gelu_erf"
     with session() as opened:
@@ -109,7 +107,7 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
     with_adapter = read(flags)
     extract(**flags)
     assert read(flags) != with_adapter
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     task = load_task(bert, str(tmp_path / "adapter"), None)
     rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
     expected = embed(

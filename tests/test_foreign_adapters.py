@@ -17,8 +17,7 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import RECORDED
+from conftest import RECORDED, open_bert, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -30,6 +29,7 @@ from exchanged import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 from torch_writer import written
 
 from adapter_bert.bert.encoder import BertConfig
@@ -43,7 +43,6 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import NAMES, places, scope_of
-from adapter_bert.serving.frozen_bert import FrozenBert
 from lab import exchange
 
 pytestmark = pytest.mark.older_stack
@@ -66,7 +65,7 @@ LABELS = exchange.THREE["labels"]
 
 @pytest.fixture(scope="module")
 def bert(eagerly):
-    return FrozenBert.open(str(GOLDEN / "bert"))
+    return open_bert(GOLDEN / "bert")
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def copied(tmp_path):
 
 
 def config_of_bert():
-    config = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    config = read_json(GOLDEN / "bert" / "config.json")
     names = BertConfig.__dataclass_fields__
     return BertConfig(**{k: v for k, v in config.items() if k in names})
 
@@ -685,7 +684,7 @@ def test_files_of_pytorch_are_read_as_safetensors_are(
 ):
     folder = copied(case)
     path = folder / of_torch
-    path.write_bytes(written(safetensors.numpy.load_file(folder / file)))
+    path.write_bytes(written(load_file(folder / file)))
     (folder / file).unlink()
     assert_reads_as(folder, case)
     path.write_bytes(pickle.dumps(os.mkdir, protocol=2))
@@ -783,13 +782,13 @@ def of_state_dict(name):
 def test_a_saved_state_dict_is_read(copied, case):
     folder = copied(case)
     path = folder / PEFT_TENSORS
-    before = safetensors.numpy.load_file(path)
+    before = load_file(path)
     after = {of_state_dict(name): value for name, value in before.items()}
     same = set(before) & set(after)
     assert all(
         name.endswith("token_adapter.base_layer.weight") for name in same
     )
-    safetensors.numpy.save_file(after, path)
+    save_file(after, path)
     assert_reads_as(folder, case)
     # A second adapter, and BERT itself.
     name = next(name for name in after if ".default" in name)
@@ -805,7 +804,7 @@ def test_a_saved_state_dict_is_read(copied, case):
             "BERT's own matrices too, as the state",
         ),
     ):
-        safetensors.numpy.save_file({**after, more: value}, path)
+        save_file({**after, more: value}, path)
         refusals.check(lambda: read(folder), message)
 
 
@@ -868,11 +867,11 @@ def test_the_table_has_every_field_that_the_programs_write():
         "IA3": foreign_fields.PEFT_IA3,
     }
     for case in THEIRS:
-        described = json.loads((GOLDEN / case / CONFIG).read_text())
+        described = read_json(GOLDEN / case / CONFIG)
         if case.startswith("peft"):
             assert set(described) <= set(kinds[described["peft_type"]])
             continue
-        head = json.loads((GOLDEN / case / HUB_HEAD).read_text())
+        head = read_json(GOLDEN / case / HUB_HEAD)
         assert {*described, *head} <= set(foreign_fields.HUB_FILE)
         whole = described["config"]
         if "configs" in whole:

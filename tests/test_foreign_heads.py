@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import RECORDED
+from conftest import RECORDED, open_bert, read_adapter, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -24,10 +24,10 @@ from exchanged import (
     read_examples,
     write,
 )
+from numpy.testing import assert_array_equal
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
-    adapter_artifact,
     adapterhub_heads,
     foreign_adapters,
     foreign_fields,
@@ -38,7 +38,6 @@ from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.masked_lm import Masking
 from adapter_bert.tasks.text_task import POOLED
@@ -68,13 +67,13 @@ WRITTEN = (
 
 @pytest.fixture(scope="module")
 def bert(eagerly):
-    return FrozenBert.open(str(GOLDEN / "bert"))
+    return open_bert(GOLDEN / "bert")
 
 
 @pytest.fixture(scope="module")
 def speaker(eagerly):
     """The BERT of the recorded languages."""
-    return FrozenBert.open(str(LANGUAGES / "bert"))
+    return open_bert(LANGUAGES / "bert")
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +130,11 @@ def test_golden_heads_that_others_loaded_are_written_and_read_the_same(
         "pairs": None,
     }
     for name in back.weights.shapes:
-        np.testing.assert_array_equal(
-            artifact.weights.read(name), back.weights.read(name)
-        )
+        assert_array_equal(artifact.weights.read(name), back.weights.read(name))
 
 
 def read(case, *arguments, **more):
-    content = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    content = read_json(GOLDEN / "bert" / "config.json")
     names = encoder.BertConfig.__dataclass_fields__
     config = encoder.BertConfig(
         **{
@@ -304,9 +301,7 @@ def test_a_head_of_masked_words_may_be_the_bert_s(bert):
     assert not any(name.startswith("cls/") for name in foreign.values)
     whole = foreign_adapters.complete(foreign, bert.weights, bert.config)
     for name in foreign_heads.masked_lm_shapes(bert.config):
-        np.testing.assert_array_equal(
-            whole.values[name], bert.weights.read(name)
-        )
+        assert_array_equal(whole.values[name], bert.weights.read(name))
     lacking = Weights("a bert", {}, None)
     refusals.check(
         lambda: foreign_adapters.complete(foreign, lacking, bert.config),
@@ -316,7 +311,7 @@ def test_a_head_of_masked_words_may_be_the_bert_s(bert):
 
 def test_the_table_has_every_field_of_a_head():
     for path in GOLDEN.glob(f"*/{HUB}/*/{HEAD_CONFIG}"):
-        described = json.loads(path.read_text())
+        described = read_json(path)
         assert set(described) <= set(foreign_fields.HUB_FILE)
         config = described["config"] or {}
         is_words = config.get("head_type") == "masked_lm"
@@ -453,10 +448,10 @@ def test_a_language_comes_in_and_goes_out_without_a_head(
     call("import", shelf, LANGUAGE, "--name=en", BERT)
     assert json.loads(call("list", shelf, "--json"))[0]["kind"] == "masked_lm"
     # BERT's own head answers.
-    artifact = adapter_artifact.read(str(shelf / "en"))
+    artifact = read_adapter(shelf / "en")
     for name in artifact.weights.shapes:
         if name.startswith("cls/"):
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 artifact.weights.read(name), speaker.weights.read(name)
             )
     stack = composition_parts.find(

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, TINY_WORDS
+from conftest import ROOT, SENTENCES, TINY_WORDS, read_json
 from task_files import TAGGED, conll, put
 
 pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
@@ -83,7 +83,7 @@ def run(tmp_path_factory, google_bert, data):
         check=True,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'forks'}"},
     )
-    results = json.loads((out / "results.json").read_text())
+    results = read_json(out / "results.json")
 
     def result(name, method):
         one = results[f"{name} {method}"]
@@ -173,9 +173,9 @@ def test_a_new_task(google_bert, tiny_data, tmp_path, method):
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
     )
-    scores = json.loads((out / "eval_results.json").read_text())
+    scores = read_json(out / "eval_results.json")
     assert "eval_accuracy" in scores
-    adapter = json.loads((out / "adapter" / "adapter_config.json").read_text())
+    adapter = read_json(out / "adapter" / "adapter_config.json")
     assert adapter["task"]["labels"] == ["good", "bad"]
     predicted = (out / "test_predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[0] for line in predicted[:2]] == ["id", "test-1"]

@@ -2,7 +2,6 @@
 
 import errno
 import io
-import json
 import logging
 import os
 import shutil
@@ -13,14 +12,14 @@ from unittest import mock
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import ROOT
+from conftest import ROOT, read_json, write_json
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
+from safetensors.numpy import load_file, save_file
 from task_files import PROPERTY
-from test_multiple_choice import copa_row, write_json
+from test_multiple_choice import copa_row, write_json_lines
 
 from adapter_bert import folder_lock
 from adapter_bert.data.input_pipeline import Features, make_batch
@@ -66,9 +65,7 @@ def cached(flags):
 
 
 def adapter(folder):
-    return safetensors.numpy.load_file(
-        folder / "adapter" / "adapter.safetensors"
-    )
+    return load_file(folder / "adapter" / "adapter.safetensors")
 
 
 LOWEST = {
@@ -133,7 +130,7 @@ def test_without_dropout_it_is_the_same_training(
             do_eval=True,
         )
         results, run = (
-            json.loads((folder / f"{name}.json").read_text())
+            read_json(folder / f"{name}.json")
             for name in ("eval_results", "run")
         )
         trained.append({**adapter(folder), "loss": results["eval_loss"]})
@@ -190,7 +187,7 @@ def test_tasks_are_learned_together_the_same(
 @pytest.mark.gate
 def test_choices_are_learned_the_same(classify, flags, tmp_path):
     rows = [copa_row(number) for number in range(16)]
-    write_json(tmp_path / "train.jsonl", rows)
+    write_json_lines(tmp_path / "train.jsonl", rows)
     flags.update(task_name="copa", data_dir=tmp_path, learning_rate=1e-3)
     check_same(classify, {**flags, "tuning_method": "head"}, tmp_path)
 
@@ -236,7 +233,7 @@ def test_a_finished_training_needs_no_file_any_more(classify, cached):
     )
     cached.update(do_eval=True, eval_steps=5)
     classify(**cached)
-    curve = json.loads((cached["output_dir"] / "dev_scores.json").read_text())
+    curve = read_json(cached["output_dir"] / "dev_scores.json")
     assert {"5", "10"} <= set(curve["scores"])
     shutil.rmtree(cached["frozen_layers_dir"])
     classify(**cached, frozen_layers_gb=1e-9)
@@ -283,14 +280,14 @@ def test_runs_share_a_file_and_others_have_their_own(
     # Another BERT of this size, and this one computed otherwise.
     changed = shutil.copytree(cached["init_checkpoint"], tmp_path / "changed")
     path = changed / "model.safetensors"
-    values = safetensors.numpy.load_file(path)
-    safetensors.numpy.save_file(
+    values = load_file(path)
+    save_file(
         {name: value + np.float32(1e-3) for name, value in values.items()}, path
     )
     assert not run("another BERT", init_checkpoint=changed)
-    config = json.loads((changed / "config.json").read_text())
+    config = read_json(changed / "config.json")
     heads = tmp_path / "heads.json"
-    heads.write_text(json.dumps({**config, "num_attention_heads": 4}))
+    write_json(heads, {**config, "num_attention_heads": 4})
     assert not run("heads", bert_config_file=heads)
     assert len(kept_files(cached)) == 6
     # Labels are no part of what is kept.

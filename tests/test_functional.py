@@ -190,7 +190,7 @@ def test_gradients_are_those_of_the_formula(case, way):
     check_operation(*CASES[case], way)
 
 
-EVERY_SHAPE = settings(max_examples=30, deadline=None, derandomize=True)
+EVERY_SHAPE = settings(max_examples=30)
 
 
 @EVERY_SHAPE
@@ -525,7 +525,7 @@ def test_bits_are_a_function_of_the_seed(generator):
         assert 20 < (other != base).sum() < 80
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     shape=st.lists(st.integers(0, 9), max_size=4),
     rate=st.floats(0, 0.99),

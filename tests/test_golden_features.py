@@ -1,8 +1,7 @@
 """Features of recorded and published GLUE files."""
 
-import json
-
 import pytest
+from conftest import read_json
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
@@ -22,7 +21,7 @@ def pretrained_tokenizer(pretrained_dir):
 
 
 def check_recorded_features(recordings, data, name, split, tokenizer):
-    recorded = json.loads((recordings / f"{name}_{split}.json").read_text())
+    recorded = read_json(recordings / f"{name}_{split}.json")
     task = get_task(name)
     assert list(task.labels) == recorded["labels"]
     rows = read(task, data / name, split)

@@ -6,6 +6,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 from test_golden_compositions import RESULTS, below, golden  # noqa: F401
 from test_golden_methods import CONFIG
 
@@ -76,10 +77,10 @@ def test_mad_x_computes_what_adapterhubs_does(golden, case, values):
         ("logits", logits),
     ):
         expected = case[f"outputs/{name}"]
-        np.testing.assert_allclose(
+        assert_allclose(
             value.numpy()[mask], expected[mask], atol=1e-5, err_msg=name
         )
-    np.testing.assert_allclose(loss, case["outputs/loss"], rtol=1e-5)
+    assert_allclose(loss, case["outputs/loss"], rtol=1e-5)
 
 
 def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
@@ -90,7 +91,7 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
         loss = compute(golden, values)[2]
     gradients = tape.gradient(loss, {name: values[name] for name in recorded})
     for name, expected in recorded.items():
-        np.testing.assert_allclose(
+        assert_allclose(
             gradients[name],
             expected,
             rtol=0,
@@ -100,7 +101,7 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
         values[name].assign_sub(
             golden["inputs/learning_rate"] * gradients[name]
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             values[name], case[f"after/{name}"], atol=1e-5, err_msg=name
         )
 

@@ -1,10 +1,9 @@
 """Parity with google-research/adapter-bert: forward, gradients, training."""
 
-import json
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import read_json
 from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert import optimization
@@ -22,7 +21,7 @@ class Recorded:
     """The recorded model, loaded by name from one of its checkpoints."""
 
     def __init__(self, folder, checkpoint):
-        self.training = json.loads((folder / "training.json").read_text())
+        self.training = read_json(folder / "training.json")
         self.config = encoder.BertConfig.from_json_file(
             str(folder / "bert_config.json")
         )

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import read_json
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import squad, squad_data
@@ -39,7 +40,7 @@ def tokenizer(pretrained_dir):
 def read(path):
     if path.suffix == ".gz":
         return json.loads(gzip.decompress(path.read_bytes()))
-    return json.loads(path.read_text())
+    return read_json(path)
 
 
 def make_windows(folder, tokenizer, version):

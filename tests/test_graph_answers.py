@@ -1,7 +1,6 @@
 """Answers chosen in a graph are those that the task chooses."""
 
 import dataclasses
-import json
 import shutil
 
 import hypothesis
@@ -9,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, write_json
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
@@ -179,7 +178,7 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("vocabulary")
     shutil.copy(tiny_bert / "vocab.txt", folder)
     added = {" <y> ": len(TINY_WORDS)}
-    (folder / "added_tokens.json").write_text(json.dumps(added))
+    write_json(folder / "added_tokens.json", added)
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
     of_mpnet = golden_dir / "architectures" / "mpnet" / "vocab.txt"
     return {
@@ -191,7 +190,7 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
 
 @pytest.mark.gate
 @pytest.mark.parametrize("name", [1, LENGTH, "mpnet"])
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=100)
+@hypothesis.settings(max_examples=100)
 @hypothesis.given(
     st.lists(
         st.tuples(st.integers(0, len(RULES) - 1), CONTEXTS),

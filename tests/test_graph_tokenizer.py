@@ -20,9 +20,7 @@ pytestmark = pytest.mark.older_stack
 RULES = pytest.mark.parametrize(
     "case", ["uncased", "cased", "accents", "no accents", "chinese"]
 )
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=150
-)
+PROPERTY = hypothesis.settings(max_examples=150)
 
 
 class Both:

@@ -340,7 +340,7 @@ JSON = st.recursive(
 )
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(JSON.map(json.dumps).map(str.encode) | st.binary())
 def test_any_body_is_read_or_refused(body):
     try:

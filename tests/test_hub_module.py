@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, open_bert, open_checkpoint, write_json
 from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,7 +92,7 @@ def test_a_module_is_the_bert_that_it_was_made_of(
     write, words, tmp_path, masked_lm, tiny_config
 ):
     folder = write(tmp_path / "small_bert" / "1", words(), masked_lm, HEADS)
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     assert set(opened.weights.shapes) == set(masked_lm)
     check_values(opened.weights, masked_lm)
     assert opened.path == opened.weights.source
@@ -127,7 +127,7 @@ def test_a_run_gets_sizes_vocabulary_and_case(
     assert model.config == tiny_config
     assert model.tokenizer.do_lower_case is lower
     assert ("The" in model.tokenizer.vocabulary) is not lower
-    ours = sources.open_init_checkpoint(str(tiny_bert))
+    ours = open_checkpoint(tiny_bert)
     expected = setup.open_model(
         dataclasses.replace(experiment, init_checkpoint=str(tiny_bert))
     ).base.fingerprint
@@ -143,9 +143,7 @@ def test_a_run_gets_sizes_vocabulary_and_case(
     assert tokenizer.do_lower_case and "out" in tokenizer.vocabulary
     # No shape tells of it.
     config = tmp_path / "config.json"
-    config.write_text(
-        json.dumps({**vars(tiny_config), "num_attention_heads": 4})
-    )
+    write_json(config, {**vars(tiny_config), "num_attention_heads": 4})
     named = dataclasses.replace(named, bert_config_file=str(config))
     refusals.check(
         lambda: setup.open_model(named),
@@ -162,7 +160,7 @@ def test_the_module_says_the_case_where_words_do_not(
     folder = write(
         tmp_path / "module", words(signs), tiny_weights, HEADS, lower=False
     )
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     config = sources.read_config(opened)
     tokenizer = sources.read_tokenizer(opened, config)
     assert tokenizer.do_lower_case is False
@@ -176,7 +174,7 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     folder = write_tf2(
         tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
     )
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     config = sources.read_config(opened)
     right = str(not lower).lower()
     with pytest.raises(
@@ -186,7 +184,7 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
         sources.read_tokenizer(opened, config)
     sources.read_tokenizer(opened, config, do_lower_case=not lower)
     # Each adapter says its own.
-    bert = FrozenBert.open(str(folder))
+    bert = open_bert(folder)
     assert bert.tokenizer(not lower).do_lower_case is not lower
 
 
@@ -201,7 +199,7 @@ def tf1(tmp_path, words, tiny_weights):
         for graph in model.meta_graphs:
             edit(graph)
         path.write_bytes(model.SerializeToString())
-        return sources.open_init_checkpoint(str(folder))
+        return open_checkpoint(folder)
 
     return change
 
@@ -275,7 +273,7 @@ def test_an_asset_that_is_something_else_is_damage(tf1):
 
 def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     config = sources.read_config(opened)
     refusals.check(
         lambda: sources.read_tokenizer(opened, config),

@@ -5,6 +5,7 @@ import shutil
 import types
 
 import pytest
+import refusals
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 from tokenizers import Tokenizer
 
@@ -167,9 +168,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
 )
 def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
     change(roberta_folder / "tokenizer.json", function)
-    with pytest.raises(UserError, match=message) as error:
-        open_tokenizer(roberta_folder)
-    assert "\n" not in str(error.value)
+    refusals.check(lambda: open_tokenizer(roberta_folder), message)
 
 
 PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
@@ -218,26 +217,36 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
 
     tokenizer = types.SimpleNamespace(from_str=fail)
     monkeypatch.setattr(huggingface_tokenizer, "Tokenizer", tokenizer)
-    with pytest.raises(UserError, match="read here: index out of range"):
-        open_tokenizer(roberta_folder)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder), "read here: index out of range"
+    )
 
 
 def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):
     (roberta_folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="or tokenizer.json lies .*save"):
-        open_tokenizer(roberta_folder)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder),
+        "or tokenizer.json lies ",
+        "save",
+    )
 
 
 def test_texts_cannot_be_lower_cased(roberta_folder):
     assert not open_tokenizer(roberta_folder, do_lower_case=False).do_lower_case
-    with pytest.raises(UserError, match="--do_lower_case=true, but .* itself"):
-        open_tokenizer(roberta_folder, do_lower_case=True)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder, do_lower_case=True),
+        "--do_lower_case=true, but ",
+        " itself",
+    )
 
 
 def test_another_padding_token_is_refused(roberta_folder):
     change(roberta_folder / "config.json", put(3, "pad_token_id"))
-    with pytest.raises(UserError, match="<pad> as 1, .* says pad_token_id 3"):
-        open_tokenizer(roberta_folder)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder),
+        "<pad> as 1, ",
+        " says pad_token_id 3",
+    )
 
 
 @BOTH

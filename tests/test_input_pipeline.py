@@ -9,11 +9,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
+from numpy.testing import assert_array_equal
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, TrainPlan
 
-PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+PROPERTY = hypothesis.settings(max_examples=50)
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**31)
 
@@ -51,7 +52,7 @@ def assert_same_batches(batches, others):
     for batch, other in zip(batches, others):
         assert set(batch) == set(other)
         for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name], name)
+            assert_array_equal(batch[name], other[name], name)
 
 
 def test_features_hold_rows_without_padding():
@@ -248,9 +249,7 @@ def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
     assert batch["row"].tolist() == list(range(len(rows)))
     assert batch["row"].dtype == np.int32
     assert batch["label_ids"].tolist() == rows.tolist()
-    np.testing.assert_array_equal(
-        batch["scores"], features.labels["scores"][rows]
-    )
+    assert_array_equal(batch["scores"], features.labels["scores"][rows])
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
@@ -311,7 +310,7 @@ def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     restored = input_pipeline.restore_order(
         batches, [values[batch] for batch in filled]
     )
-    np.testing.assert_array_equal(restored, values)
+    assert_array_equal(restored, values)
 
 
 @pytest.mark.parametrize("length, batch_size", [(None, None), (24, 8)])
@@ -419,7 +418,7 @@ def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
     first = 0
     for value in outputs:
         part = joined[first : first + len(value)]
-        np.testing.assert_array_equal(part[:, : value.shape[1]], value)
+        assert_array_equal(part[:, : value.shape[1]], value)
         assert not part[:, value.shape[1] :].any()
         first += len(value)
     assert first == len(joined)

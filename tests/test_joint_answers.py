@@ -3,12 +3,11 @@
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES
+from conftest import SENTENCES, open_bert
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
 from adapter_bert.serving import joint_answers
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.task_tables import MixedBert
 
@@ -59,11 +58,6 @@ def make(tiny_bert, tmp_path):
         return str(folder)
 
     return write
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +282,7 @@ def test_adapters_are_kept_in_bfloat16(load):
 
 @pytest.mark.gate
 def test_bfloat16(tiny_bert, folders):
-    bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
+    bert = open_bert(tiny_bert, compute_dtype="bfloat16")
     predictor = Predictor(bert)
     for name in ("small", "score"):
         predictor.add(folders[name], name)

@@ -11,8 +11,8 @@ import disk_order
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import ROOT
+from conftest import ROOT, read_adapter_config, read_json, write_json
+from safetensors.numpy import load_file, save_file
 from tiny_artifacts import CLASSIFICATION
 
 from adapter_bert import files
@@ -42,7 +42,7 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
     assert shelf.add(str(folder), "mine") == "mine"
     assert shelf.names() == ["mine"]
     entry = shelf.entry("mine")
-    config = adapter_artifact.read_config(str(folder))
+    config = read_adapter_config(folder)
     weights = folder / adapter_artifact.WEIGHTS_FILE
     assert (entry.name, entry.task) == ("mine", "custom")
     assert (entry.kind, entry.labels) == ("classification", ["bad", "good"])
@@ -115,10 +115,10 @@ def test_the_same_adapter_is_taken_once(shelf, make):
 def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
     other = shutil.copytree(tiny_bert, tmp_path / "other_bert")
     path = other / "model.safetensors"
-    tensors = safetensors.numpy.load_file(path)
+    tensors = load_file(path)
     for name in tensors:
         tensors[name] = tensors[name] + np.float32(1e-3)
-    safetensors.numpy.save_file(tensors, path)
+    save_file(tensors, path)
     shelf.add(str(make()), "first")
     folder = str(make("b", bert=other, seed=1))
     refusals.check(lambda: shelf.add(folder, "second"), "other_bert")
@@ -152,16 +152,16 @@ def test_what_can_be_no_adapter_is_passed_over(
 
 def edit_config(folder, **values):
     path = folder / CONFIG
-    config = json.loads(path.read_text())
+    config = read_json(path)
     config.update(values)
     config.pop(files.SEAL, None)
-    path.write_text(json.dumps(config))
+    write_json(path, config)
 
 
 def edit_weights(folder, function):
     """Changes the weights, and the hash of them that the config has."""
-    config = adapter_artifact.read_config(str(folder))
-    tensors = safetensors.numpy.load_file(folder / WEIGHTS)
+    config = read_adapter_config(folder)
+    tensors = load_file(folder / WEIGHTS)
     function(tensors)
     adapter_artifact.write(str(folder), config, tensors)
 

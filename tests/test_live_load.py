@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from conftest import read_json
 
 from lab import report
 from lab.speed import live_load, measuring
@@ -57,7 +58,7 @@ def test_all_parts_of_a_short_run(tiny_bert, tmp_path, monkeypatch, capsys):
     )
     monkeypatch.setattr(sys, "argv", ["live_load", *words.split()])
     live_load.main()
-    results = json.loads((tmp_path / "results" / "live.json").read_text())
+    results = read_json(tmp_path / "results" / "live.json")
     assert results["rates"]["ratio"]["median"] > 0
     assert results["p99_ms"] >= results["p50_ms"] > 0
     changes = results["changes"]

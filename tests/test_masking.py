@@ -1,13 +1,11 @@
 """Masks: what is masked, by what, and on what alone that depends."""
 
-import json
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, read_json, write_json
 from task_files import PROPERTY
 
 from adapter_bert.data import input_pipeline
@@ -275,10 +273,10 @@ def letters_tokenizer(folder, golden_dir, kind, text):
         return FullTokenizer(str(folder / "vocab.txt"), do_lower_case=False)
     name = {"unigram": "xlm-roberta", "bytes": "roberta"}[kind]
     path = golden_dir / "roberta" / name / "tokenizer.json"
-    described = json.loads(path.read_text())
+    described = read_json(path)
     if kind == "unigram":
         described["model"]["vocab"] += [[letter, -9.0] for letter in letters]
-    (folder / "tokenizer.json").write_text(json.dumps(described))
+    write_json(folder / "tokenizer.json", described)
     return SubwordTokenizer(str(folder / "tokenizer.json"))
 
 

@@ -11,7 +11,7 @@ from adapter_bert.tasks import metrics
 
 pytestmark = pytest.mark.older_stack
 
-PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+PROPERTY = hypothesis.settings(max_examples=50)
 
 # Of class 1: two found, one wrongly found, one missed.
 LABELS = np.array([0, 0, 1, 1, 1])

@@ -8,14 +8,21 @@ import sys
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, TINY_WORDS, write_bert, write_table
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    open_bert,
+    read_adapter,
+    read_json,
+    write_bert,
+    write_table,
+)
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, training_state
 from adapter_bert.commands import library
 from adapter_bert.serving import moved_library
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import load_task
@@ -62,7 +69,7 @@ def spread(bert, folder, name):
     tasks = {name: (load_task(bert, str(folder), None), texts_of(name))}
     [outputs] = moved_library._compute(tables, tasks)[name].values()
     outputs = outputs.reshape(len(outputs), -1)
-    artifact = adapter_artifact.read(str(folder), bert.weights)
+    artifact = read_adapter(folder, bert.weights)
     weights = artifact.weights
     values = {n: weights.read(n) for n in weights.shapes}
     mean, deviation = outputs.mean(axis=0), outputs.std(axis=0)
@@ -106,7 +113,7 @@ def other_bert(tmp_path_factory, tiny_config):
 def place(tmp_path_factory, tiny_bert):
     """A folder with the shelf, texts, and dev rows that `one` is right on."""
     folder = tmp_path_factory.mktemp("moved")
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     shelf = AdapterLibrary(str(folder / "shelf"), create=True)
     for seed, (name, (method, task)) in enumerate(SHELF.items()):
         made = folder / "made" / name
@@ -157,7 +164,7 @@ def moved(move, place):
 
 def read(folder):
     """What came of each adapter, by name."""
-    record = json.loads((folder / moved_library.RECORD_FILE).read_text())
+    record = read_json(folder / moved_library.RECORD_FILE)
     return {one["name"]: one for one in record["adapters"]}
 
 
@@ -184,7 +191,7 @@ def test_dev_rows_score_both(moved):
 
 
 def test_new_adapters_keep_task_and_method(moved, place, other_bert):
-    bert = FrozenBert.open(str(other_bert))
+    bert = open_bert(other_bert)
     old, new = AdapterLibrary(str(place / "shelf")), AdapterLibrary(str(moved))
     assert new.names() == sorted(set(SHELF) - {"questions"})
     for name in new.names():
@@ -206,7 +213,7 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
 def test_tasks_of_one_method_share_a_run_and_its_batches(moved):
     runs = moved / moved_library.WORK_FOLDER / "runs"
     assert sorted(run.name for run in runs.iterdir()) == ["one", "sets"]
-    run = json.loads((runs / "one" / "run.json").read_text())
+    run = read_json(runs / "one" / "run.json")
     assert run["training"]["trained_together"] == ["one", "value"]
     # Epochs of twice 102 rows, in batches of 32.
     assert run["training"]["steps"] == EPOCHS * 204 // 32
@@ -313,9 +320,8 @@ def test_a_library_is_not_moved_into_itself(moved, move):
 
 
 def test_a_library_without_a_fitting_adapter_is_refused(
-    place, tiny_bert, other_bert, tmp_path, caplog
+    place, tiny_bert, other_bert, tmp_path, caplog, shelf
 ):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     shelf.add(str(place / "made" / "questions"), "questions")
     either = {**CLASSIFICATION, "pairs": None}
     made = tmp_path / "either"
@@ -329,7 +335,7 @@ def test_a_library_without_a_fitting_adapter_is_refused(
         moved_library.Distilling(),
         library.Training(),
     )
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     refusals.check(lambda: moved_library.move(shelf, bert, plan), shelf.path)
     assert "questions is not moved: its kind is questions" in caplog.text
     assert "either is not moved: its files do not tell" in caplog.text

@@ -18,6 +18,7 @@ from engine_jobs import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
 from adapter_bert.data.input_pipeline import (
@@ -454,9 +455,7 @@ def shares(sampling, batch_size=1, epochs=1):
 def test_tasks_are_drawn_by_a_power_of_their_rows(sampling, exponent):
     expected = np.array(list(COUNTS.values())) ** exponent
     for of_epoch in shares(sampling, epochs=2):
-        np.testing.assert_allclose(
-            of_epoch, expected / expected.sum(), atol=0.015
-        )
+        assert_allclose(of_epoch, expected / expected.sum(), atol=0.015)
 
 
 @pytest.mark.parametrize(
@@ -483,11 +482,9 @@ def test_annealed_sampling_goes_from_proportional_to_nearly_uniform():
         shares("annealed", batch_size=2, epochs=5), (1, 0.8, 0.6, 0.4, 0.2)
     ):
         expected = rows**exponent
-        np.testing.assert_allclose(
-            of_epoch, expected / expected.sum(), atol=0.025
-        )
+        assert_allclose(of_epoch, expected / expected.sum(), atol=0.025)
     # An only epoch is proportional.
-    np.testing.assert_array_equal(shares("annealed"), shares("proportional"))
+    assert_array_equal(shares("annealed"), shares("proportional"))
 
 
 def test_plans_say_what_they_depend_on():
@@ -521,4 +518,4 @@ def test_rows_of_one_task_say_which(labelled):
     expected = make_batch(plain, np.array([2, 0]), None)
     assert set(batch) == set(expected)
     for name, value in expected.items():
-        np.testing.assert_array_equal(batch[name], value)
+        assert_array_equal(batch[name], value)

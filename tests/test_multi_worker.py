@@ -14,7 +14,7 @@ import time
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT, run_command
+from conftest import ROOT, run_command, write_json
 from engine_jobs import (
     CLASSIFICATION,
     SQUAD,
@@ -122,7 +122,7 @@ def test_two_workers_give_the_result_of_one(
     Then the first is called master, which is a chief.
     """
     config = tmp_path / "steady.json"
-    config.write_text(json.dumps(vars(steady_config)))
+    write_json(config, vars(steady_config))
 
     flags = {
         **squad_flags(tiny_bert, tiny_squad),

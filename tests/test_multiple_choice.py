@@ -11,7 +11,8 @@ import pytest
 import refusals
 import roberta_folders
 import tensorflow as tf
-from conftest import SENTENCES, TINY_WORDS
+from conftest import SENTENCES, TINY_WORDS, load_predictor, read_json
+from numpy.testing import assert_allclose, assert_array_equal
 from task_files import PROPERTY, read
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
@@ -20,7 +21,6 @@ from tiny_model import TinyModel
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
@@ -34,7 +34,7 @@ NUMBERED = {"header": False, "text_a_column": "0", "label_column": "3"}
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
 
 
-def write_json(path, rows):
+def write_json_lines(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -92,7 +92,7 @@ def test_swag_is_read_as_published(tmp_path, tokenizer):
 
 def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
     rows = [copa_row(), copa_row(2)]
-    write_json(tmp_path / "val.jsonl", rows)
+    write_json_lines(tmp_path / "val.jsonl", rows)
     features = COPA.featurize(read(COPA, tmp_path, "val"), tokenizer, 32)
     questions = "What was the cause of this?", "What happened as a result?"
     pairs = [
@@ -154,7 +154,7 @@ def test_a_malformed_row_is_refused_with_its_place(tmp_path, call, parts):
     task, row = call
     good = copa_row() if task is COPA else own_row(*"qxyz0")[1]
     path = tmp_path / "train.jsonl"
-    write_json(path, [good, row])
+    write_json_lines(path, [good, row])
     refusals.check(lambda: read(task, tmp_path, "train"), f"{path}:2: ", *parts)
 
 
@@ -204,7 +204,7 @@ def test_scores_and_files_are_of_the_chosen(tmp_path):
     assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
     results, path = OWN.write_predictions(str(tmp_path), rows, outputs)
     assert np.loadtxt(results).shape == (2, 3)
-    described = json.loads((tmp_path / "test_results.json").read_text())
+    described = read_json(tmp_path / "test_results.json")
     assert described == {"columns": ["a", "b", "c"]}
     lines = [line.split("\t")[:2] for line in open(path).read().splitlines()]
     assert lines == [["id", "label"], ["0", "1"], ["1", "0"]]
@@ -266,7 +266,7 @@ def sequences_of(task, row, length):
 LENGTHS = st.integers(0, 12)
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(
     LENGTHS,
     st.none() | LENGTHS,
@@ -346,8 +346,8 @@ def folders(tiny_bert, tmp_path):
 def test_a_predictor_chooses_alone_and_in_mixed_batches(
     folders, tiny_bert, tokenizer
 ):
-    predictor = Predictor.load(
-        str(tiny_bert), {n: f for n, (f, _) in folders.items()}, batch_size=3
+    predictor = load_predictor(
+        tiny_bert, {n: f for n, (f, _) in folders.items()}, batch_size=3
     )
     alone = {name: predictor(name, list(CHOICE_ROWS)) for name in folders}
     both = predictor(list(folders), list(CHOICE_ROWS))
@@ -362,14 +362,14 @@ def test_a_predictor_chooses_alone_and_in_mixed_batches(
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         for answers in (alone[name], [answer[name] for answer in both]):
             scores = [list(answer["scores"].values()) for answer in answers]
-            np.testing.assert_allclose(scores, shares, atol=1e-5)
+            assert_allclose(scores, shares, atol=1e-5)
             assert [answer["choice"] for answer in answers] == (
                 shares.argmax(axis=1).tolist()
             )
 
 
 def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
-    predictor = Predictor.load(str(tiny_bert), {"one": folders["one"][0]})
+    predictor = load_predictor(tiny_bert, {"one": folders["one"][0]})
     for row, part in (
         (("a", "cause", " ", "b"), "the choice 'choice1' is empty"),
         (("a", "why", "a", "b"), "expected cause or effect"),
@@ -382,11 +382,11 @@ def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
 
 def write_copa(folder):
     rows = [copa_row(number) for number in range(8)]
-    write_json(folder / "train.jsonl", rows * 5)
-    write_json(folder / "val.jsonl", rows)
+    write_json_lines(folder / "train.jsonl", rows * 5)
+    write_json_lines(folder / "val.jsonl", rows)
     for row in rows:
         del row["label"]
-    write_json(folder / "test.jsonl", rows)
+    write_json_lines(folder / "test.jsonl", rows)
 
 
 @pytest.mark.gate
@@ -408,13 +408,13 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     del tiny_flags["adapter_size"]
     classify(**tiny_flags)
     out = tiny_flags["output_dir"]
-    results = json.loads((out / "eval_results.json").read_text())
+    results = read_json(out / "eval_results.json")
     assert results["eval_accuracy"] == 1.0
     lines = (out / "test_predictions.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
     predicted = [line.split("\t")[1] for line in lines[1:]]
     assert predicted == ["1", "0"] * 4
-    predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
+    predictor = load_predictor(tiny_bert, [out / "adapter"])
     rows = map(json.loads, (tmp_path / "test.jsonl").read_text().splitlines())
     answers = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
     assert [str(answer["choice"]) for answer in answers] == predicted
@@ -449,7 +449,7 @@ def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
     expected = make_batch(alone, places, None)
     for name in ("input_ids", "input_mask", "segment_ids"):
         rows_alone = batch[name].reshape(3 * choices, -1)
-        np.testing.assert_array_equal(rows_alone, expected[name])
+        assert_array_equal(rows_alone, expected[name])
 
 
 def choices_of(sequences, choices):
@@ -478,7 +478,7 @@ def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
         {"logits": tf.constant(logits.reshape(6, 1))}, {"label_ids": labels}
     )
     expected = metrics.cross_entropy(logits, labels)
-    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    assert_allclose(losses, expected, rtol=1e-6)
 
 
 @pytest.mark.older_stack
@@ -489,4 +489,4 @@ def test_every_method_computes_choices_as_rows(tiny_config, text):
     rows = dict(tiny.features)
     for name in ("input_ids", "input_mask", "segment_ids"):
         tiny.features[name] = tf.reshape(rows[name], [2, 2, 9])
-    np.testing.assert_allclose(tiny.logits(), expected, atol=1e-6)
+    assert_allclose(tiny.logits(), expected, atol=1e-6)

@@ -5,7 +5,15 @@ import json
 
 import numpy as np
 import pytest
-from conftest import entry_point, make_flags, write_table
+import refusals
+from conftest import (
+    entry_point,
+    load_predictor,
+    make_flags,
+    read_adapter_config,
+    read_json,
+    write_table,
+)
 from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -16,15 +24,12 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import library, run_classifier
-from adapter_bert.errors import UserError
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.serving import runtimes, saved_model
 from adapter_bert.serving.answers import from_outputs, to_outputs
 from adapter_bert.serving.embeddings import embed
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.joint_answers import Group, compute_frozen
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import OUTPUTS
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
@@ -164,7 +169,7 @@ TEXTS = draw_texts(OWN, 1, 30) + draw_texts(OTHER, 2, 30)
 
 
 def read_config(folder):
-    return json.loads((folder / "adapter_config.json").read_text())
+    return read_json(folder / "adapter_config.json")
 
 
 @pytest.fixture(scope="module")
@@ -211,12 +216,6 @@ def folders(trained):
     return {name: str(trained / name) for name in NAMES}
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    """One for all predictors, so that models are traced once."""
-    return FrozenBert.open(str(tiny_bert))
-
-
 def predictor_of(bert, folders, **options):
     predictor = Predictor(bert, **options)
     for name, folder in folders.items():
@@ -254,7 +253,7 @@ def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     with entry_point(run_classifier) as classify:
         classify(**flags, score_novelty=True)
     adapter = str(tmp_path / "out/adapter")
-    predictor = Predictor.load(str(tiny_bert), {"it": adapter})
+    predictor = load_predictor(tiny_bert, {"it": adapter})
     shares = [answer["novelty"] for answer in predictor("it", texts)]
     assert max(shares) <= 29 / 30 and len(set(shares)) > 10
     for text, expected in list(zip(texts, shares))[:5]:
@@ -381,14 +380,13 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     assert f"has no novelty: {some[0]}" in caplog.text
 
 
-def test_a_library_shows_no_sketch(trained, tmp_path, monkeypatch, capsys):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
     for name in ("plain", "novel"):
         shelf.add(str(trained / name), name)
         monkeypatch.setattr("sys.argv", ["library", "show", shelf.path, name])
         library.main()
         shown = json.loads(capsys.readouterr().out)["adapter_config"]
-        expected = adapter_artifact.read_config(str(trained / name))
+        expected = read_adapter_config(trained / name)
         if name == "novel":
             expected["task_settings"]["novelty"] = True
         assert shown == expected
@@ -412,7 +410,5 @@ def test_what_cannot_be_scored_is_refused_before_the_training(
         change = {"new_tokens": tmp_path / "words"}
         change["new_tokens"].write_text("kitten\n")
     flags = {**tiny_flags, "score_novelty": True, **change}
-    with pytest.raises(UserError) as raised:
-        classify(**flags)
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    refusals.check(lambda: classify(**flags), message)
     assert not tiny_flags["output_dir"].exists()

@@ -19,7 +19,7 @@ import beam_program
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, open_bert
 from ids_folder import FORMS, Folder
 from task_files import TINY_CONTEXTS
 from test_http_api import LIMITS, Server
@@ -41,7 +41,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving import runtimes, saved_model
 from adapter_bert.serving.answers import ANSWERED, from_outputs
 from adapter_bert.serving.exported import ExportedModel, Row, choice_table
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.ids_model import INPUTS, OUTPUTS, IdsModel
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
@@ -173,7 +172,7 @@ class World:
 
     def __init__(self, base, place):
         self.base, self.place = base, place
-        self.bert = FrozenBert.open(str(base))
+        self.bert = open_bert(base)
         self.made = {}
         for seed, (name, one) in enumerate(ADAPTERS.items()):
             method, task, settings, _ = one

@@ -1,7 +1,6 @@
 """Figures of runs."""
 
 import functools
-import json
 import math
 import re
 import shutil
@@ -9,8 +8,9 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT
+from conftest import ROOT, read_json, write_json
 from matplotlib.figure import Figure
+from numpy.testing import assert_allclose
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import plot, plot_fusion
@@ -209,18 +209,19 @@ def write_ablation(folder):
     scores = {"none": 0.8, "layers0-0": 0.7, "layers0-1": 0.5, "layers1-1": 0.8}
     for name, score in scores.items():
         (folder / "runs" / name).mkdir(parents=True)
-        (folder / "runs" / name / "eval_results.json").write_text(
-            json.dumps({"eval_accuracy": score})
+        write_json(
+            folder / "runs" / name / "eval_results.json",
+            {"eval_accuracy": score},
         )
     about = {"name": "rte", "task": "rte", "score": "accuracy", "layers": 2}
-    (folder / "ablation.json").write_text(json.dumps(about))
+    write_json(folder / "ablation.json", about)
 
 
 def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     write_ablation(tmp_path)
     ablations = plot.read_ablations([str(tmp_path)])
     grid, whole, score = ablations["rte"]
-    np.testing.assert_allclose(grid, [[70, 50], [np.nan, 80]])
+    assert_allclose(grid, [[70, 50], [np.nan, 80]])
     assert whole == 80 and score == "accuracy"
     figure = draw(plot.draw_ablations, ablations)
     assert [text.get_text() for text in figure.axes[0].texts] == [
@@ -308,7 +309,7 @@ def test_shares_are_means_over_rows(tiny_config):
     shares = fusion_report.shares(parse(KNOWN), tiny_config, attention)
     assert shares["adapters"] == ["a", "b"]
     assert shares["places"] == [[1, "ffn"]]
-    np.testing.assert_allclose(shares["weights"], [[0.4, 0.6]])
+    assert_allclose(shares["weights"], [[0.4, 0.6]])
 
 
 def test_equal_numbers_give_equal_bytes():
@@ -330,7 +331,7 @@ def add_fusion(fake, task, seed, weights, score, rate=1e-3, adapters="ab"):
         "places": [[0, "ffn"]],
         "weights": [weights],
     }
-    (folder / "fusion_attention.json").write_text(json.dumps(shown))
+    write_json(folder / "fusion_attention.json", shown)
 
 
 def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
@@ -342,8 +343,8 @@ def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
     fake.add("spam", "full", 1.0)
     run_main(plot_fusion, fake.folder, f"--output_dir={tmp_path}/out")
     out = tmp_path / "out" / "fusion_attention"
-    panels = json.loads(out.with_suffix(".json").read_text())
-    np.testing.assert_allclose(panels["rte"]["weights"], [[0.3, 0.7]])
+    panels = read_json(out.with_suffix(".json"))
+    assert_allclose(panels["rte"]["weights"], [[0.3, 0.7]])
     assert panels["rte"]["runs"] == 2
     assert panels["spam"]["weights"] == [[1.0, 0.0]]
     assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"

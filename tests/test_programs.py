@@ -5,8 +5,7 @@ from typing import Any, Callable, NamedTuple
 
 import pytest
 import refusals
-from conftest import entry_point
-from run_folders import read
+from conftest import entry_point, read_json
 from test_run_pretraining import (  # noqa: F401 (fixtures)
     from_nothing,
     pretraining_flags,
@@ -139,7 +138,7 @@ def test_a_run_that_is_killed_ends_in_the_same_bits(
     results = map(runs.result, (trained.flags["output_dir"], folder))
     # A pretraining's first values lie in its own folder.
     assert not runs.differences(*results, "places.json")
-    cut = read(folder, "run.json")["cut_rows"]
+    cut = read_json(folder, "run.json")["cut_rows"]
     assert cut["train"] == CUT.get(trained.name, 0)
 
 

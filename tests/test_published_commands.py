@@ -1,16 +1,15 @@
 """The commands of the papers' repositories, and the checkpoints they name."""
 
-import json
 import pathlib
 import shutil
 
 import pytest
-from conftest import run_process
+from conftest import read_json, run_process
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 
 def results(folder):
-    return json.loads((pathlib.Path(folder) / "eval_results.json").read_text())
+    return read_json(pathlib.Path(folder) / "eval_results.json")
 
 
 @pytest.fixture(scope="module")

@@ -113,9 +113,7 @@ def test_what_is_not_cached_is_fetched_by_the_library(
     ],
 )
 def test_without_a_library_one_line_says_what_to_do(handle, advice):
-    with pytest.raises(UserError, match=advice) as caught:
-        sources.open_init_checkpoint(handle)
-    assert "\n" not in str(caught.value)
+    refusals.check(lambda: sources.open_init_checkpoint(handle), advice)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import threading
 
 import hypothesis
 import pytest
+import refusals
 from hypothesis import strategies as st
 
 from adapter_bert.errors import UserError
@@ -40,11 +41,15 @@ def test_words_may_come_as_a_list(tmp_path):
         ((("a b", "c"),), f"{path}:1"),
         (("d e",), f"{path}:2"),
     ]
-    with pytest.raises(UserError, match="'tokens' is .*, expected a text or"):
-        read(path, columns)
+    refusals.check(
+        lambda: read(path, columns), "'tokens' is ", ", expected a text or"
+    )
     stream = io.BytesIO(b'{"text": ["a", 3]}\n')
-    with pytest.raises(UserError, match="stdin:1: 'text' is .* list of texts"):
-        list(row_stream.pipe_rows(stream, columns, True))
+    refusals.check(
+        lambda: list(row_stream.pipe_rows(stream, columns, True)),
+        "stdin:1: 'text' is ",
+        " list of texts",
+    )
 
 
 def pipe(content, columns):
@@ -113,13 +118,14 @@ def test_a_long_text_is_one_wherever_it_stands(tmp_path):
     assert texts(read(path, ONE)) == [("a" * 200_000,)]
     limit = csv.field_size_limit(1000)
     try:
-        with pytest.raises(UserError, match="a.csv:1: not CSV: field larger"):
-            read(path, ONE)
+        refusals.check(
+            lambda: read(path, ONE), "a.csv:1: not CSV: field larger"
+        )
     finally:
         csv.field_size_limit(limit)
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=60)
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(rows=st.lists(st.tuples(TEXT, TEXT), min_size=1))
 def test_what_is_written_is_read(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("rows")
@@ -153,8 +159,9 @@ def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
         (tmp_path / name).write_bytes(b"good\rbad\r")
         with pytest.raises(UserError, match=f"{name}: its lines end with a ca"):
             read(tmp_path / name, ONE)
-    with pytest.raises(UserError, match="stdin: its lines end with a carriage"):
-        pipe(b"good\rbad", ONE)
+    refusals.check(
+        lambda: pipe(b"good\rbad", ONE), "stdin: its lines end with a carriage"
+    )
     assert texts(pipe(b"go\rod\nbad\n", ONE)) == [("go\rod",), ("bad",)]
 
 
@@ -182,14 +189,13 @@ def test_a_malformed_row_is_one_clear_line(tmp_path, name, content, message):
     path = tmp_path / name
     raw = content if isinstance(content, bytes) else content.encode()
     path.write_bytes(raw)
-    with pytest.raises(UserError, match=message) as raised:
-        read(path, PAIR)
-    assert "\n" not in str(raised.value)
+    refusals.check(lambda: read(path, PAIR), message)
 
 
 def test_a_pipe_that_is_no_text():
-    with pytest.raises(UserError, match="stdin: not UTF-8 text .byte 0xff"):
-        pipe(b"a\n\xff\n", ONE)
+    refusals.check(
+        lambda: pipe(b"a\n\xff\n", ONE), "stdin: not UTF-8 text (byte 0xff"
+    )
 
 
 def test_bytes_are_counted_as_they_are_read(tmp_path):
@@ -251,8 +257,7 @@ def test_rows_before_an_error_are_given_first():
 
     chunks = row_stream.chunks_at_once(rows())
     assert texts(next(chunks)) == [("a",)]
-    with pytest.raises(UserError, match="bad row"):
-        next(chunks)
+    refusals.check(lambda: next(chunks), "bad row")
 
 
 def test_little_is_read_ahead(monkeypatch):

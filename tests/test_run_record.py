@@ -1,11 +1,11 @@
 """`run.json`: a folder's run goes on, another run is refused."""
 
 import copy
-import json
 
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import read_json, write_json
 
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.weights import Base
@@ -51,7 +51,7 @@ def refusal(folder, record, do_train=True):
 
 
 def test_the_record_is_json_in_the_folder(folder):
-    assert json.loads((folder / "run.json").read_text()) == RECORD
+    assert read_json(folder / "run.json") == RECORD
 
 
 def test_versions_are_those_of_the_interpreter_and_its_libraries():
@@ -147,10 +147,11 @@ def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     (folder / "places.json").unlink()
     if content:
         (folder / "places.json").write_text(content)
-    with pytest.raises(UserError) as raised:
-        run_record.place_of_base(str(folder))
-    assert "was called bert" in str(raised.value)
-    assert "--init_checkpoint" in str(raised.value)
+    refusals.check(
+        lambda: run_record.place_of_base(str(folder)),
+        "was called bert",
+        "--init_checkpoint",
+    )
 
 
 @pytest.mark.parametrize("do_train", [False, True])
@@ -172,8 +173,8 @@ def test_a_record_without_a_run_is_refused(tmp_path, content):
 
 def test_what_is_null_is_not_there(folder):
     path = folder / run_record.RUN_FILE
-    content = {**json.loads(path.read_text()), "task_settings": None}
-    path.write_text(json.dumps(content))
+    content = {**read_json(path), "task_settings": None}
+    write_json(path, content)
     description = run_record.read_description(
         str(path), "the run's description"
     )
@@ -184,7 +185,7 @@ def test_what_is_null_is_not_there(folder):
 def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
     """Messages and cards tell it to be passed on."""
     path = folder / run_record.RUN_FILE
-    path.write_text(json.dumps(changed("base.hub", hub)))
+    write_json(path, changed("base.hub", hub))
     refusals.check(
         lambda: run_record.read_description(str(path), "the run's description"),
         "run.json: base.hub: ",

@@ -1,7 +1,6 @@
 """Files of TensorFlow Lite and ONNX Runtime, in their own runtimes."""
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -15,6 +14,7 @@ from conftest import (
     TINY_WORDS,
     entry_point,
     own_lines,
+    read_json,
     run_command,
     write_bert,
 )
@@ -25,10 +25,8 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert import command_line
 from adapter_bert.bert import encoder
 from adapter_bert.commands import export as export_command
-from adapter_bert.errors import UserError
 from adapter_bert.serving import runtimes
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.runtimes import ONNX, TFLITE
 from adapter_bert.serving.trained_task import load_task
 
@@ -248,8 +246,10 @@ def test_a_file_with_other_outputs_is_not_kept(
         return lambda batch: {k: v + 1e-3 for k, v in run(batch).items()}
 
     monkeypatch.setitem(runtimes.RUNTIMES, TFLITE, whole._replace(load=load))
-    with pytest.raises(UserError, match="computes other outputs than Tensor"):
-        export(made["small"], TFLITE)
+    refusals.check(
+        lambda: export(made["small"], TFLITE),
+        "computes other outputs than Tensor",
+    )
     assert os.listdir(tmp_path) == []
 
 
@@ -262,15 +262,17 @@ def test_an_operation_that_a_runtime_lacks_is_named(
         "adapter_bert.bert.functional.for_runtimes",
         contextlib.nullcontext,
     )
-    with pytest.raises(UserError, match="it lacks the operations Erf"):
-        export(made["small"], TFLITE)
+    refusals.check(
+        lambda: export(made["small"], TFLITE), "it lacks the operations Erf"
+    )
     assert os.listdir(tmp_path) == []
 
 
 def test_a_model_that_is_too_large(made, export, monkeypatch):
     monkeypatch.setattr(runtimes, "GREATEST_SIZE", 2**10)
-    with pytest.raises(UserError, match="of TensorFlow Lite holds less"):
-        export(made["small"], TFLITE)
+    refusals.check(
+        lambda: export(made["small"], TFLITE), "of TensorFlow Lite holds less"
+    )
 
 
 # The command
@@ -304,8 +306,9 @@ def test_the_command_writes_a_file(command, made, tmp_path, caplog):
     assert len(folder.tokenizer.encode(long, long).ids) == 12
     assert folder.ask(PAIRS)["scores"].shape == (len(PAIRS), 2)
     assert "which differs from TensorFlow by" in caplog.messages[-1]
-    with pytest.raises(UserError, match="out is there already"):
-        command(adapter=made["pair"])
+    refusals.check(
+        lambda: command(adapter=made["pair"]), "out is there already"
+    )
 
 
 @pytest.mark.newer_stack
@@ -330,15 +333,16 @@ def test_what_is_refused_before_a_model_is_opened(
 
 
 @pytest.mark.newer_stack
-def test_tasks_that_are_no_file(command, base, made, tmp_path, monkeypatch):
+def test_tasks_that_are_no_file(
+    command, base, made, tmp_path, monkeypatch, shelf
+):
     monkeypatch.setattr(FrozenBert, "open", None)
-    library = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     for name in ("pair", "small"):
-        library.add(made[name], name)
+        shelf.add(made[name], name)
     words = tmp_path / "words"
     make_artifact(words, base, "ia3", None, {"name": "masked_lm"})
     refusals.check(
-        lambda: command(library=library.path), "takes one task", "pair, small"
+        lambda: command(library=shelf.path), "takes one task", "pair, small"
     )
     refusals.check(
         lambda: command(adapter=words), "masked_lm", "--format=tflite; expected"
@@ -367,8 +371,10 @@ def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
     """Where a program has loaded TensorFlow, as from Python."""
     monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
     monkeypatch.setattr(FrozenBert, "open", None)
-    with pytest.raises(UserError, match="lacks onnxruntime, tf2onnx; run `ad"):
-        command(format=ONNX, adapter=made["pair"])
+    refusals.check(
+        lambda: command(format=ONNX, adapter=made["pair"]),
+        "lacks onnxruntime, tf2onnx; run `ad",
+    )
 
 
 # Programs of users
@@ -448,6 +454,6 @@ def test_the_command_says_little(base, made, tmp_path, form):
     lines = own_lines(done.stderr)
     assert "which differs from TensorFlow by" in lines[-1]
     assert len(lines) < 8
-    described = json.loads((tmp_path / "out/task.json").read_text())
+    described = read_json(tmp_path / "out/task.json")
     assert described["format"] == form
     assert (form == ONNX) == ("onnxruntime" in described["versions"])

@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, program_fixture
+from conftest import SENTENCES, open_bert, program_fixture
 from hypothesis import given
 from hypothesis import strategies as st
 from task_files import PROPERTY
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import select
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
@@ -52,7 +51,7 @@ def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
         output=tmp_path / "next.tsv",
         count=3,
     )
-    predictor = Predictor(FrozenBert.open(str(tiny_bert)))
+    predictor = Predictor(open_bert(tiny_bert))
     name = predictor.add(str(folder))
     scores = [
         sorted(predictor(name, text)["scores"].values()) for text in TEXTS

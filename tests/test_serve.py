@@ -19,7 +19,7 @@ import pytest
 import refusals
 import uvicorn
 from absl.testing import flagsaver
-from conftest import ROOT, entry_point
+from conftest import ROOT, entry_point, load_predictor
 from exported_models import mixed_questions
 from sweep_stand_in import wait_for
 from test_joint_answers import LIBRARY, assert_equal
@@ -28,8 +28,6 @@ from tiny_artifacts import make_artifact
 from adapter_bert.commands import serve
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.request_core import Limits
 
 pytestmark = pytest.mark.newer_stack
@@ -96,7 +94,7 @@ def leave(port, body):
 def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     process, port = running
     questions = mixed_questions()
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
+    expected = load_predictor(tiny_bert, tiny_adapters).ask(questions)
     instances = [
         dict(zip(("text", "text_b"), texts), task=name)
         for name, texts in questions
@@ -132,14 +130,13 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     assert "Traceback" not in process.stderr.read()
 
 
-def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
     expected, rows = {}, {}
     for name in ("small", "pair"):
         method, description, texts = LIBRARY[name]
         folder = str(tmp_path / name)
         make_artifact(tmp_path / name, tiny_bert, method, None, description)
-        expected[name] = Predictor.load(str(tiny_bert), {name: folder})(
+        expected[name] = load_predictor(tiny_bert, {name: folder})(
             name, texts[0]
         )
         texts = texts[0] if isinstance(texts[0], tuple) else texts[:1]

@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 import itertools
-import json
 import random
 import time
 
 import pytest
-from conftest import run_process
+import refusals
+from conftest import read_json, run_process
 
-from adapter_bert.errors import UserError
 from lab import report
 from lab.trials import __main__ as soak
 from lab.trials import faults, runs, starts
@@ -265,8 +264,7 @@ def test_items_are_worked_on_in_processes_until_the_time_is_over():
 def test_a_file_of_no_soaks(tmp_path, content):
     path = tmp_path / "soaks.json"
     path.write_text(content)
-    with pytest.raises(UserError, match="is no file of soaks"):
-        soak.read_soaks(path)
+    refusals.check(lambda: soak.read_soaks(path), "is no file of soaks")
 
 
 @pytest.mark.gate
@@ -281,7 +279,7 @@ def test_a_trial_of_the_program_itself(tmp_path):
         program="-u",
     )
     assert done.stdout.splitlines()[-1].startswith("all ")
-    record = json.loads((tmp_path / "soak.json").read_text())
+    record = read_json(tmp_path / "soak.json")
     assert record["seeds"] == [seed, seed]
     (trial,) = record["trials"]
     assert trial["run"] == "library" and trial["what"] in (SAME, REFUSED)

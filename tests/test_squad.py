@@ -11,7 +11,9 @@ import pytest
 import refusals
 import tensorflow as tf
 from absl import logging as absl_logging
+from conftest import write_json
 from engine_jobs import SQUAD
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
@@ -69,7 +71,7 @@ def write_file(path, questions):
                 {"text": a.text, "answer_start": a.start}
                 for a in question.answers
             ]
-    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    write_json(path, {"data": [{"paragraphs": paragraphs}]})
 
 
 # Reading
@@ -328,11 +330,11 @@ def test_outside_training_the_best_logits_are_put_out(tiny_config):
         logits = trained[f"{side}_logits"].numpy()
         order = np.argsort(-logits, axis=1)[:, :3]
         assert best[f"{side}_indexes"].numpy().tolist() == order.tolist()
-        np.testing.assert_array_equal(
+        assert_array_equal(
             best[f"{side}_logits"], np.take_along_axis(logits, order, axis=1)
         )
     first = [trained[f"{side}_logits"][:, 0] for side in ("start", "end")]
-    np.testing.assert_array_equal(best["null_logits"], np.stack(first, axis=1))
+    assert_array_equal(best["null_logits"], np.stack(first, axis=1))
 
 
 def test_the_loss_is_the_mean_of_two_softmax_losses(tiny_config):
@@ -344,7 +346,7 @@ def test_the_loss_is_the_mean_of_two_softmax_losses(tiny_config):
     }
     for start, end, probability in ((2, 1, 0.35), (0, 0, 0.025)):
         labels = {"start_positions": [start], "end_positions": [end]}
-        np.testing.assert_allclose(
+        assert_allclose(
             head.loss(logits, labels), [-np.log(probability) / 2], rtol=1e-6
         )
 
@@ -367,7 +369,7 @@ def test_padding_neither_wins_nor_changes_the_loss(tiny_config, padded):
 
     short, long = outputs(7), outputs(padded)
     for name, value in short.items():
-        np.testing.assert_allclose(long[name], value, rtol=1e-5, err_msg=name)
+        assert_allclose(long[name], value, rtol=1e-5, err_msg=name)
     for side in ("start", "end"):
         assert sorted(long[f"{side}_indexes"][1].numpy()) == [0, 1, 2, 3]
 
@@ -404,7 +406,7 @@ def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
     assert more.head_kind != SQUAD.head_kind
 
 
-PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+PROPERTY = hypothesis.settings(max_examples=50)
 
 
 @pytest.mark.parametrize(

@@ -215,9 +215,7 @@ def test_a_token_without_characters_is_no_answer():
     assert listed(prediction) == [("the cat", 2.0, 1.0), ("cat", 1.0, 1.0)]
 
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=150
-)
+PROPERTY = hypothesis.settings(max_examples=150)
 
 
 def slow_most_context(spans, token):

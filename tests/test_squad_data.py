@@ -26,9 +26,7 @@ from adapter_bert.tasks.squad_data import (
 
 pytestmark = pytest.mark.older_stack
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=150
-)
+PROPERTY = hypothesis.settings(max_examples=150)
 
 ANSWER = {"text": "cat", "answer_start": 4}
 QA = {"id": "q1", "question": "who ?", "answers": [ANSWER]}

@@ -15,7 +15,6 @@ from adapter_bert.data.tables import SplitFiles
 from adapter_bert.methods.new_words import with_new_words
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving import suggestion
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.custom import custom_task
@@ -73,11 +72,6 @@ def taught(tiny_bert, tmp_path_factory):
     return shelf
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
-
-
 def learned(rows, **settings):
     return custom_task(**settings).complete(rows).learn(rows)
 
@@ -123,9 +117,8 @@ def test_pairs_and_numbers_are_ranked_too(taught, bert):
 
 @pytest.mark.newer_stack
 def test_what_no_training_begins_with_is_passed_over(
-    taught, bert, tiny_bert, tmp_path, caplog
+    taught, bert, tiny_bert, tmp_path, caplog, shelf
 ):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
 
     def refused(library, *parts):
         refusals.check(

@@ -1,11 +1,11 @@
 """Tables of runs."""
 
 import csv
-import json
 import math
 
 import pytest
 import refusals
+from conftest import read_json, write_json
 from tensorboard.backend.event_processing import event_accumulator
 
 from adapter_bert.bert import encoder
@@ -24,10 +24,10 @@ def bert(tiny_config):
 
 def edit_run(folder, **members):
     """Changes members of `run.json`."""
-    run = json.loads((folder / "run.json").read_text())
+    run = read_json(folder / "run.json")
     for name, values in members.items():
         run[name].update(values)
-    (folder / "run.json").write_text(json.dumps(run))
+    write_json(folder / "run.json", run)
 
 
 def cells(table):
@@ -359,7 +359,7 @@ def test_the_script_writes_tables_settings_and_hparams(
         "settings.json",
     }
     assert "37.5 ± 12.5 (2)" in capsys.readouterr().out
-    (setting,) = json.loads((out / "settings.json").read_text())
+    (setting,) = read_json(out / "settings.json")
     assert setting["seeds"] == {
         "1": {"accuracy": 25.0, "loss": 1.0},
         "2": {"accuracy": 50.0, "loss": 1.0},
@@ -386,9 +386,9 @@ def test_a_run_that_came_to_its_best_step_counts(fake):
     assert collect_runs.read_run(folder) is None
     scores = {"5": {"accuracy": 0.5}, "3": {"accuracy": 0.6}}
     kept = {"keep_best": "accuracy", "scores": scores}
-    (folder / "dev_scores.json").write_text(json.dumps(kept))
+    write_json(folder / "dev_scores.json", kept)
     assert collect_runs.read_run(folder).scores["accuracy"] == 60.0
     # The scores are of another step than the best.
     scores["7"] = {"accuracy": 0.7}
-    (folder / "dev_scores.json").write_text(json.dumps(kept))
+    write_json(folder / "dev_scores.json", kept)
     assert collect_runs.read_run(folder) is None

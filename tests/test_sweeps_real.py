@@ -1,6 +1,5 @@
 """Sweeps of real trainings, killed; the long one runs with `pytest -m slow`."""
 
-import json
 import os
 import random
 import shutil
@@ -10,6 +9,7 @@ import time
 
 import pytest
 import safetensors.numpy
+from conftest import read_json
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 from adapter_bert.reports import collect_runs
@@ -57,7 +57,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
         "end 0",
     ]
     killed = (run / "adapter" / "adapter.safetensors").read_bytes()
-    assert json.loads((run / "cost.json").read_text())["resumed"] is True
+    assert read_json(run / "cost.json")["resumed"] is True
     shutil.rmtree(run)
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
@@ -67,7 +67,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert collected.cost["peak_memory_bytes"] > 2**27
     held = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
     assert collected.kept == sum(value.size for value in held.values())
-    results = json.loads((run / "eval_results.json").read_text())
+    results = read_json(run / "eval_results.json")
     assert len(results["dev_data"]["dev"]) == 64
 
 

@@ -10,6 +10,7 @@ import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, spoil
 from engine_jobs import TAGGING, make_rows
+from numpy.testing import assert_allclose, assert_array_equal
 from task_files import PROPERTY, refusal
 
 from adapter_bert.bert import encoder
@@ -301,8 +302,8 @@ def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
                 batch["token_labels"][is_labelled], logits
             )
         )
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(
+    assert_allclose(loss, expected, rtol=1e-5)
+    assert_allclose(
         gradient,
         tf.convert_to_tensor(tape.gradient(expected, model.table)),
         atol=1e-6,
@@ -393,11 +394,11 @@ def test_features_of_sentences(tokenizer, texts, length):
             assert place == -1
             continue
         # All of its tokens, and the label at the first one.
-        np.testing.assert_array_equal(
+        assert_array_equal(
             features.tokens[place : place + len(word_pieces)], word_pieces
         )
         labels_there[place] = word
-    np.testing.assert_array_equal(features.token_labels, labels_there)
+    assert_array_equal(features.token_labels, labels_there)
     assert cut_sentences(rows, None, tokenizer, length).token_labels is None
     # Outputs that name their place, padded.
     width = int(features.lengths.max(initial=1)) + 2
@@ -405,7 +406,7 @@ def test_features_of_sentences(tokenizer, texts, length):
     for row, (first, n) in enumerate(zip(features.starts, features.lengths)):
         outputs[row, :n, 0] = np.arange(first, first + n)
     expected = np.where(features.places < 0, 0, features.places)
-    np.testing.assert_array_equal(features.at_words(outputs)[:, 0], expected)
+    assert_array_equal(features.at_words(outputs)[:, 0], expected)
 
 
 @pytest.mark.older_stack

@@ -7,6 +7,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from conftest import read_json
 from task_files import (
     CLASSIFICATIONS,
     CUSTOM,
@@ -302,7 +303,7 @@ def test_columns_of_the_numbers_are_named_in_order(tmp_path, task, caplog):
     rows = task.keep(read(task, tmp_path, split_of(task, "test")))
     with caplog.at_level("INFO", logger="absl"):
         path, _ = task.write_predictions(str(tmp_path), rows, outputs, "x")
-    described = json.loads((tmp_path / "test_results_x.json").read_text())
+    described = read_json(tmp_path / "test_results_x.json")
     assert described == {"columns": list(labels or ["value"])}
     [first, *_] = open(path).read().splitlines()
     assert len(first.split("\t")) == len(described["columns"])

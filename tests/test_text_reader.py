@@ -118,7 +118,7 @@ def is_choice(task):
 
 
 @pytest.mark.gate
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=250)
+@hypothesis.settings(max_examples=250)
 @hypothesis.given(st.lists(rows(), min_size=1, max_size=6))
 def test_windows_are_those_of_the_task(read, word_pieces, rows):
     expected, words, places = [], [], []

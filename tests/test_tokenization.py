@@ -6,6 +6,7 @@ import json
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from conftest import read_json, write_json
 from tokenizers import Tokenizer, models
 
 from adapter_bert.data import tokenization
@@ -39,9 +40,7 @@ TEXTS = st.lists(
     max_size=12,
 ).map("".join)
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=200
-)
+PROPERTY = hypothesis.settings(max_examples=200)
 CASES = pytest.mark.parametrize("case", ["uncased", "cased"])
 
 
@@ -342,7 +341,7 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
     assert FullTokenizer(str(path)).describe() == described
     assert vocabulary_bytes(str(path)).decode().split() == entries
     Tokenizer(models.WordLevel(vocabulary, "[UNK]")).save(str(path))
-    whole = json.loads(path.read_text())
+    whole = read_json(path)
     for changed, message in (
         (whole, "no tokenizer of a BERT: expected WordPiece"),
         ([], "not the tokenizer of a BERT"),
@@ -350,6 +349,6 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
         ({"model": {"vocab": {"a b": 0}}}, "no blanks in an entry"),
         ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
     ):
-        path.write_text(json.dumps(changed))
+        write_json(path, changed)
         with pytest.raises(UserError, match=message):
             read_vocabulary(str(path))

@@ -5,7 +5,14 @@ import json
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
+from conftest import (
+    load_predictor,
+    read_adapter,
+    read_adapter_config,
+    read_json,
+)
 from engine_jobs import (
     LENGTH,
     TWO,
@@ -17,7 +24,8 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from run_folders import bytes_by_task, kill_and_go_on, read
+from numpy.testing import assert_allclose, assert_array_equal
+from run_folders import bytes_by_task, kill_and_go_on
 from task_files import refusal
 from test_methods_runs import without_size
 from tiny_artifacts import make_artifact
@@ -25,12 +33,10 @@ from tiny_artifacts import make_artifact
 from adapter_bert import api
 from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
-from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
-from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.task import scoped
 from adapter_bert.tasks.task_model import list_parameters
 from adapter_bert.tasks.vectors import SIDES, Vectors
@@ -152,7 +158,7 @@ def test_a_side_is_its_own_texts_and_dropout(tiny_config):
 
     plain = vectors(False).numpy()
     assert plain.shape == (8, 2, 16)
-    np.testing.assert_allclose(plain[:, 0], plain[:, 1], rtol=0, atol=1e-6)
+    assert_allclose(plain[:, 0], plain[:, 1], rtol=0, atol=1e-6)
     trained = vectors(True).numpy()
     distance = np.abs(trained[:, 0] - trained[:, 1]).max(axis=1)
     assert distance.min() > 1e-3
@@ -190,7 +196,7 @@ def test_both_sides_begin_as_one_adapter_would(tiny_config):
             for table in (one, two)
         )
         for p in two.parameters:
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 parameters[p.name](), expected[p.begins_as](), err_msg=p.name
             )
             assert two.recipe.decay_of(p.name) == one.recipe.decay_of(
@@ -223,7 +229,7 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     predicted = predict(make_engine(), whole, rows, 13)["vectors"]
     assert predicted.shape == (120, 16)
     alone = predict(make_engine(), whole, rows, 40)["vectors"]
-    np.testing.assert_allclose(predicted, alone, rtol=0, atol=1e-5)
+    assert_allclose(predicted, alone, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gate
@@ -243,10 +249,10 @@ def test_xla_computes_the_same(steady_config, folders):
     )
     jobs = plain, compiled
     losses = [train(engine, job, rows) for job in jobs]
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
+    assert_allclose(*losses, rtol=0, atol=1e-4)
     # The last of these batches has three texts.
     predicted = [predict(engine, job, rows, 13)["vectors"] for job in jobs]
-    np.testing.assert_allclose(*predicted, rtol=0, atol=5e-4)
+    assert_allclose(*predicted, rtol=0, atol=5e-4)
 
 
 WRONG_METHODS = (
@@ -315,16 +321,16 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     assert bytes_by_task(killed) == bytes_by_task(whole)
     assert bytes_by_task(whole).keys() == {*SIDES}
     for name in ("eval_results.json", "dev_scores.json"):
-        assert read(killed / name) == read(whole / name)
+        assert read_json(killed / name) == read_json(whole / name)
     assert not (whole / "adapter").exists()
-    run = read(whole / "run.json")
+    run = read_json(whole / "run.json")
     assert run["training"]["two_adapters"]
     rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
-    predictor = Predictor.load(str(tiny_bert), [])
+    predictor = load_predictor(tiny_bert, [])
     for side in SIDES:
         folder = whole / "tasks" / side / "adapter"
         predictor.add(str(folder), side)
-        config = adapter_artifact.read_config(str(folder))
+        config = read_adapter_config(folder)
         assert config["task"] == {
             "name": "vectors",
             "pooling": "mean",
@@ -340,7 +346,7 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     ]
     answers = [answer.vector for answer in predictor.ask(questions)]
     answers = np.reshape(answers, scored[-1].shape)
-    np.testing.assert_allclose(answers, scored[-1], rtol=0, atol=1e-5)
+    assert_allclose(answers, scored[-1], rtol=0, atol=1e-5)
     # Neither is the other's, so that the score is of both.
     other = predictor("document", [rows[0]["text"]])[0].vector
     assert np.abs(other - answers[0, 0]).max() > 1e-2
@@ -364,14 +370,15 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
         flags[name].write_text("".join(json.dumps(x) + "\n" for x in rows))
     vectors(**flags, corpus_file=corpus)
     expected, searched = (
-        read(folder, "eval_results.json")
+        read_json(folder, "eval_results.json")
         for folder in (tmp_path / "pairs", flags["output_dir"])
     )
     for name in ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10"):
         assert searched[f"eval_{name}"] == expected[f"eval_{name}"]
     flags.update(two_adapters=False, do_train=False, corpus_file=corpus)
-    with pytest.raises(UserError, match="a run of two adapters; pass --two_ad"):
-        vectors(**flags)
+    refusals.check(
+        lambda: vectors(**flags), "a run of two adapters; pass --two_ad"
+    )
 
 
 @pytest.mark.gate
@@ -387,22 +394,23 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
     run = api.Run(str(out))
     assert run.adapters.keys() == {*SIDES} and run.settings["training"]["start"]
     begun, *both = (
-        adapter_artifact.read(str(folder)).weights
+        read_adapter(folder).weights
         for folder in (tmp_path / "one", *run.adapters.values())
     )
     for weights in both:
         assert weights.shapes == begun.shapes
         for name in begun.shapes:
             # A step changes an entry by the rate at most.
-            np.testing.assert_allclose(
+            assert_allclose(
                 weights.read(name), begun.read(name), rtol=0, atol=0.02
             )
     # What two have learned is no start of one.
     checkpoint = training_state.latest_step(str(out))[0]
     del flags["two_adapters"], flags["adapter"]
     flags.update(init_checkpoint=checkpoint, output_dir=tmp_path / "other")
-    with pytest.raises(UserError, match="pass the folder tasks/<name>/adapter"):
-        vectors(**flags)
+    refusals.check(
+        lambda: vectors(**flags), "pass the folder tasks/<name>/adapter"
+    )
 
 
 @pytest.mark.newer_stack
@@ -417,7 +425,5 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
 def test_flags_that_do_not_fit_are_one_line(vectors, flags, changes, message):
     flags = {**without_size(flags), **changes}
     flags = {name: value for name, value in flags.items() if value is not None}
-    with pytest.raises(UserError) as raised:
-        vectors(**flags)
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    refusals.check(lambda: vectors(**flags), message)
     assert not flags["output_dir"].exists()

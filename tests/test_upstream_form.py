@@ -4,12 +4,12 @@
 # ruff: noqa: F811
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
 import pytest
 import refusals
+from conftest import open_bert, open_checkpoint, read_adapter_config, read_json
 from exchanged import assert_same_values, change
 from test_convert_checkpoint import convert  # noqa: F401 (a fixture)
 from test_golden_model import Recorded
@@ -20,7 +20,6 @@ from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, sources
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.training import run_files
 
@@ -42,7 +41,7 @@ def read(folder):
 
 def states_of(folder, adapter, rows):
     """Hidden states that this program computes, of a BERT with an adapter."""
-    bert = FrozenBert.open(str(folder))
+    bert = open_bert(folder)
     task = load_task(bert, str(adapter), None) if adapter else None
     return embed(bert, rows, task=task, layers=(0, -1), max_seq_length=24)
 
@@ -63,7 +62,7 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     words += map("[unused{}]".format, range(recorded.config.vocab_size - 6))
     (base / "vocab.txt").write_text("\n".join(words) + "\n")
-    opened = sources.open_init_checkpoint(str(base))
+    opened = open_checkpoint(base)
     adapter.mkdir()
     adapter_artifact.write(
         str(adapter),
@@ -87,7 +86,7 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     }
     for name, value in values.items():
         np.testing.assert_array_equal(values_out[name], value, err_msg=name)
-    config = json.loads((out / "bert_config.json").read_text())
+    config = read_json(out / "bert_config.json")
     assert config["hidden_act"] == "gelu"
 
 
@@ -113,7 +112,7 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     # As a whole model of the program's adapters.
     whole = tmp_path / "whole"
     config = {
-        **adapter_artifact.read_config(str(adapter)),
+        **read_adapter_config(adapter),
         "method": f"houlsby(size={size})",
         "base": read_base(google_tiny)[2].describe(),
     }

@@ -8,8 +8,6 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.shelf import RequestRow
@@ -37,11 +35,6 @@ TASKS = {
     ),
     "label": ("houlsby(size=3)", CLASSIFICATION),
 }
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
 
 
 @pytest.fixture(scope="module")
@@ -116,12 +109,11 @@ def test_an_exported_model_gives_vectors(bert, tasks, expected, tmp_path):
 
 
 @pytest.mark.newer_stack
-def test_a_library_is_asked_for_vectors(bert, folders, expected, tmp_path):
-    library = AdapterLibrary(str(tmp_path / "shelf"), create=True)
-    library.add(folders["label"], "label")
-    served = LiveLibrary(library, Predictor(bert))
+def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):
+    shelf.add(folders["label"], "label")
+    served = LiveLibrary(shelf, Predictor(bert))
     assert "embed" not in served.signatures
-    library.add(folders["query"], "query")
+    shelf.add(folders["query"], "query")
     served.look()
     assert served.signatures["embed"]["outputs"]["embedding"]
     rows = [RequestRow(b"query", text.encode()) for text in TEXTS]

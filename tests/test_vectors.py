@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, write_json
 from engine_jobs import (
     LENGTH,
     VECTORS,
@@ -15,6 +15,7 @@ from engine_jobs import (
     make_job,
     make_rows,
 )
+from numpy.testing import assert_array_equal
 from task_files import refusal
 
 from adapter_bert.bert.encoder import initial_values
@@ -87,7 +88,7 @@ def test_single_texts_are_their_own_matches(tmp_path, tokenizer):
     features, _ = features_of(SINGLE, folder, "train", tokenizer)
     assert features.row_shape == (2,)
     ids = features.labels["text_ids"]
-    np.testing.assert_array_equal(ids[:, 0], ids[:, 1])
+    assert_array_equal(ids[:, 0], ids[:, 1])
     assert "single texts have no match" in refusal(SINGLE.read, folder, ["dev"])
     # Texts to answer are alone.
     rows = SINGLE.make_rows([("a cat",), ("a dog",)])
@@ -138,7 +139,7 @@ def squad_file(path, *paragraphs):
         for context, questions in paragraphs
     ]
     content = {"data": [{"title": "a", "paragraphs": data}]}
-    path.write_text(json.dumps(content))
+    write_json(path, content)
 
 
 def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
@@ -166,10 +167,10 @@ def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
 def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
     task = dataclasses.replace(SCORED, sizes=[2])
     features, rows = features_of(task, write(tmp_path), "dev", tokenizer)
-    np.testing.assert_array_equal(features.labels["label_scores"], [3, 0.5, -1])
+    assert_array_equal(features.labels["label_scores"], [3, 0.5, -1])
     outputs = {"vectors": np.random.default_rng(0).normal(size=(6, 4))}
     vectors = task.decode(task.keep(rows), features, outputs)
-    np.testing.assert_array_equal(vectors[1, 0], outputs["vectors"][2])
+    assert_array_equal(vectors[1, 0], outputs["vectors"][2])
     scores = task.evaluate(task.keep(rows), features, vectors)
     assert list(scores) == list(task.score_names)
     features = cosines(vectors[:, 0], vectors[:, 1])
@@ -465,6 +466,6 @@ def test_both_passes_draw_the_same_dropout(tiny_config):
     loss_and_gradients(job, model, trained, batch, step, 8)
     assert len(seen) == 4
     of_both = [np.concatenate(seen[:2]), np.concatenate(seen[2:])]
-    np.testing.assert_array_equal(*of_both)
+    assert_array_equal(*of_both)
     pairs = of_both[0].reshape(8, 2, -1)
     assert np.abs(pairs[:, 0] - pairs[:, 1]).max(axis=1).min() > 1e-3

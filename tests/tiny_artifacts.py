@@ -4,6 +4,7 @@ import threading
 
 import safetensors.numpy
 import tensorflow as tf
+from conftest import read_adapter_config
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -33,7 +34,7 @@ def make_library(folder, bert):
     for number, (name, text) in enumerate(LIBRARY.items()):
         make_artifact(folder / name, bert, text, seed=number)
     # Of which only a few entries are left as they were changed.
-    config = adapter_artifact.read_config(str(folder / "sparse"))
+    config = read_adapter_config(folder / "sparse")
     values = safetensors.numpy.load_file(
         folder / "sparse" / "adapter.safetensors"
     )
