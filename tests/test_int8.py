@@ -44,7 +44,9 @@ from adapter_bert.commands import export, predict
 from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import Embedder
 from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import Hardware, choose_engine
 
@@ -310,6 +312,18 @@ def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
         lambda: Predictor(bert).add(str(tmp_path / "whole"), "whole"),
         "but full trains some",
     )
+
+
+@pytest.mark.newer_stack
+def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
+    shelf.add(pairs[0]["houlsby"], "a")
+    bert = open_bert(tiny_bert, base_dtype="int8")
+    predictor, live = Predictor(bert), LiveLibrary(shelf, Predictor(bert))
+    predictor.add(pairs[0]["houlsby"], "a")
+    row = live.accept(RequestRow(b"a", ROWS[0].encode()))
+    [outputs] = live.outputs([row], live.compute([row]))
+    expected = predictor("a", ROWS[0])["probability"]
+    assert outputs["probability"] == pytest.approx(expected, 1e-6)
 
 
 @pytest.mark.newer_stack

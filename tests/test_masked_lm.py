@@ -174,19 +174,22 @@ def pretrained(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
     """Folders of one BERT with a pretrained head: Google's, Hugging Face's."""
     folder = tmp_path_factory.mktemp("with_head")
     values = {**tiny_weights, **random_head(tiny_config)}
-    tensors = {}
+    published = {"hugging_face": {}, "old": {}}
     for name, value in values.items():
         if name.endswith("/kernel"):
             value = np.ascontiguousarray(value.T)
         new = hugging_face_name(name).replace("output_bias", "bias")
-        tensors[new] = value
-    (folder / "hugging_face").mkdir()
-    safetensors.numpy.save_file(
-        tensors, folder / "hugging_face" / "model.safetensors"
-    )
+        published["hugging_face"][new] = value
+        old = new.replace("LayerNorm.weight", "LayerNorm.gamma")
+        published["old"][old.replace("Norm.bias", "Norm.beta")] = value
+    for name, tensors in published.items():
+        (folder / name).mkdir()
+        safetensors.numpy.save_file(
+            tensors, folder / name / "model.safetensors"
+        )
     (folder / "google").mkdir()
     save_tensorflow(folder / "google" / "bert_model.ckpt", values)
-    for name in ("hugging_face", "google"):
+    for name in (*published, "google"):
         for file in ("vocab.txt", "config.json"):
             content = (tiny_bert / file).read_bytes()
             (folder / name / file).write_bytes(content)
@@ -237,7 +240,7 @@ def expected_logits(hidden, values):
     return x @ values[WORD_EMBEDDINGS].T + values[HEAD + "output_bias"]
 
 
-@pytest.mark.parametrize("layout", ["google", "hugging_face"])
+@pytest.mark.parametrize("layout", ["google", "hugging_face", "old"])
 def test_the_pretrained_head_is_read_and_computes_what_was_published(
     pretrained, tiny_config, tiny_weights, text_rows, layout
 ):

@@ -27,6 +27,7 @@ from adapter_bert.data.input_pipeline import (
     train_batches,
 )
 from adapter_bert.optimization import Recipe
+from adapter_bert.tasks import text_classification
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
@@ -148,6 +149,22 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
         expected,
     )
     assert all(g.any() for g in gradients.values())
+
+
+@pytest.mark.gate
+def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
+    """The gradient of a mixed batch is the mean of its tasks' own ones."""
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    monkeypatch.setattr(text_classification, "dropout", lambda x, *_: x)
+    features = make_rows(MULTI)
+    step = Step(dataclasses.replace(tiny_config, **off), MULTI)
+    parts = [[1, 2], [16, 17], [31, 39]]
+    loss, gradients = step(features, sum(parts, []))
+    losses, apart = zip(*(step(features, part) for part in parts))
+    assert_allclose(loss, np.mean(losses), rtol=1e-6)
+    for name, gradient in gradients.items():
+        expected = np.mean([of_part[name] for of_part in apart], axis=0)
+        assert_allclose(gradient, expected, rtol=0, atol=1e-6, err_msg=name)
 
 
 def test_the_name_of_a_task_decides_no_decay():

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import os
+import sys
 import types
 
 import hypothesis
@@ -11,13 +13,20 @@ import pytest
 import refusals
 import roberta_folders
 import tensorflow as tf
-from conftest import SENTENCES, TINY_WORDS, load_predictor, read_json
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    entry_point,
+    load_predictor,
+    read_json,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import PROPERTY, read
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
 from tiny_model import TinyModel
 
+from adapter_bert.commands import predict
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
@@ -366,6 +375,19 @@ def test_a_predictor_chooses_alone_and_in_mixed_batches(
             assert [answer["choice"] for answer in answers] == (
                 shares.argmax(axis=1).tolist()
             )
+
+
+def test_an_empty_choice_from_an_open_pipe_ends_predict(
+    folders, tiny_bert, monkeypatch
+):
+    receive, send = os.pipe()
+    os.write(send, json.dumps(copa_row(choice1="")).encode() + b"\n")
+    flags = {"init_checkpoint": tiny_bert, "adapter": folders["one"][0]}
+    with open(receive) as stdin, entry_point(predict) as run:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        words = "stdin:1: the choice 'choice1' is empty"
+        refusals.check(lambda: run(**flags), words)
+        os.close(send)
 
 
 def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):

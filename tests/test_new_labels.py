@@ -1,6 +1,7 @@
 """Adapters that learn labels which they never saw."""
 
 import logging
+import shutil
 import types
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.testing import assert_allclose
 from run_folders import artifact_bytes
 from task_files import refusal
 
-from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints import adapter_artifact, training_state
 from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -226,6 +227,29 @@ def test_a_killed_run_ends_in_the_same_bits(
     for change in ({"distill_weight": 0.5}, {"extend_labels": False}):
         with pytest.raises(UserError, match="another|unknown label"):
             classify(**{**flags, **change})
+
+
+@pytest.mark.newer_stack
+def test_what_an_adapter_loses_is_told(
+    classify, flags, folder, tmp_path, caplog
+):
+    adapter = shutil.copytree(folder / "old" / "adapter", tmp_path / "old")
+    fitted = {"temperature": 2.0, "abstain_below": 0.0}
+    settings = adapter_artifact.settings_of(str(adapter))
+    settings.update(calibration=fitted, novelty={})
+    adapter_artifact.change_settings(str(adapter), settings)
+    write_table(tmp_path / "train.tsv", NEW)
+    write_table(tmp_path / "dev.tsv", NEW)
+    flags.update(adapter=adapter, data_dir=tmp_path, num_train_epochs=1)
+    classify(**flags)
+    for message in (
+        "--calibrate=true fits another one",
+        "--score_novelty=true fits another one",
+        "no dev row has an old label",
+    ):
+        assert message in caplog.text
+    out = str(flags["output_dir"] / "adapter")
+    assert "calibration" not in adapter_artifact.settings_of(out)
 
 
 @pytest.mark.newer_stack

@@ -32,6 +32,27 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks import text_task
 from adapter_bert.tasks.multi_task import multi_task
 from adapter_bert.tasks.registry import TASKS, get_task
+from adapter_bert.tasks.task import Head, Task
+
+
+@pytest.mark.parametrize(
+    "kind, methods",
+    [
+        (
+            Task,
+            "build_head describe evaluate featurize read restore score_names",
+        ),
+        (Head, "__call__ loss"),
+    ],
+)
+def test_a_class_that_lacks_a_method_cannot_be_made(kind, methods):
+    methods = set(methods.split())
+    assert kind.__abstractmethods__ == methods
+    for name in methods:
+        half = type("Half", (kind,), dict.fromkeys(methods - {name}))
+        with pytest.raises(TypeError, match=name):
+            half()
+
 
 # Reading
 
