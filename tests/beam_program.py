@@ -3,10 +3,9 @@
 import json
 import os
 import random
-import subprocess
 
 import pytest
-from conftest import ROOT, TINY_WORDS
+from conftest import ROOT, TINY_WORDS, run_command
 
 PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
 MARKS = [
@@ -30,13 +29,7 @@ def command(*flags, **named):
 
 
 def run(*flags, **named):
-    return subprocess.run(
-        command(*flags, **named),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
+    return run_command(*command(*flags, **named), cwd=ROOT, timeout=LONG)
 
 
 def shards(output):

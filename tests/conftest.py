@@ -491,12 +491,14 @@ def run_main(monkeypatch):
     return run
 
 
-def run_command(*words, **options):
+def run_command(*words, check=False, **options):
     """Runs a command, and captures its output as text."""
-    return subprocess.run(
+    done = subprocess.run(
         list(map(str, words)),
         **{"capture_output": True, "text": True, **options},
     )
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 def run_process(*arguments, check=True, program="run_classifier.py", **options):

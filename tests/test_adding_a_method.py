@@ -3,14 +3,13 @@
 import dataclasses
 import functools
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, run_command
 from numpy.testing import assert_allclose, assert_array_equal
 from test_method_contract import check_alike
 from tiny_model import TASK, TinyModel
@@ -60,11 +59,8 @@ def test_the_example_has_the_form_that_is_asked_for(tmp_path):
     (tmp_path / "offset.py").write_text(source)
     settings = f"--config={ROOT / 'pyproject.toml'}"
     for command in ("check", "format --check"):
-        done = subprocess.run(
-            [*RUFF, *command.split(), settings, str(tmp_path / "offset.py")],
-            capture_output=True,
-            text=True,
-        )
+        words = *RUFF, *command.split(), settings, tmp_path / "offset.py"
+        done = run_command(*words)
         assert done.returncode == 0, done.stdout
 
 

@@ -434,8 +434,7 @@ def test_help_needs_neither_tensorflow_nor_jax():
         "except SystemExit as end: assert not end.code\n"
         "assert not {'tensorflow', 'jax'} & set(sys.modules)"
     )
-    done = run_command(sys.executable, "-c", code, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = run_command(sys.executable, "-c", code, cwd=ROOT, check=True)
     assert "usage: adapter-bert compile DEVICE" in done.stdout
     for name in devices.DEVICES:
         assert name in done.stdout
@@ -458,8 +457,7 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     path = tmp_path / "found.json"
     command = [device, f"--json={path}", "--cores=2", "--", "run_classifier"]
     variables = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    done = compile_run(*command, *flags, env=variables)
-    assert done.returncode == 0, done.stderr
+    done = compile_run(*command, *flags, env=variables, check=True)
     first = path.read_bytes()
     figures = json.loads(first)
     assert figures["compiles"] and figures["fits"]
@@ -477,8 +475,7 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     if kind == "prediction":
         # Figures are of one core, which here has half of the rows.
         command[2] = "--cores=1"
-        done = compile_run(*command, *flags, env=variables)
-        assert done.returncode == 0, done.stderr
+        compile_run(*command, *flags, env=variables, check=True)
         whole = read_json(path)
         assert 1.7 < whole["flops"] / figures["flops"] < 2.1
 

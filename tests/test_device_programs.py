@@ -61,8 +61,7 @@ def make_program(path, folder, *more, values="seed", steps=STEPS):
     """Compiles a tiny run for a GPU, and writes its program."""
     words = ("--program", path, f"--values={values}", f"--record_steps={steps}")
     run = ("run_classifier.py", *run_flags(folder, *more))
-    done = compile_run("h100", *words, "--", *run)
-    assert done.returncode == 0, done.stderr
+    done = compile_run("h100", *words, "--", *run, check=True)
     return done.stderr
 
 
@@ -420,8 +419,8 @@ def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
             # As in containers of NVIDIA.
             "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
         },
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
     ours, *theirs = read_json(results)["runs"]
     assert ours["runner"] == "jax" and ours["agrees"]
     runners = ["adapters eager", "adapters compile"]

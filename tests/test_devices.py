@@ -1,14 +1,13 @@
 """Devices and lanes of one machine give the result of one."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, run_command
 from engine_jobs import (
     COMPARING,
     EITHER,
@@ -70,10 +69,7 @@ def run_on_devices(config, folder, name, devices, *cases):
         folder=str(folder),
         cases=cases,
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command(sys.executable, "-c", code, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

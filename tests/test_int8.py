@@ -50,6 +50,8 @@ from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import Hardware, choose_engine
 
+pytestmark = pytest.mark.newer_stack
+
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
 WORDS = int8.WORD_EMBEDDINGS
 # Kernels of BERT are small; the least float32 would be lost.
@@ -62,7 +64,6 @@ MATRICES = hypothesis.extra.numpy.arrays(
 )
 
 
-@pytest.mark.newer_stack
 @hypothesis.settings(deadline=None, max_examples=200)
 @hypothesis.given(MATRICES, strategies.sampled_from([KERNEL, WORDS]))
 def test_a_value_is_rounded_to_the_nearest_step_of_its_channel(matrix, name):
@@ -82,7 +83,6 @@ def test_a_value_is_rounded_to_the_nearest_step_of_its_channel(matrix, name):
     assert (kept.scale <= greatest / np.float64(127) * (1 + 2.0**-15)).all()
 
 
-@pytest.mark.newer_stack
 def test_a_matrix_that_is_not_finite_is_refused():
     weights = Weights(
         "bert.ckpt", {}, lambda name: np.full((2, 2), np.nan, np.float32)
@@ -109,7 +109,6 @@ def bytes_of(values):
     )
 
 
-@pytest.mark.newer_stack
 def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
     bert = open_bert(tiny_bert, base_dtype="int8")
     variables = list(bert.variables.values())
@@ -133,7 +132,6 @@ def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
         assert bytes_of(specs(config)) < 0.27 * whole
 
 
-@pytest.mark.newer_stack
 def test_a_layers_gradient_keeps_no_widened_matrix():
     def layer(x, values, scale):
         return tf.tanh(x @ int8.Quantized(values, scale).widened(x.dtype))
@@ -201,7 +199,6 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_a_training_under_xla_recomputes_layers(steady_config, folders, steady):
     rows = make_rows(CLASSIFICATION)
     job, plain = int8_job(steady_config, folders, length=LENGTH)
@@ -232,7 +229,6 @@ def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
     )
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "settings, words",
     [
@@ -251,7 +247,6 @@ def test_what_cannot_be_in_int8_is_refused(
     assert not tiny_flags["output_dir"].exists()
 
 
-@pytest.mark.newer_stack
 def test_several_workers_are_refused(classify, tiny_flags, monkeypatch):
     workers = {"worker": ["localhost:1", "localhost:2"]}
     about = {"cluster": workers, "task": {"type": "worker", "index": 0}}
@@ -283,7 +278,6 @@ def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     return of_berts
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 def test_answers_have_the_bits_of_a_rounded_bert(
     tiny_bert, rounded_bert, pairs, compute_dtype
@@ -304,7 +298,6 @@ def test_answers_have_the_bits_of_a_rounded_bert(
     assert_array_equal(*vectors)
 
 
-@pytest.mark.newer_stack
 def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
     make_artifact(tmp_path / "whole", tiny_bert, "full")
     bert = open_bert(tiny_bert, base_dtype="int8")
@@ -314,7 +307,6 @@ def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
     )
 
 
-@pytest.mark.newer_stack
 def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
     shelf.add(pairs[0]["houlsby"], "a")
     bert = open_bert(tiny_bert, base_dtype="int8")
@@ -326,7 +318,6 @@ def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
     assert outputs["probability"] == pytest.approx(expected, 1e-6)
 
 
-@pytest.mark.newer_stack
 def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
     """Of predictors, and of trainings that name no other."""
     bert = ab.load_bert(tiny_bert, base_dtype="int8")
@@ -341,7 +332,6 @@ def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
     assert recorded["base_dtype"] == "int8"
 
 
-@pytest.mark.newer_stack
 def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
     """An exported model keeps int8, and answers alike."""
     folder = pairs[0]["houlsby"]

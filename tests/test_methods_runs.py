@@ -20,7 +20,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training.engines import ENGINES
 
-pytestmark = pytest.mark.older_stack
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 # Whose adapters hold more or less than plain tables of trained values.
 TEXTS = [
@@ -53,7 +53,6 @@ def stored_count(table, method, config):
     return 2 * int(round(method.sparsity * berts)) + head
 
 
-@pytest.mark.gate
 def test_artifacts_predict_the_same_in_another_process(
     classify, tiny_flags, tiny_config, tmp_path
 ):
@@ -115,7 +114,6 @@ def test_artifacts_predict_the_same_in_another_process(
             assert size == 4 * count, text
 
 
-@pytest.mark.gate
 def test_a_robust_adapter_is_used_with_other_layers(
     classify, tiny_flags, tmp_path
 ):
@@ -148,7 +146,6 @@ def test_a_robust_adapter_is_used_with_other_layers(
     )
 
 
-@pytest.mark.gate
 def test_two_phases_go_on_where_they_were_killed(
     classify, tiny_flags, one_layer, tmp_path
 ):
@@ -177,7 +174,6 @@ def test_two_phases_go_on_where_they_were_killed(
         assert cost["resumed"] is (folder == killed)
 
 
-@pytest.mark.gate
 def test_two_phases_answer_questions_without_a_pooler(
     answer, squad_flags, one_layer
 ):
@@ -189,7 +185,6 @@ def test_two_phases_answer_questions_without_a_pooler(
     assert any(name.endswith("/indices") for name in load_file(path))
 
 
-@pytest.mark.gate
 def test_results_of_two_phases_are_not_taken_for_others(
     classify, tiny_flags, one_layer, tmp_path
 ):

@@ -12,14 +12,13 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 
 import beam_program
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, open_bert
+from conftest import ROOT, open_bert, run_command
 from ids_folder import FORMS, Folder
 from task_files import TINY_CONTEXTS
 from test_http_api import LIMITS, Server
@@ -530,15 +529,15 @@ def test_it_loads_without_this_project(python, world, tmp_path):
         [cell.decode() for cell in row] for row in choice_table(rows).tolist()
     ]
     shutil.copy(ROOT / "tests" / "load_exported.py", tmp_path)
-    done = subprocess.run(
-        [str(ROOT / python), "load_exported.py", f"{world.exported}/1"],
+    done = run_command(
+        ROOT / python,
+        "load_exported.py",
+        f"{world.exported}/1",
         input=json.dumps(columns),
-        capture_output=True,
-        text=True,
+        check=True,
         cwd=tmp_path,
         env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
     for outputs in json.loads(done.stdout):
         answers = by_name(questions, world.answers(questions, outputs))
         for name in ANSWERING:

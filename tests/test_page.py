@@ -16,6 +16,7 @@ import subprocess
 import time
 
 import pytest
+from conftest import run_command
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
@@ -25,7 +26,7 @@ from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 
 EVIL = "<img src=x onerror=document.title='run'>"
 
@@ -232,7 +233,6 @@ def browser(tmp_path_factory):
     opened.close()
 
 
-@pytest.mark.gate
 def test_a_person_asks(server, browser):
     browser.open(server)
     about = f"tiny, version 3: {len(TASKS)} tasks on one BERT"
@@ -263,7 +263,6 @@ def test_a_person_asks(server, browser):
     assert browser.answers()[0][:2] == ["sets", "no label"]
 
 
-@pytest.mark.gate
 def test_an_answer_is_shown_in_its_context(server, browser):
     browser.open(server)
     browser.choose("where")
@@ -289,7 +288,6 @@ def test_an_answer_is_shown_in_its_context(server, browser):
     assert browser.text("mark") == []
 
 
-@pytest.mark.gate
 def test_entities_are_shown_in_the_sentence(server, browser):
     browser.open(server)
     browser.choose("names")
@@ -300,7 +298,6 @@ def test_entities_are_shown_in_the_sentence(server, browser):
     browser.screenshot("entities")
 
 
-@pytest.mark.gate
 def test_choices_have_fields_of_their_own(server, browser):
     browser.open(server)
     browser.choose("because")
@@ -317,7 +314,6 @@ def test_choices_have_fields_of_their_own(server, browser):
     browser.screenshot("choices")
 
 
-@pytest.mark.gate
 def test_more_tasks_than_a_request_may_have(server, browser):
     browser.open(server)
     browser.type("filter", "t")
@@ -373,7 +369,6 @@ class Explains(ExportedShelf):
         return Answer({**answer, "explanation": explanation})
 
 
-@pytest.mark.gate
 def test_words_are_coloured_at_a_click(browser):
     made = Server(shelf=Explains(AnyKind()))
     browser.open(made)
@@ -402,7 +397,6 @@ def test_words_are_coloured_at_a_click(browser):
     made.close()
 
 
-@pytest.mark.gate
 def test_the_line_for_a_shell_asks_the_same(server, browser):
     browser.open(server)
     browser.choose("mood")
@@ -411,9 +405,7 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     browser.run("document.getElementById('request').open = true")
     (line,) = browser.text("#curl")
     browser.screenshot("shell")
-    done = subprocess.run(
-        ["sh", "-c", line], capture_output=True, check=True, text=True
-    )
+    done = run_command("sh", "-c", line, check=True)
     (answer,) = json.loads(done.stdout)["answers"]
     assert answer["label"] == "good"
     first, second = server.model.rows[-2:]
@@ -423,7 +415,6 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
 TOKEN = "a-token-of-letters"
 
 
-@pytest.mark.gate
 def test_a_server_that_asks_for_tokens(browser):
     guarded = Server(model=AnyKind(), tokens=Tokens([TOKEN]))
     browser.open(guarded)
@@ -447,7 +438,6 @@ def test_a_server_that_asks_for_tokens(browser):
 TAB, CONTROL, ENTER, SPACE = "\ue004", "\ue009", "\ue007", " "
 
 
-@pytest.mark.gate
 def test_by_keys_alone(server, browser):
     browser.open(server)
     focused = "return document.activeElement.id"
@@ -490,7 +480,6 @@ return [...document.querySelectorAll(
 """
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone(server, browser, scheme):
     browser.emulate(

@@ -12,6 +12,7 @@ from conftest import (
     SENTENCES,
     entry_point,
     own_lines,
+    run_command,
     run_process,
     write_table,
 )
@@ -192,11 +193,9 @@ def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
         f"{sys.executable} -m adapter_bert predict --adapter={adapters[0]} "
         f"--init_checkpoint={tiny_bert} --input={many} | head -n 2"
     )
-    done = subprocess.run(
-        ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
+    done = run_command(
+        *("bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"),
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=60,
     )
     assert len(done.stdout.splitlines()) == 2

@@ -25,7 +25,7 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.serving.library import check
 
-pytestmark = pytest.mark.older_stack
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
@@ -78,7 +78,6 @@ def alone(flags, name, folder, out):
     return {**kept, **changed}
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
     [
@@ -150,7 +149,6 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
     assert not list(out.rglob("*tmp*"))
 
 
-@pytest.mark.gate
 def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     trained, tiny_bert, shelf
 ):
@@ -189,7 +187,6 @@ def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     ]
 
 
-@pytest.mark.gate
 def test_the_tasks_are_learned(classify, glue_flags):
     del glue_flags["adapter_size"]
     glue_flags.update(
@@ -205,7 +202,6 @@ def test_the_tasks_are_learned(classify, glue_flags):
     )
 
 
-@pytest.mark.gate
 def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
     classify, glue_flags, trained
 ):
@@ -223,7 +219,6 @@ def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
         assert expected[part] != others[1][part]
 
 
-@pytest.mark.gate
 def test_a_training_of_the_first_rows_ends_by_the_mean(
     classify, glue_flags, caplog
 ):
@@ -252,7 +247,6 @@ def test_a_training_of_the_first_rows_ends_by_the_mean(
     assert run["training"]["steps"] == 33
 
 
-@pytest.mark.gate
 def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     classify, again, tmp_path
 ):
@@ -284,7 +278,6 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     assert set(bytes_by_task(out)) == set(PARTS)
 
 
-@pytest.mark.gate
 def test_a_run_may_start_from_another_ones_checkpoint(
     classify, glue_flags, trained
 ):
@@ -298,7 +291,6 @@ def test_a_run_may_start_from_another_ones_checkpoint(
         )
 
 
-@pytest.mark.gate
 def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     """The loss of one of the tasks chooses the step."""
     data = glue_flags["data_dir"] = tmp_path / "data"
@@ -329,7 +321,6 @@ def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     )
 
 
-@pytest.mark.gate
 def test_the_folder_of_a_part_holds_no_training(classify, again):
     """Its run.json says what it is; a run there needs its adapter."""
     part = again["output_dir"] / "tasks" / "mnli"
@@ -346,7 +337,6 @@ def test_the_folder_of_a_part_holds_no_training(classify, again):
     )
 
 
-@pytest.mark.gate
 def test_two_workers_train_what_one_does(
     classify, glue_flags, steady_config, tmp_path
 ):
@@ -392,7 +382,6 @@ def test_a_missing_file_is_told_before_bert_is_read(
         classify(**glue_flags)
 
 
-@pytest.mark.gate
 def test_one_tasks_adapter_is_no_start_of_several(
     classify, glue_flags, trained
 ):

@@ -1,13 +1,12 @@
 """Tagging's entry point: files, both engines, every method, bad input."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT, load_predictor, read_json
+from conftest import ROOT, load_predictor, read_json, run_command
 from task_files import TAGGED, conll
 
 from adapter_bert.tasks.tagging_files import read_sentences
@@ -242,12 +241,10 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
         "print({'seqeval', 'sklearn'} & set(sys.modules))\n"
     )
     flags = {**ner_flags, "num_train_epochs": 0.5}
-    done = subprocess.run(
-        [sys.executable, "-c", code]
-        + [f"--{name}={value}" for name, value in flags.items()],
+    done = run_command(
+        *(sys.executable, "-c", code),
+        *(f"--{name}={value}" for name, value in flags.items()),
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "set()"

@@ -400,8 +400,7 @@ def test_the_page_s_program_runs_without_this_project(
         "assert 'adapter_bert' not in sys.modules\nprint(labels)\n"
     )
     # -I keeps this checkout out.
-    done = run_command(sys.executable, "-I", "ask.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run_command(sys.executable, "-I", "ask.py", cwd=tmp_path, check=True)
     assert re.fullmatch(r"\['(no|yes)', '(no|yes)'\]\n", done.stdout)
 
 
@@ -449,8 +448,7 @@ def test_the_command_says_little(base, made, tmp_path, form):
         "--weights=int8",
     ]
     command = [sys.executable, "-m", "adapter_bert", "export", *words]
-    done = run_command(*command, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = run_command(*command, cwd=ROOT, check=True)
     lines = own_lines(done.stderr)
     assert "which differs from TensorFlow by" in lines[-1]
     assert len(lines) < 8

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -72,13 +71,8 @@ def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     assert sentence.startswith("Where is my parcel?")
     assert re.fullmatch(r"  answered: [a-z_]+ \(0\.\d{3}\)", answered)
     *_, command = more.strip().splitlines()
-    again = subprocess.run(
-        shlex.split(command),
-        cwd=ROOT,
-        input=sentence + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
+    again = run_command(
+        *shlex.split(command), cwd=ROOT, input=sentence + "\n", check=True
     )
     assert json.loads(again.stdout)["label"] in answered
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
 pytestmark = pytest.mark.older_stack
@@ -86,13 +86,8 @@ def slurm(tmp_path_factory):
             )
 
     def run(*command, check=True):
-        return subprocess.run(
-            command,
-            env=environment,
-            cwd=ROOT,
-            check=check,
-            capture_output=True,
-            text=True,
+        return run_command(
+            *command, env=environment, cwd=ROOT, check=check
         ).stdout
 
     start(

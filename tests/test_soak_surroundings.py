@@ -5,12 +5,11 @@ import datetime
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
@@ -269,11 +268,9 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
     )
     changed = {"clock": [[0, -7200], [0.3, 86400]]}
     words = [json.dumps(changed), str(program), "word"]
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.trials.surroundings", *words],
+    done = run_command(
+        *(sys.executable, "-m", "lab.trials.surroundings", *words),
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         check=True,
     )
     now = time.time()

@@ -177,8 +177,8 @@ def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
             "OMP_NUM_THREADS": "8",
         },
         cwd=name,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
     assert counts(done.stdout)["finished"] == 4
     assert sweep.started()[0].startswith(f"{name}/it's out/runs/")
     cores = len(os.sched_getaffinity(0)) // 2

@@ -3,13 +3,12 @@
 import functools
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, read_json, write_json
+from conftest import ROOT, read_json, run_command, write_json
 from graphs import (
     INPUTS,
     batch,
@@ -556,9 +555,6 @@ print(one["global_step"][0], max(
 @pytest.mark.gate
 def test_replicas_train_as_one_device():
     code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command(sys.executable, "-c", code, check=True)
     steps, furthest = map(float, done.stdout.split()[-2:])
     assert steps == 5 and furthest < 1e-5

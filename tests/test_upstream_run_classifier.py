@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import flagsaver
-from conftest import ROOT, read_json
+from conftest import ROOT, read_json, run_command
 from graphs import initialize, names, session, small_config, trained
 from numpy.testing import assert_allclose
 from task_files import refusal
@@ -296,11 +296,9 @@ def test_errors_name_a_program_s_own_tasks(classify, flags, message):
     "name", ["run_classifier", "run_squad", "extract_features"]
 )
 def test_the_programs_of_the_folder_bert(name):
-    done = subprocess.run(
-        [sys.executable, ROOT / "bert" / f"{name}.py"],
+    done = run_command(
+        *(sys.executable, ROOT / "bert" / f"{name}.py"),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 1
     assert re.search(r"^error: .* is missing", done.stderr, re.M), done.stderr

@@ -14,6 +14,8 @@ from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
+pytestmark = pytest.mark.newer_stack
+
 TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 TASKS = {
     "query": (
@@ -69,7 +71,6 @@ def close(vectors, expected):
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.newer_stack
 def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):
     for name, values in expected.items():
         close(embed(bert, TEXTS, task=tasks[name]), values)
@@ -93,7 +94,6 @@ def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):
         )
 
 
-@pytest.mark.newer_stack
 def test_an_exported_model_gives_vectors(bert, tasks, expected, tmp_path):
     """By a signature of their own."""
     some = {name: tasks[name] for name in ("query", "document")}
@@ -108,7 +108,6 @@ def test_an_exported_model_gives_vectors(bert, tasks, expected, tmp_path):
     close(ExportedModel(folder).vectors(rows), expected["query"])
 
 
-@pytest.mark.newer_stack
 def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):
     shelf.add(folders["label"], "label")
     served = LiveLibrary(shelf, Predictor(bert))

@@ -8,6 +8,8 @@ from numpy.testing import assert_allclose
 from adapter_bert.tasks import vector_losses
 from adapter_bert.tasks.vectors import Vectors, own_layout
 
+pytestmark = pytest.mark.newer_stack
+
 TEMPERATURES = 0.05, 0.7
 OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
 SCORED = own_layout("a", "b", None, "s")
@@ -33,7 +35,6 @@ class Config:
     hidden_size = 24
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", ["pairs", "triples", "cosent", "matryoshka"])
 def test_losses_and_gradients_are_sentence_transformers(
@@ -53,7 +54,6 @@ def test_losses_and_gradients_are_sentence_transformers(
     assert_allclose(gradient, recorded[f"{key}/gradient"], atol=2e-6)
 
 
-@pytest.mark.newer_stack
 def test_equal_texts_are_no_negatives():
     """Another row's equal match, the text itself, its other matches."""
     vectors = np.random.default_rng(0).normal(size=(5, 2, 8))
@@ -73,7 +73,6 @@ def test_equal_texts_are_no_negatives():
         assert losses[row].numpy() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.newer_stack
 def test_vectors_of_zeros_have_a_loss():
     zeros = tf.zeros([3, 2, 4])
     ids = np.arange(6, dtype=np.int32).reshape(3, 2)
