@@ -4,13 +4,13 @@ import json
 import os
 import random
 
-import pytest
 from conftest import ROOT, TINY_WORDS, run_command
+from pytest import mark
 
 PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
 MARKS = [
-    pytest.mark.newer_stack,
-    pytest.mark.skipif(
+    mark.newer_stack,
+    mark.skipif(
         not os.path.exists(PYTHON),
         reason=f"no {PYTHON}; `make beam` makes it, BEAM_PYTHON names another",
     ),

@@ -21,6 +21,7 @@ import safetensors.numpy
 import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
+from pytest import fixture
 from squad_and_ner import (  # noqa: F401
     ner_flags,
     squad_flags,
@@ -72,7 +73,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("newer_stack")
 
 
-@pytest.fixture(autouse=True)
+@fixture(autouse=True)
 def tests_leave_nothing_behind():
     """Resets an engine's options, and frees graphs.
 
@@ -129,13 +130,13 @@ def read_adapter_config(folder):
     return adapter_artifact.read_config(str(folder))
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def bert(tiny_bert):
     """The tiny BERT, opened to answer."""
     return open_bert(tiny_bert)
 
 
-@pytest.fixture
+@fixture
 def shelf(tmp_path):
     """A library without adapters."""
     return AdapterLibrary(str(tmp_path / "shelf"), create=True)
@@ -151,13 +152,13 @@ TINY_WORDS = (
 RECORDED = pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def golden_dir():
     """The recordings: `tests/golden`, or the folder in GOLDEN_DIR."""
     return RECORDED
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def eagerly():
     """Computes without graphs, whose building takes longer."""
     tf.config.run_functions_eagerly(True)
@@ -165,7 +166,7 @@ def eagerly():
     tf.config.run_functions_eagerly(False)
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def recording(golden_dir):
     """Reads arrays that were recorded, by the name of their file."""
 
@@ -179,7 +180,7 @@ def recording(golden_dir):
     return read
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def recorded_roberta(golden_dir):
     """Opens the recording of `roberta` or `xlm-roberta`."""
     from roberta_folders import read_recorded
@@ -187,7 +188,7 @@ def recorded_roberta(golden_dir):
     return lambda name: read_recorded(golden_dir, name)
 
 
-@pytest.fixture
+@fixture
 def roberta_folder(golden_dir, tmp_path):
     """A RoBERTa's folder, which may be changed."""
     from roberta_folders import copy_roberta
@@ -195,7 +196,7 @@ def roberta_folder(golden_dir, tmp_path):
     return copy_roberta(golden_dir, tmp_path)
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def shared_dir():
     """The folder of published data sets; its tests are skipped without."""
     if not SHARED.is_dir():
@@ -203,7 +204,7 @@ def shared_dir():
     return SHARED
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
     try:
@@ -212,7 +213,7 @@ def pretrained_dir():
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def mpnet_dir():
     """The pretrained MPNet's folder; tests that ask for it skip without."""
     try:
@@ -221,7 +222,7 @@ def mpnet_dir():
         pytest.skip(str(error))
 
 
-@pytest.fixture
+@fixture
 def plain_user():
     """Calls a function without the superuser's rights to files.
 
@@ -243,7 +244,7 @@ def plain_user():
     return call
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_config():
     return encoder.BertConfig(
         vocab_size=len(TINY_WORDS),
@@ -255,7 +256,7 @@ def tiny_config():
     )
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_weights(tiny_config):
     """Random values of every BERT variable, by Google's name."""
     values = {}
@@ -302,20 +303,20 @@ def write_bert(folder, words, config, values):
     return folder
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
     """A Hugging Face folder with the tiny BERT."""
     folder = tmp_path_factory.mktemp("tiny_bert")
     return write_bert(folder, TINY_WORDS, tiny_config, tiny_weights)
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tokenizer(tiny_bert):
     """The tiny BERT's."""
     return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
-@pytest.fixture(scope="session", params=["bert", "ends", "mpnet"])
+@fixture(scope="session", params=["bert", "ends", "mpnet"])
 def word_pieces(request, tokenizer, tiny_bert, golden_dir):
     """The tiny BERT's tokenizer, and an MPNet's of the same words.
 
@@ -331,7 +332,7 @@ def word_pieces(request, tokenizer, tiny_bert, golden_dir):
     return FullTokenizer(str(place / "vocab.txt"))
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def still_bert(tiny_bert, tmp_path_factory):
     """The folder of a tiny BERT without dropout."""
     folder = tmp_path_factory.mktemp("still_bert") / "bert"
@@ -342,7 +343,7 @@ def still_bert(tiny_bert, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_adapters(tiny_bert, tmp_path_factory):
     """Folders of adapters of several methods and heads, by name."""
     # It imports this module.
@@ -351,7 +352,7 @@ def tiny_adapters(tiny_bert, tmp_path_factory):
     return make_adapters(tiny_bert, tmp_path_factory.mktemp("tiny_adapters"))
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_exported(tiny_bert, tiny_adapters, tmp_path_factory):
     """The folder of a model that was exported with these adapters."""
     from exported_models import make_parts
@@ -381,7 +382,7 @@ def write_table(path, rows, header=("text", "label")):
     path.write_text("".join("\t".join(row) + "\n" for row in lines))
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_data(tmp_path_factory):
     """A folder with train.tsv (40 rows), dev.tsv (8) and test.tsv (7)."""
     folder = tmp_path_factory.mktemp("tiny_data")
@@ -420,7 +421,7 @@ def write_mnli(folder):
     )
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_glue(tmp_path_factory):
     """Folders of MNLI (40 rows), STS-B (24) and a custom table (16)."""
     folder = tmp_path_factory.mktemp("tiny_glue")
@@ -466,7 +467,7 @@ def entry_point(module):
 def program_fixture(module):
     """Runs a program with flags, within this process."""
 
-    @pytest.fixture
+    @fixture
     def run():
         with entry_point(module) as program:
             yield program
@@ -480,7 +481,7 @@ tag = program_fixture(run_tagger)
 vectors = program_fixture(run_vectors)
 
 
-@pytest.fixture
+@fixture
 def run_main(monkeypatch):
     """Runs a subcommand's `main` with arguments, within this process."""
 
@@ -518,7 +519,7 @@ def own_lines(text):
     return [line for line in text.splitlines() if not foreign.match(line)]
 
 
-@pytest.fixture(params=ENGINES)
+@fixture(params=ENGINES)
 def engine(request):
     """The name of each engine that runs here."""
     if request.param == "estimator" and not hasattr(tf, "estimator"):
@@ -544,13 +545,13 @@ def make_flags(bert, data, output_dir):
     }
 
 
-@pytest.fixture
+@fixture
 def tiny_flags(tiny_bert, tiny_data, tmp_path):
     """Flags of a small training, which a test may change."""
     return make_flags(tiny_bert, tiny_data, tmp_path / "out")
 
 
-@pytest.fixture
+@fixture
 def vector_flags(tiny_flags, tmp_path):
     """Flags of a small training on pairs."""
     for name in ("task_name", "data_dir"):
@@ -576,7 +577,7 @@ def vector_flags(tiny_flags, tmp_path):
     }
 
 
-@pytest.fixture
+@fixture
 def text_flags(tiny_flags, tiny_texts):
     """Flags of a small training."""
     for name in ("task_name", "data_dir"):
@@ -589,7 +590,7 @@ def text_flags(tiny_flags, tiny_texts):
     }
 
 
-@pytest.fixture
+@fixture
 def one_layer(tiny_config, tmp_path):
     """The path of a config that leaves the tiny BERT its first layer."""
     path = tmp_path / "one_layer.json"
@@ -597,7 +598,7 @@ def one_layer(tiny_config, tmp_path):
     return path
 
 
-@pytest.fixture
+@fixture
 def glue_flags(tiny_flags, tiny_glue):
     """Flags of a small training of several tasks: 10 steps an epoch."""
     return {
@@ -610,7 +611,7 @@ def glue_flags(tiny_flags, tiny_glue):
     }
 
 
-@pytest.fixture(scope="session")
+@fixture(scope="session")
 def tiny_texts(tmp_path_factory):
     """A folder with train.txt (40 lines) and eval.txt (8)."""
     folder = tmp_path_factory.mktemp("tiny_texts")
@@ -620,7 +621,7 @@ def tiny_texts(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@fixture
 def sweep(tmp_path):
     """A sweep whose runs are done by a stand-in."""
     # It imports this module.
@@ -629,7 +630,7 @@ def sweep(tmp_path):
     return Sweep(tmp_path)
 
 
-@pytest.fixture
+@fixture
 def fake(tmp_path, tiny_config):
     """Writes runs without training."""
     from fake_runs import FakeRuns
@@ -644,7 +645,7 @@ def spoil(folder, name, content):
     return path
 
 
-@pytest.fixture
+@fixture
 def steady_config(tiny_config):
     """The tiny BERT without dropout."""
     return dataclasses.replace(
@@ -652,14 +653,14 @@ def steady_config(tiny_config):
     )
 
 
-@pytest.fixture
+@fixture
 def steady(monkeypatch):
     """Turns the dropout of heads off."""
     for module in (tagging, text_classification):
         monkeypatch.setattr(module, "dropout", lambda x, *arguments: x)
 
 
-@pytest.fixture
+@fixture
 def folders(tmp_path):
     """Makes folders by name."""
 

@@ -96,11 +96,6 @@ class FakeRuns:
             "examples": examples,
         }
         self._write(
-            folder,
-            "baseline.json",
-            record,
-            scores,
-            global_step=0,
-            dev_data={},
+            folder, "baseline.json", record, scores, global_step=0, dev_data={}
         )
         return folder

@@ -5,19 +5,19 @@ import shlex
 import sys
 
 import numpy as np
-import pytest
 import refusals
 import safetensors.numpy
 from conftest import ROOT, read_json, run_command
+from pytest import fixture, mark
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import ablate
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 TAGGING = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
 
 
-@pytest.fixture
+@fixture
 def take_out(tiny_bert, tmp_path):
     """Ablates an adapter of a method; returns its folder and the ablation's."""
 
@@ -37,7 +37,7 @@ def take_out(tiny_bert, tmp_path):
     return make
 
 
-@pytest.mark.gate
+@mark.gate
 def test_spans_of_layers_are_taken_out_and_evaluated(
     classify, tiny_flags, tmp_path
 ):

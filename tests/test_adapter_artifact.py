@@ -3,9 +3,9 @@
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import read_adapter, read_json, write_json
+from pytest import fixture, mark, raises
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.weights import Weights
@@ -20,7 +20,7 @@ CONFIG = {
 }
 
 
-@pytest.fixture
+@fixture
 def artifact(tmp_path):
     (tmp_path / "adapter").mkdir()
     values = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -49,7 +49,7 @@ def test_a_changed_artifact_is_refused(artifact):
     refusals.check(lambda: read_adapter(artifact), "no base of type dict")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, expected",
     [
         ("", "pass {0}/adapter"),
@@ -67,7 +67,7 @@ def test_an_adapter_beside_the_named_folder_is_told(artifact, name, expected):
     (run / "empty" / "adapter").mkdir(parents=True)
     for place in "several/a/adapter several/b/adapter shelf/c shelf/d".split():
         shutil.copytree(artifact, run / place)
-    with pytest.raises(UserError, match=f"{expected.format(run)}$"):
+    with raises(UserError, match=f"{expected.format(run)}$"):
         read_adapter(run / name)
 
 
@@ -82,7 +82,7 @@ def weights(values, source="the base"):
     return Weights(source, shapes, values.__getitem__)
 
 
-@pytest.fixture
+@fixture
 def changes(artifact):
     """An artifact of changes to `BASE`: the values, and its folder."""
     trained = {
@@ -109,7 +109,7 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
     np.testing.assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "kind, base",
     [
         (np.float32, BASE),

@@ -6,9 +6,9 @@ The ids are those of transformers 4.57.1.
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import TINY_WORDS, open_bert, write_json
+from pytest import fixture, mark
 from roberta_folders import BOTH, change, drop
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -150,7 +150,7 @@ def write(folder, contents, words=WORDS):
     return str(folder / "vocab.txt")
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@mark.parametrize("name", FOLDERS)
 def test_ids_are_those_of_transformers(tmp_path, name):
     contents, expected = FOLDERS[name]
     tokenizer = FullTokenizer(write(tmp_path, contents), name != "cased")
@@ -166,9 +166,9 @@ def test_ids_are_those_of_transformers(tmp_path, name):
     assert tokenizer.describe() != other.describe()
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("name", ["map alone", "decoder", "cased", "chinese"])
+@mark.gate
+@mark.newer_stack
+@mark.parametrize("name", ["map alone", "decoder", "cased", "chinese"])
 def test_a_graph_finds_the_same(tmp_path, name):
     tokenizer = FullTokenizer(write(tmp_path, FOLDERS[name][0]))
     graph = GraphTokenizer(tokenizer)
@@ -223,7 +223,7 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     assert plain[size + 1] and not plain[size]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "contents, message",
     [
         (
@@ -255,7 +255,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
     refusals.check(lambda: FullTokenizer(write(tmp_path, contents)), message)
 
 
-@pytest.fixture
+@fixture
 def berts(tiny_bert, tmp_path):
     """The tiny BERT, and one whose last two words were added as tokens."""
     other = tmp_path / "bert"
@@ -279,7 +279,7 @@ def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
     assert "not read: 2 added tokens, as ['<e1>', 'Covid']; t" in caplog.text
 
 
-@pytest.mark.parametrize("to", ["google", "hugging_face", "merged"])
+@mark.parametrize("to", ["google", "hugging_face", "merged"])
 def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
     target = tmp_path / "target"
     arguments = [f"--init_checkpoint={berts[1]}", f"--output_dir={target}"]

@@ -4,7 +4,6 @@ import csv
 import re
 
 import numpy as np
-import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -15,6 +14,7 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose
+from pytest import approx, mark, raises
 from task_files import make_rows
 
 from adapter_bert.commands import audit
@@ -58,7 +58,7 @@ def flipped(tmp_path, wrong, times=12):
     return path
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     wrong = {3, 30, 50, 77}
     path = flipped(tmp_path, wrong)
@@ -84,12 +84,12 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
         assert {label, suggested} == {"good", "bad"}
     about = read_json(out / audit.AUDIT_FILE)
     assert about["rows"] == 96 and about["suspects"] == len(suspects)
-    assert np.sum(about["joint"]) == pytest.approx(96, abs=0.5)
+    assert np.sum(about["joint"]) == approx(96, abs=0.5)
     assert 3 <= about["wrong_labels"] <= 8
     assert "frozen layers: 96/96 rows, " in done.stderr
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_pairs_are_read_together_and_apart(tiny_bert):
     """Means of both layers of the pair, and how far the texts are apart."""
     texts = [text for text, _ in SENTENCES]
@@ -108,7 +108,7 @@ def test_pairs_are_read_together_and_apart(tiny_bert):
     assert_allclose(same, alone, atol=1e-5)
 
 
-@pytest.mark.real_data
+@mark.real_data
 def test_flipped_labels_of_messages_are_found(
     run, shared_dir, pretrained_dir, tmp_path
 ):
@@ -132,7 +132,7 @@ def test_flipped_labels_of_messages_are_found(
     assert len(first & set(wrong.tolist())) >= 17
 
 
-@pytest.mark.real_data
+@mark.real_data
 def test_wrong_labels_of_texts_with_several_rows_are_found(
     run, shared_dir, pretrained_dir, tmp_path
 ):
@@ -151,7 +151,7 @@ def test_wrong_labels_of_texts_with_several_rows_are_found(
         )
 
 
-@pytest.mark.real_data
+@mark.real_data
 def test_a_label_with_one_row_is_named_and_no_suspect(
     run, shared_dir, pretrained_dir, tmp_path, caplog
 ):
@@ -194,8 +194,8 @@ BAD = [
 ]
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("rows, changes, message", BAD)
+@mark.newer_stack
+@mark.parametrize("rows, changes, message", BAD)
 def test_bad_input_is_refused_in_one_line(
     run, tiny_bert, tmp_path, rows, changes, message
 ):
@@ -211,8 +211,8 @@ def test_bad_input_is_refused_in_one_line(
     assert not (tmp_path / "out" / audit.SUSPECTS_FILE).exists()
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("name", audit.REFUSED)
+@mark.newer_stack
+@mark.parametrize("name", audit.REFUSED)
 def test_flags_that_change_nothing_are_refused(run, name):
     value = getattr(FLAGS[name].parser, "enum_values", ["1"])[0]
     value = True if FLAGS[name].boolean else value
@@ -220,7 +220,7 @@ def test_flags_that_change_nothing_are_refused(run, name):
 
 
 def test_help_has_the_flags_that_are_taken(run, capsys):
-    with pytest.raises(SystemExit):
+    with raises(SystemExit):
         parse_or_help(audit, ["audit", "--help"])
     shown = capsys.readouterr().out
     assert "--folds N" in shown and "--tuning_method TEXT" in shown

@@ -22,6 +22,7 @@ from beam_program import (
     write_rows,
 )
 from conftest import ROOT, own_lines
+from pytest import fixture
 from sweep_stand_in import wait_for
 
 pytestmark = [*MARKS, pytest.mark.gate]
@@ -59,7 +60,7 @@ def check_rows(output, rows):
     assert [answer["task"] for answer in answers] == [name for name, _ in rows]
 
 
-@pytest.fixture
+@fixture
 def job_service(tmp_path):
     """The address of Beam's portable local runner, in another process."""
     where = tmp_path / "port"
@@ -122,7 +123,7 @@ def workers(mark):
     return ids
 
 
-@pytest.fixture
+@fixture
 def killing(tiny_exported, tmp_path):
     """Runs a job in two processes, and kills one while it is at work.
 
@@ -206,7 +207,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def jobs(tmp_path_factory):
     """Runs jobs one after the other in one process; tells how each ends."""
     place = tmp_path_factory.mktemp("jobs") / "stderr"
@@ -234,7 +235,7 @@ def jobs(tmp_path_factory):
     assert "Traceback" not in place.read_text()
 
 
-@pytest.fixture
+@fixture
 def right(tiny_exported, tmp_path):
     """Flags of a job, whose input is to be written."""
     return {

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import refusals
 from conftest import ROOT, read_json
+from pytest import fixture, mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.data.input_pipeline import Features, TrainPlan, sorted_batches
@@ -17,14 +18,14 @@ from adapter_bert.tasks import task_model
 from lab import report
 from lab.speed import compare, flops, measuring, worker
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 
 def measurement(examples, seconds, **values):
     return {"examples": examples, "seconds": seconds, "tokens": 0, **values}
 
 
-@pytest.fixture
+@fixture
 def measured():
     """Three rounds: ours at 10, 20, 40 examples/s, the peer at 5, 5, 80."""
     return {
@@ -86,7 +87,7 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
     assert read_json(path) == {"a": 1}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "page, names",
     [
         (report.SPEED, ("compare", "live", "start", "summary")),
@@ -173,7 +174,7 @@ CONFIG = encoder.BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32)
 METHOD = "houlsby(size=4)"
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def answers(tmp_path_factory):
     """The second of each kind of worker; they get ready together."""
     rows = str(tmp_path_factory.mktemp("rows") / "rows.npz")
@@ -204,8 +205,8 @@ def train_batches(rows):
     return [plan.rows(step) for step in range(5, 8)]
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     "kind,count,batches",
     [
         ("train", flops.training, train_batches),
@@ -233,7 +234,7 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
     }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("arguments", "problem"),
     [
         (["--peer_python", "/nowhere"], "cannot be run"),
@@ -248,7 +249,7 @@ def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
         compare.main()
 
 
-@pytest.mark.pretrained
+@mark.pretrained
 def test_without_mpnet_it_says_how_to_get_it(monkeypatch, pretrained_dir):
     words = ["", "--peer_python", sys.executable, "--only=mpnet"]
     monkeypatch.setattr(sys, "argv", words)

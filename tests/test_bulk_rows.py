@@ -7,9 +7,9 @@ import json
 import lzma
 import string
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pytest import mark, raises
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.bulk_rows import (
@@ -27,7 +27,7 @@ from adapter_bert.serving.bulk_rows import (
 )
 from adapter_bert.serving.row_stream import file_rows
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 
 def task(name, columns, texts):
@@ -57,7 +57,7 @@ def ask(line, file="a.jsonl", names=()):
     ]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "values, expected",
     [
         ({"task": "one", "sentence": "a"}, ("one", "a", "")),
@@ -80,7 +80,7 @@ def test_the_texts_of_an_object(values, expected):
     assert ask(json.dumps(values).encode()) == [expected]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "line, expected",
     [
         (b"{", ("", "not JSON: ")),
@@ -106,7 +106,7 @@ def test_what_is_refused(line, expected):
     assert (name, reason[: len(expected[1])]) == expected
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "line, names, expected",
     [
         (b"a\tb", ["two", "any"], [("two", "a", "b"), ("any", "a", "b")]),
@@ -130,7 +130,7 @@ def test_lines_of_texts(line, names, expected):
     assert ask(line, "a.txt", names) == expected
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "values",
     [
         {"premise": "a", "question": "b", "c1": "c", "c2": 1},
@@ -142,11 +142,11 @@ def test_a_row_with_choices(values):
     is_line = isinstance(values, str)
     line = (values if is_line else json.dumps(values)).encode()
     file = "a.tsv" if is_line else "a.jsonl"
-    (read,) = questions(file, line, {"choice": CHOICE}, ["choice"])
+    [read] = questions(file, line, {"choice": CHOICE}, ["choice"])
     assert read.row == (b"a", b"b", b"choice", (b"c", b"1"))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "task, values, expected",
     [
         (TAGS, {"tokens": ["a", "cat"]}, b"a cat"),
@@ -166,7 +166,7 @@ def test_a_row_with_choices(values):
 def test_rows_of_words_and_of_choices(task, values, expected):
     line = json.dumps(values).encode()
     name = task["name"]
-    (read,) = questions("a.jsonl", line, {name: task}, [name])
+    [read] = questions("a.jsonl", line, {name: task}, [name])
     if isinstance(expected, bytes):
         assert read.row == (expected, b"", name.encode(), ())
     else:
@@ -198,7 +198,7 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("name", COMPRESSED)
+@mark.parametrize("name", COMPRESSED)
 def test_the_missing_end_of_a_compressed_file_is_noticed(name):
     def read(content):
         with COMPRESSED[name](io.BytesIO(content)) as file:
@@ -213,7 +213,7 @@ def test_the_missing_end_of_a_compressed_file_is_noticed(name):
         first += second
     whole = {len(first), len(first) - len(second), 0}
     for size in set(range(len(first))) - whole:
-        with pytest.raises(UNREADABLE):
+        with raises(UNREADABLE):
             read(first[:size])
 
 

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -16,6 +15,7 @@ from conftest import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import approx, fixture, mark
 from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -37,7 +37,7 @@ FITTED = {"calibration": {"temperature": 0.02, "abstain_below": 0.0}}
 # Fitting
 
 
-@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
+@mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
 def test_a_known_temperature_is_found(temperature):
     """Labels are drawn with the probabilities of the undivided logits."""
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_a_known_temperature_is_found(temperature):
     labels = (odds.cumsum(axis=1) < rng.random((len(odds), 1))).sum(axis=1)
     made = (logits * temperature).astype(np.float32)
     fitted = calibration.fit_temperature(made, labels)
-    assert fitted == pytest.approx(temperature, rel=0.05)
+    assert fitted == approx(temperature, rel=0.05)
     measured = np.arange(len(labels)) % 2 == 0
     _, record = calibration.fit(made, labels, measured, None)
     assert record["after"] < 0.02
@@ -59,7 +59,7 @@ def test_a_temperature_by_hand():
     """Of logits 0 and 1 three of four rows are right: 1 / T is log 3."""
     logits = np.tile(np.float32([0, 1]), (4, 1))
     fitted = calibration.fit_temperature(logits, np.array([1, 1, 1, 0]))
-    assert fitted == pytest.approx(1 / math.log(3), rel=1e-12)
+    assert fitted == approx(1 / math.log(3), rel=1e-12)
 
 
 def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong():
@@ -72,7 +72,7 @@ def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong():
     assert record["before"] == record["after"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "other, kept", [([1] * 13 + [0] * 7, True), ([1] * 39 + [0], False)]
 )
 def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
@@ -84,7 +84,7 @@ def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
     assert (record["temperature"] is not None) == kept
     assert (fitted == Calibration()) == (not kept)
     assert record["loss_after"] <= record["loss_before"]
-    assert record["accuracy"] == pytest.approx(np.mean(other))
+    assert record["accuracy"] == approx(np.mean(other))
     for when in ("before", "after"):
         low, high = record[f"interval_{when}"]
         assert 0 <= low < high <= 1
@@ -99,14 +99,14 @@ def test_the_expected_error_by_hand():
     assert points == [
         {
             "rows": 3,
-            "probability": pytest.approx(np.mean([0.61, 0.65, 2 / 3])),
-            "accuracy": pytest.approx(2 / 3),
+            "probability": approx(np.mean([0.61, 0.65, 2 / 3])),
+            "accuracy": approx(2 / 3),
         },
-        {"rows": 2, "probability": pytest.approx(0.97), "accuracy": 1.0},
+        {"rows": 2, "probability": approx(0.97), "accuracy": 1.0},
     ]
     gap = 2 / 3 - np.mean([0.61, 0.65, 2 / 3])
     expected = 0.6 * gap + 0.4 * 0.03
-    assert calibration.calibration_error(points) == pytest.approx(expected)
+    assert calibration.calibration_error(points) == approx(expected)
 
 
 PAIRS = st.lists(
@@ -162,7 +162,7 @@ def test_too_few_dev_rows_are_refused(call, parts):
 # Adapters
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "value",
     [
         3,
@@ -201,7 +201,7 @@ ROWS = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def calibrated(tiny_bert, tmp_path_factory):
     """Folders of adapters, their answers, and their least probabilities.
 
@@ -238,7 +238,7 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
         odds = np.log(list(plain["scores"].values())) / 0.02
         odds = np.exp(odds - odds.max())
         expected = odds / odds.sum()
-        assert list(fitted["scores"].values()) == pytest.approx(expected)
+        assert list(fitted["scores"].values()) == approx(expected)
         assert fitted["probability"] == max(fitted["scores"].values())
         is_sure = fitted["probability"] >= least["fitted"]
         assert fitted["label"] == (plain["label"] if is_sure else None)
@@ -249,7 +249,7 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
             assert (one[key] is None) == (one["probability"] < least[name])
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def exported(tiny_bert, calibrated, tmp_path_factory):
     bert = open_bert(tiny_bert)
     tasks = {
@@ -267,10 +267,10 @@ def assert_alike(answer, expected):
     for name in ("label", "choice"):
         assert answer.get(name) == expected.get(name)
     for name, value in expected["scores"].items():
-        assert answer["scores"][name] == pytest.approx(value, abs=2e-5)
+        assert answer["scores"][name] == approx(value, abs=2e-5)
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_exports_answer_as_predict(exported, calibrated):
     place, _ = exported
     answers = calibrated[1]
@@ -310,7 +310,7 @@ def test_a_model_of_ids_divides_too(exported, tiny_bert):
     )
     odds = np.log(plain.astype(float)) / 0.02
     odds = np.exp(odds - odds.max())
-    assert fitted == pytest.approx(odds / odds.sum(), abs=1e-4)
+    assert fitted == approx(odds / odds.sum(), abs=1e-4)
 
 
 def test_other_programs_get_divided_heads(calibrated, caplog):
@@ -338,7 +338,7 @@ def sorted_rows(values):
 # Runs
 
 
-@pytest.fixture
+@fixture
 def calibrating(tiny_flags, tmp_path):
     """Flags of a training of a second, with 24 dev rows.
 
@@ -366,7 +366,7 @@ def calibrating(tiny_flags, tmp_path):
     }
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_a_further_training_says_that_both_go(
     classify, calibrating, tmp_path, caplog
 ):
@@ -385,7 +385,7 @@ def test_a_further_training_says_that_both_go(
     assert not {"calibration", "novelty"} & set(kept)
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify, calibrating, tiny_bert, tmp_path
 ):
@@ -433,7 +433,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
         _, label, probability = line.split("\t")
         answer = predictor("custom", text)
         assert (answer["label"] or "") == label
-        expected = pytest.approx(float(probability), rel=1e-4)
+        expected = approx(float(probability), rel=1e-4)
         assert answer["probability"] == expected
     # The same training without the flag takes the calibration back.
     again = {**calibrating}
@@ -446,7 +446,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     )
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_a_threshold_that_is_not_reached_is_told(
     classify, calibrating, caplog, monkeypatch
 ):
@@ -465,7 +465,7 @@ def test_a_threshold_that_is_not_reached_is_told(
     assert kept.get("abstain_below", 0) == 0
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 @refusals.table(
     {
         "alone": ({"calibrate": False, "abstain_at": 0.9}, "pass --calibrate"),

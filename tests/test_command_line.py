@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from conftest import ROOT, own_lines, run_command
+from pytest import mark
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -36,7 +37,7 @@ def program(body):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "body",
     [
         "print('a')",
@@ -50,13 +51,13 @@ def test_a_closed_pipe_ends_a_program_without_a_word(body):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_the_programs_end_so():
     done = run_unread("run_classifier.py", "--help")
     assert (done.returncode, own_lines(done.stderr)) == (141, [])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "body, code, printed, complained",
     [
         ("print('a')", 0, "a\n", ""),
@@ -87,7 +88,7 @@ FULL = CLOSED.replace("Bad file descriptor", "No space left on device")
 LONG = "print('a' * 10**6)"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "body, end, code, complained",
     [
         ("pass", ">&-", 0, ""),
@@ -126,7 +127,7 @@ def test_stdout_that_cannot_be_written_is_one_line(
     assert len(done.stderr.splitlines()) == bool(complained)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "words, message",
     [
         ("", "the following arguments are required: folder; x --help tells"),
@@ -162,7 +163,7 @@ ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 LATIN = {"LC_ALL": "xx", "LOCPATH": "{}", "PYTHONUTF8": "0"}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "environment",
     [
         {},

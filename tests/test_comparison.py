@@ -2,10 +2,10 @@
 
 import re
 
-import pytest
 from conftest import ROOT, read_json
+from pytest import mark
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 PAGE = (ROOT / "docs" / "comparison.md").read_text()
 RESULTS = ROOT / "lab" / "results"
@@ -16,7 +16,7 @@ def cells(words):
 
     Those of MiniLM, then those of BERT-base, which are in brackets.
     """
-    (row,) = [x for x in PAGE.splitlines() if x[:1] == "|" and words in x]
+    [row] = [x for x in PAGE.splitlines() if x[:1] == "|" and words in x]
     parts = [cell.partition("(") for cell in row.split("|")[2:4]]
     return [
         [re.findall(r"[\d.]+", part) for part in (small, base)]
@@ -32,7 +32,7 @@ def check_range(values, shown):
         assert f"{value:.{digits}f}" == text
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "words, kind, padding",
     [
         ("training; peer pads", "train", "dynamic"),
@@ -70,7 +70,7 @@ def test_the_comparison_of_whole_programs():
     check_range([1 / ratio["median"] for ratio in ratios.values()], speed[0])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "words, ours, peer",
     [
         ("against `adapters`' `BatchSplit`", "houlsby", "adapterhub"),

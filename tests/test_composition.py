@@ -1,10 +1,10 @@
 """What all compositions share: whose wish reaches which variable."""
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import mark
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert.hooks import Kernel
@@ -54,7 +54,7 @@ BEHIND = "stack({}, {})", "stack({{'a': {}}}, {{'b': stack({})}})"
 NEVER_MET = "no two parts have an adapter"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, parts",
     [
         *(
@@ -97,7 +97,7 @@ def test_parts_that_do_not_go_together_are_refused(tiny_config, text, parts):
     refusals.check(lambda: parse(text).check(tiny_config), *parts)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text",
     [
         "stack(lt_sft, pfeiffer, lora)",
@@ -157,7 +157,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     assert_allclose(projected, np.full([2, 3, 32], expected), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "parts",
     [
         "{'a': pfeiffer, 'b': lora}",
@@ -198,7 +198,7 @@ def test_parts_of_a_union_do_not_read_one_another(tiny_config):
     assert abs(added["stack"] - added["union"]).numpy().max() > 0.1
 
 
-@pytest.mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
+@mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
 def test_a_preset_is_a_union(name, parts):
     method = parse(name)
     assert method.name == "union" and len(method.parts) == parts
@@ -296,7 +296,7 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
     assert_array_equal(start["lora/a"], first["lora/a"])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text",
     [
         "stack({'a': houlsby(size=4), 'b': bitfit}, lora(rank=2))",

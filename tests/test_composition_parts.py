@@ -6,7 +6,6 @@
 import json
 import shutil
 
-import pytest
 import refusals
 import safetensors.numpy
 import tensorflow as tf
@@ -19,6 +18,7 @@ from conftest import (
     write_json,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark
 from test_composition_runs import (  # noqa: F401 (three are fixtures)
     composed,
     flags,
@@ -35,34 +35,34 @@ from adapter_bert.commands import predict as predict_program
 from adapter_bert.methods.sparse import DiffPruning
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 TEXT = "stack(a, pfeiffer(size=2))"
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def carried(composed):
     """A run whose adapter carries its part."""
     return composed(tuning_method=TEXT)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def lacking(composed):
     """A run whose adapter names its part alone."""
     return composed(tuning_method=TEXT, carry_parts=False)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     classify, flags, carried, tmp_path
 ):
-    (step,) = {path.stem for path in carried.glob("model.ckpt-*.index")}
+    [step] = {path.stem for path in carried.glob("model.ckpt-*.index")}
     del flags["library"], flags["init_checkpoint"]
     place = carried / step
     again = predict(classify, flags, tmp_path / "again", init_checkpoint=place)
     assert_array_equal(again, predicted(carried))
 
 
-@pytest.mark.gate
+@mark.gate
 def test_another_adapter_of_the_same_name_is_another_run(
     classify, flags, carried, library, tiny_bert, tmp_path
 ):
@@ -79,7 +79,7 @@ def test_another_adapter_of_the_same_name_is_another_run(
     )
 
 
-@pytest.mark.gate
+@mark.gate
 def test_what_knows_no_pooler_is_a_part_of_what_has_one(
     classify, flags, library, tiny_bert, tmp_path
 ):
@@ -112,7 +112,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
         assert not any(values[name].size for name in poolers)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_an_adapter_of_the_same_name_is_exchanged_too(
     classify, flags, carried, tiny_bert, tmp_path
 ):
@@ -139,7 +139,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
         assert_array_equal(scores[name], scores["same"])
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_part_that_is_made_of_parts_finds_all_of_them(
     classify, flags, library, tmp_path
 ):
@@ -159,7 +159,7 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
     assert_array_equal(again, predicted(tmp_path / "outer"))
 
 
-@pytest.mark.gate
+@mark.gate
 def test_what_was_trained_further_is_found_again(
     classify, flags, carried, tmp_path
 ):
@@ -167,17 +167,13 @@ def test_what_was_trained_further_is_found_again(
     first, further = carried, tmp_path / "further"
     del flags["library"]
     classify(
-        **{**flags, "output_dir": further, "seed": 5},
-        adapter=first / "adapter",
+        **{**flags, "output_dir": further, "seed": 5}, adapter=first / "adapter"
     )
     expected = predicted(further)
     assert abs(expected - predicted(first)).max() > 0
-    (step,) = {path.stem for path in further.glob("model.ckpt-*.index")}
+    [step] = {path.stem for path in further.glob("model.ckpt-*.index")}
     for number, source in enumerate(
-        (
-            {"adapter": further / "adapter"},
-            {"init_checkpoint": further / step},
-        )
+        ({"adapter": further / "adapter"}, {"init_checkpoint": further / step})
     ):
         scores = predict(classify, flags, tmp_path / str(number), **source)
         assert_array_equal(scores, expected)
@@ -193,7 +189,7 @@ def test_what_was_trained_further_is_found_again(
     assert_array_equal(scores, expected)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_run_finds_what_its_adapter_does_not_carry(
     classify, flags, lacking, library, tiny_bert, tmp_path
 ):
@@ -222,7 +218,7 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
     assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_name_may_repeat_the_training(
     classify, flags, carried, library, tiny_bert, tmp_path, monkeypatch
 ):
@@ -247,7 +243,7 @@ def test_a_name_may_repeat_the_training(
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, message",
     [
         ("stack('..', pfeiffer)", "'..' is neither a trained adapter"),
@@ -264,7 +260,7 @@ def test_odd_names_are_refused(
     refusals.check(lambda: classify(**flags, tuning_method=text), message)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_both_phases_train_what_is_beside_diff_pruning(
     classify, flags, one_layer, monkeypatch
 ):
@@ -298,7 +294,7 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
     assert part_values.by_hash([str(shelf)]) == {sha256: (str(shelf / "a"), "")}
 
 
-@pytest.fixture
+@fixture
 def bare(library, tiny_bert, tmp_path):
     """Writes adapters that do not hold their part, alike but for its name."""
 
@@ -319,7 +315,7 @@ def bare(library, tiny_bert, tmp_path):
     return make
 
 
-@pytest.fixture
+@fixture
 def answer(tiny_bert, tmp_path):
     """What `adapter-bert predict` answers with some flags."""
     rows = tmp_path / "rows.txt"
@@ -336,7 +332,7 @@ def answer(tiny_bert, tmp_path):
     return answer
 
 
-@pytest.fixture
+@fixture
 def other(library, tiny_bert):
     """A part of the form of `a` in its library."""
     if not (library / "c").exists():
@@ -415,7 +411,7 @@ def test_parts_are_exchanged_where_texts_are_answered(
         refusals.check(lambda m=more: answer(adapter=first, **m), *parts)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_what_is_exchanged_is_exported(
     library, bare, answer, other, tiny_bert, tmp_path
 ):

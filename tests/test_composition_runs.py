@@ -3,7 +3,6 @@
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -16,6 +15,7 @@ from conftest import (
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import approx, fixture, mark
 from run_folders import artifact_bytes, saved_step
 from safetensors.numpy import load_file
 from tiny_artifacts import (
@@ -24,9 +24,7 @@ from tiny_artifacts import (
     make_library,
     read_base,
 )
-from tiny_artifacts import (
-    LIBRARY as PARTS,
-)
+from tiny_artifacts import LIBRARY as PARTS
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
@@ -35,14 +33,14 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.serving.library import check
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 # As in the data's test.tsv.
 TEXTS = [text for text, _ in SENTENCES[:7]]
 TASK = restore_task(CLASSIFICATION, {}, "")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def library(tiny_bert, tmp_path_factory):
     return make_library(tmp_path_factory.mktemp("library"), tiny_bert)
 
@@ -54,13 +52,13 @@ def composing(flags, library):
     return {**flags, **more}
 
 
-@pytest.fixture
+@fixture
 def flags(tiny_flags, library):
     """Flags which a test may change."""
     return composing(tiny_flags, library)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def composed(tiny_bert, tiny_data, library, tmp_path_factory):
     """Trains in a folder that no test changes, and returns the folder."""
 
@@ -74,7 +72,7 @@ def composed(tiny_bert, tiny_data, library, tmp_path_factory):
     return compose
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def fused(composed):
     """A run of five steps."""
     return composed(
@@ -82,7 +80,7 @@ def fused(composed):
     )
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_library_takes_compositions(classify, flags, fused, shelf):
     classify(**flags, tuning_method="stack(sparse, bitfit)")
     for name, folder in (("it", flags["output_dir"]), ("fused", fused)):
@@ -113,7 +111,7 @@ def answers(bert, adapter):
     )
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     classify, flags, fused
 ):
@@ -135,13 +133,12 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     assert_array_equal(again, predicted(fused))
 
 
-@pytest.mark.gate
+@mark.gate
 def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     classify, flags
 ):
     classify(
-        **flags,
-        tuning_method="stack(lt_sft(sparsity=0.02), pfeiffer(size=2))",
+        **flags, tuning_method="stack(lt_sft(sparsity=0.02), pfeiffer(size=2))"
     )
     folder = flags["output_dir"]
     # As a shell completes it.
@@ -150,7 +147,7 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     assert_array_equal(again, predicted(folder))
 
 
-@pytest.mark.gate
+@mark.gate
 def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
     path = flags["output_dir"] / "adapter" / "adapter.safetensors"
@@ -174,10 +171,8 @@ def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     }
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    "text", ["stack(norms, sparse, bitfit)", "fusion(a, b)"]
-)
+@mark.gate
+@mark.parametrize("text", ["stack(norms, sparse, bitfit)", "fusion(a, b)"])
 def test_one_that_does_not_hold_its_adapters_finds_them(
     classify, flags, tiny_bert, library, fused, text, tmp_path
 ):
@@ -212,7 +207,7 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     predict(classify, flags, tmp_path / "p", adapter=small)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_an_exchanged_language_is_what_answers(
     classify, flags, tiny_bert, library, tmp_path
 ):
@@ -254,7 +249,7 @@ def test_an_exchanged_language_is_what_answers(
     assert_allclose(answers(tiny_bert, by_hand), exchanged, atol=1e-6)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, fused):
     cut = shutil.copytree(fused, flags["output_dir"])
     shutil.rmtree(cut / "adapter")
@@ -276,7 +271,7 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
     assert set(config["parts"]) == {"a", "low"}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "values, words",
     [
         (
@@ -348,8 +343,8 @@ WAYS = {
 FAR = {"parts": 2e-3, "xla": 1e-4, "bfloat16": 2e-2}
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     "text,others",
     [
         ("fusion(a, b)", ("parts", "bfloat16")),
@@ -371,11 +366,11 @@ def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
         results = read_json(folder / "eval_results.json")
         losses[name] = results["eval_loss"]
     for name in others:
-        expected = pytest.approx(losses["plain"], abs=FAR[name])
+        expected = approx(losses["plain"], abs=FAR[name])
         assert losses[name] == expected, name
 
 
-@pytest.mark.gate
+@mark.gate
 def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
     """In mixed batches, and those that change BERT by themselves."""
     texts = {

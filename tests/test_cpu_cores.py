@@ -3,12 +3,12 @@
 import os
 import platform
 
-import pytest
+from pytest import fixture, mark
 
 from adapter_bert.training import cpu_cores
 
 
-@pytest.fixture
+@fixture
 def four(monkeypatch):
     """A process that may use four cores of eight."""
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -45,7 +45,7 @@ def write(folder, **values):
         (folder / name.replace("cpu_", "cpu.")).write_text(f"{value}\n")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "root, parent, quota, cores",
     [
         ("max 100000", "max 100000", "max 100000", 4),
@@ -70,7 +70,7 @@ def test_quotas_of_a_group_and_its_parents_count(
     assert cpu_cores.count(proc) == cores
 
 
-@pytest.mark.parametrize("quota, cores", [(-1, 4), (250000, 3), (1000, 1)])
+@mark.parametrize("quota, cores", [(-1, 4), (250000, 3), (1000, 1)])
 def test_quotas_of_version_1_count(four, tmp_path, quota, cores):
     """Beside a group of version 2 that says nothing."""
     cpu, unified = tmp_path / "cpu,cpuacct", tmp_path / "unified"
@@ -89,7 +89,7 @@ def test_quotas_of_version_1_count(four, tmp_path, quota, cores):
     assert cpu_cores.count(proc) == cores
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "root, group",
     [
         ("/docker/1", "/docker/1"),

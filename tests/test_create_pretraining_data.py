@@ -10,6 +10,7 @@ import tensorflow as tf
 from conftest import entry_point, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import fixture, mark
 from task_files import put, refusal
 
 from adapter_bert import files
@@ -17,7 +18,7 @@ from adapter_bert.commands import create_pretraining_data as program
 from adapter_bert.upstream import create_pretraining_data as names
 from adapter_bert.upstream.tokenization import FullTokenizer
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 SHAPES = {
     "input_ids": tf.io.FixedLenFeature([16], tf.int64),
@@ -30,7 +31,7 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def recorded(golden_dir):
     path = golden_dir / "pretraining.json.gz"
     if not path.exists():
@@ -38,7 +39,7 @@ def recorded(golden_dir):
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-@pytest.fixture
+@fixture
 def raw(recorded, tmp_path):
     """Arguments of the program for the recorded text."""
     vocabulary = "\n".join(recorded["vocabulary"]) + "\n"
@@ -52,7 +53,7 @@ def raw(recorded, tmp_path):
     }
 
 
-@pytest.fixture
+@fixture
 def create():
     with entry_point(program) as run:
         yield run
@@ -67,7 +68,7 @@ def read(path):
     ]
 
 
-@pytest.mark.parametrize("number", range(4))
+@mark.parametrize("number", range(4))
 def test_rows_are_those_of_the_published_program(recorded, raw, number):
     case = dict(recorded["cases"][number])
     expected, seed = case.pop("instances"), case.pop("random_seed")
@@ -216,7 +217,7 @@ def test_masks_change_the_tokens_that_are_predicted(tokens, most, share, whole):
         assert place in places or before == after
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("changed", "message"),
     [
         ({"input_file": ""}, "--input_file is missing"),

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
-import pytest
+from pytest import approx, mark
 from task_files import (
     CUSTOM,
     CUSTOM_SCORES,
@@ -23,7 +23,7 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.new_labels import extend_labels
 from adapter_bert.tasks.text_classification import weigh_classes
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 
 def test_a_single_label_is_refused(tmp_path):
@@ -48,10 +48,7 @@ def test_labels_of_the_users_files_are_sorted(tmp_path):
     assert not CUSTOM.is_complete
     task = complete(CUSTOM, tmp_path)
     assert task.labels == ("a", "b", "c")
-    assert task.describe() == {
-        "labels": ["a", "b", "c"],
-        "pairs": False,
-    }
+    assert task.describe() == {"labels": ["a", "b", "c"], "pairs": False}
 
 
 def write_json_lines(path, rows):
@@ -76,7 +73,7 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
         assert message.startswith(f"the column {name!r} is no number from 0")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "label, part",
     [
         ("a\tb", ": the label 'a\\tb' holds a tab or a line break"),
@@ -100,14 +97,14 @@ def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
     rows = [{"text": "x", "label": label} for label in labels]
     write_json_lines(tmp_path / "train.jsonl", rows)
     task, rows = CUSTOM.read(str(tmp_path), ["train"])
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.getMessage().startswith(f"{tmp_path / 'train.jsonl'}: labels")
     assert r"'good' and 'good\xa0'" in record.getMessage()
     assert r"'good\xa0' 1 (" in task.summarize(rows["train"])
     assert r"'good\xa0'" in refusal(task.check_label, "GOOD", "x:1")
 
 
-@pytest.mark.parametrize("spelling", ["True", "true"])
+@mark.parametrize("spelling", ["True", "true"])
 def test_true_is_one_label_in_all_kinds_of_files(tmp_path, spelling):
     other = spelling.swapcase()
     (tmp_path / "train.csv").write_text(f"text,label\na,{spelling}\nb,no\n")
@@ -121,7 +118,7 @@ def test_true_is_one_label_in_all_kinds_of_files(tmp_path, spelling):
     assert "unknown label 'No'" in refusal(read, CUSTOM, tmp_path, "dev")
 
 
-@pytest.mark.parametrize("more", ["", "c,Maybe\n"])
+@mark.parametrize("more", ["", "c,Maybe\n"])
 def test_true_is_no_new_label_beside_true_of_json(tmp_path, more):
     """Nor a label without a weight."""
     (tmp_path / "train.csv").write_text(f"text,label\na,True\nb,False\n{more}")
@@ -210,7 +207,7 @@ def test_a_label_keeps_a_row_in_each_part(tmp_path, caplog):
     _, rows = task.read(str(tmp_path), ["train", "dev"])
     counts = [[rows[x].label.count(y) for y in "abcd"] for x in rows]
     assert counts == [[36, 3, 1, 1], [4, 1, 1, 0]]
-    (record,) = caplog.records
+    [record] = caplog.records
     assert "no dev row has the labels d, which have too" in record.getMessage()
 
 
@@ -226,7 +223,7 @@ def test_rows_of_a_choice_that_lost_no_label_are_those_of_before():
     assert held_out[20:].sum() == 1
 
 
-@pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
+@mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
 def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     many(tmp_path, {"a": rows, "b": rows})
     task = custom_task(dev_share=share)
@@ -234,7 +231,7 @@ def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     assert f"--dev_share={share} takes none" in message
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "options, part",
     [
         ({"dev_share": -0.1}, "--dev_share is -0.1"),
@@ -271,14 +268,11 @@ def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
     assert "it has seen the rows that are held out now" in caplog.text
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "columns, part",
     [
         (("text", "text", "label"), "--text_a_column and --text_b_column both"),
-        (
-            ("text", None, "text"),
-            "--text_a_column and --label_column",
-        ),
+        (("text", None, "text"), "--text_a_column and --label_column"),
         (("a", "label", "label"), "both name the column 'label'; expected"),
         (("1", None, "01"), "both name the column 1;"),
     ],
@@ -288,7 +282,7 @@ def test_a_column_that_two_flags_name_is_refused(columns, part):
     assert part in refusal(lambda: custom_task(*columns, None, header))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "label",
     ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e", "1e39"],
 )
@@ -297,7 +291,7 @@ def test_what_is_no_ordinary_number_is_refused_as_a_score(label):
     assert message == f"x:1: the score is {label!r}, expected a number"
 
 
-@pytest.mark.parametrize("label", ["1000", "-1.5", "+2.", ".5", "1e-07", " 3 "])
+@mark.parametrize("label", ["1000", "-1.5", "+2.", ".5", "1e-07", " 3 "])
 def test_ordinary_numbers_are_scores(label):
     CUSTOM_SCORES.check_label(label, "x:1")
     features = CUSTOM_SCORES.label_features([label])
@@ -345,7 +339,7 @@ def test_predictions_have_id_label_and_probability(tmp_path):
     lines = [line.split("\t") for line in content.splitlines()]
     assert lines[0] == ["id", "label", "probability"]
     assert [x[:2] for x in lines[1:]] == [["k 7", "東"], ["k8", "bon marché"]]
-    assert [float(line[2]) for line in lines[1:]] == pytest.approx([0.75, 0.8])
+    assert [float(line[2]) for line in lines[1:]] == approx([0.75, 0.8])
 
 
 def test_predicted_scores_have_id_and_number(tmp_path):
@@ -359,7 +353,7 @@ def test_predicted_scores_have_id_and_number(tmp_path):
     assert open(path).read() == "id\tlabel\n0\t1.5\n1\t-1\n2\t7.25e-05\n"
 
 
-@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t", "twice"])
+@mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t", "twice"])
 def test_an_id_that_does_not_name_a_row_is_refused(tmp_path, name):
     names = ["twice", "other", name]
     rows = [{"text": "x", "nr": name} for name in names]

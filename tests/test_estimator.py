@@ -20,6 +20,7 @@ from engine_jobs import (
     train,
 )
 from numpy.testing import assert_allclose
+from pytest import mark
 
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
@@ -43,7 +44,7 @@ def rows():
     return make_rows(CLASSIFICATION)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "message, is_told",
     [
         ("Gradient for x:0 is NaN : Tensor had NaN values", True),
@@ -66,9 +67,8 @@ def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
     assert ("lower --learning_rate" in str(caught.value)) == is_told
 
 
-@pytest.mark.parametrize(
-    "names, count",
-    [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
+@mark.parametrize(
+    "names, count", [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)]
 )
 def test_the_host_is_a_device_beside_gpus(
     monkeypatch, tiny_config, tmp_path, names, count
@@ -101,7 +101,7 @@ def test_one_thread_writes_all_checkpoints(
     assert not threads[0].is_alive()
 
 
-@pytest.mark.parametrize("method", ["houlsby(size=4)", "top_layers(1)"])
+@mark.parametrize("method", ["houlsby(size=4)", "top_layers(1)"])
 def test_frozen_variables_keep_every_bit(tiny_config, tmp_path, rows, method):
     """Read at the end of a real training, from its own session."""
     job = make_job(tiny_config, tmp_path, method)
@@ -186,8 +186,8 @@ def engine_step(job, rows, compile_step):
         }
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("name", [MULTI.name, "tagging"])
+@mark.gate
+@mark.parametrize("name", [MULTI.name, "tagging"])
 def test_the_training_step_compiled_by_xla_equals_the_plain_one(
     tiny_config, name
 ):
@@ -214,10 +214,7 @@ def test_it_runs_on_a_machine_that_is_called_a_worker(
 ):
     """Which its own reading of TF_CONFIG would refuse."""
     alone = json.dumps(
-        {
-            "cluster": {"worker": ["a:1"]},
-            "task": {"type": "worker", "index": 0},
-        }
+        {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
     )
     monkeypatch.setenv("TF_CONFIG", alone)
     engine, job = EstimatorEngine(Hardware()), make_job(tiny_config, tmp_path)

@@ -19,6 +19,7 @@ from engine_jobs import (
     predict,
     train,
 )
+from pytest import fixture, mark, raises
 from test_methods import METHOD_TEXTS
 
 from adapter_bert.bert.hooks import Hooks
@@ -76,9 +77,7 @@ def mocked_tpu(cores=CORES, hosts=1):
         devices=[],
     )
     with unittest.mock.patch.object(
-        tpu_system_metadata,
-        "_query_tpu_system_metadata",
-        return_value=metadata,
+        tpu_system_metadata, "_query_tpu_system_metadata", return_value=metadata
     ):
         yield
 
@@ -94,12 +93,7 @@ def tpu_engine():
 
 
 def tpu_training_graph(
-    config,
-    folder,
-    rows=None,
-    reduce=None,
-    recompute_layers=False,
-    **job,
+    config, folder, rows=None, reduce=None, recompute_layers=False, **job
 ):
     """Builds the training graph for eight cores and returns it."""
     capture = CaptureGraph()
@@ -115,7 +109,7 @@ def tpu_training_graph(
             job, for_accelerator=True, recompute_layers=recompute_layers
         )
         rows = rows or make_rows(CLASSIFICATION, [9] * 40)
-        with pytest.raises(StopBeforeRunning):
+        with raises(StopBeforeRunning):
             train(engine, job, rows, batch_size=16)
     return capture.graph
 
@@ -137,26 +131,26 @@ ONE_TEXT_A_METHOD = {
 }.values()
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@fixture(scope="module", params=TASKS)
 def task(request):
     return TASKS[request.param]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def tpu_graph(task, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tpu")
     rows = make_rows(task, [9] * 40)
     return tpu_training_graph(tiny_config, folder, rows, task=task)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("method", [*ONE_TEXT_A_METHOD, Gates()], ids=str)
+@mark.gate
+@mark.parametrize("method", [*ONE_TEXT_A_METHOD, Gates()], ids=str)
 def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     graph = tpu_training_graph(tiny_config, tmp_path, method=method)
     check_inside(graph)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "method, more",
     [
         ("houlsby(size=4)", {}),
@@ -210,7 +204,7 @@ def test_a_tpu_is_fed_known_outputs_as_bfloat16(tiny_config, tmp_path):
     graph = tpu_training_graph(
         tiny_config, tmp_path, cached, method="head", compute_dtype="bfloat16"
     )
-    (infeed,) = all_operations(graph, "InfeedDequeueTuple")
+    [infeed] = all_operations(graph, "InfeedDequeueTuple")
     types = infeed.attr["dtypes"].list.type
     assert tf.bfloat16.as_datatype_enum in types
     assert tf.uint16.as_datatype_enum not in types
@@ -253,7 +247,7 @@ def test_tpu_graph_trains_what_it_should_on_all_cores(
 
 def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path):
     """A negative control: shapes must be static."""
-    shape = pytest.raises((ValueError, RuntimeError), match="shape")
+    shape = raises((ValueError, RuntimeError), match="shape")
     job = make_job(tiny_config, tmp_path, length=None, share_layers=False)
     with tpu_engine() as engine, shape:
         train(engine, job, make_rows(CLASSIFICATION), batch_size=16)
@@ -287,7 +281,7 @@ def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path):
     patch = unittest.mock.patch.object(
         estimator_module.v1, "Variable", create_reference
     )
-    with patch, pytest.raises((TypeError, SystemError)):
+    with patch, raises((TypeError, SystemError)):
         tpu_training_graph(tiny_config, tmp_path)
 
 
@@ -305,7 +299,7 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
         return build(create)
 
     job = dataclasses.replace(job, build_model=build_model)
-    refused = pytest.raises(tf.errors.InvalidArgumentError)
+    refused = raises(tf.errors.InvalidArgumentError)
     with tpu_engine() as engine, refused:
         predict(engine, job, make_rows(task), 16)
     graph = graphs[0]

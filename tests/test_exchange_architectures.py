@@ -20,6 +20,7 @@ from exchanged import (
     without,
     write,
 )
+from pytest import mark
 
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
 from adapter_bert.methods.registry import parse
@@ -28,18 +29,18 @@ from lab import exchange
 
 GOLDEN = RECORDED / "exchange_architectures"
 OF_BERT = RECORDED / "exchange"
-NEWER = pytest.mark.newer_stack
+NEWER = mark.newer_stack
 # The models, each with one TensorFlow.
 STACKS = {
     "distilbert": NEWER,
-    "electra": pytest.mark.older_stack,
+    "electra": mark.older_stack,
     "albert": NEWER,
-    "roberta": pytest.mark.older_stack,
+    "roberta": mark.older_stack,
     "mpnet": NEWER,
 }
 # Without AdapterHub's library.
 ONLY_PEFT = {"mpnet"}
-ALL = pytest.mark.parametrize(
+ALL = mark.parametrize(
     "name", [pytest.param(name, marks=STACKS[name]) for name in STACKS]
 )
 CHOICES = {"name": "custom", "pairs": None, "choices": 2}
@@ -103,7 +104,7 @@ def values_of(artifact):
 
 
 @ALL
-@pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
+@mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_other_heads_are_read_as_they_were_written(
     open_bert, name, program, tmp_path
 ):
@@ -126,7 +127,7 @@ def test_other_heads_are_read_as_they_were_written(
         assert_same_values(back.values, values_of(artifact))
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
     bert = open_bert("roberta")
     write(
@@ -136,15 +137,13 @@ def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
     assert described["modules_to_save"] == ["pooler", "classifier"]
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
     theirs = GOLDEN / "roberta" / "adapterhub" / "pfeiffer"
     folder = shutil.copytree(theirs, tmp_path / "xlm")
     for path in folder.glob("*.json"):
         change(
-            path,
-            model_class="XLMRobertaAdapterModel",
-            model_type="xlm-roberta",
+            path, model_class="XLMRobertaAdapterModel", model_type="xlm-roberta"
         )
     adapter, expected = (
         foreign_adapters.read(str(place), open_bert("roberta").config)
@@ -191,7 +190,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
 
 
 @NEWER
-@pytest.mark.parametrize(
+@mark.parametrize(
     "program, name, method, is_alike, message",
     [
         ("adapterhub", "albert", "prompt(3)", True, "projection of embedd"),
@@ -230,7 +229,7 @@ def read(open_bert, name, folder):
 
 
 @NEWER
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, case, parts",
     [
         ("distilbert", "adapterhub/pfeiffer_100", ["of a bert", "distilbert"]),
@@ -256,12 +255,9 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
 
 
 @NEWER
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, other, message",
-    [
-        ("roberta", "electra", "holds no"),
-        ("electra", "distilbert", "holds no"),
-    ],
+    [("roberta", "electra", "holds no"), ("electra", "distilbert", "holds no")],
 )
 def test_pefts_adapters_are_of_one_kind_of_model(
     open_bert, name, other, message

@@ -1,28 +1,28 @@
 """`adapter-bert export` as a user runs it."""
 
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import entry_point, own_lines, read_json, run_process
+from pytest import fixture, mark
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import export as export_command
 from adapter_bert.serving.library import AdapterLibrary
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 NAMES = ("small", "pair", "whole")
 
 
-@pytest.fixture
+@fixture
 def export():
     """Runs `adapter-bert export` with flags, within this process."""
     with entry_point(export_command) as run:
         yield run
 
 
-@pytest.fixture
+@fixture
 def flags(tiny_bert, tmp_path, shelf):
     for name in NAMES:
         method, description, _ = LIBRARY[name]
@@ -88,7 +88,7 @@ def test_an_export(flags, export, tmp_path):
 
     export(**flags, task="pair", max_seq_length=9, predict_batch_size=2)
     path = tmp_path / "exported" / "2" / "assets.extra" / "tasks.json"
-    (task,) = read_json(path)["tasks"]
+    [task] = read_json(path)["tasks"]
     assert (task["name"], task["max_seq_length"]) == ("pair", 9)
 
 

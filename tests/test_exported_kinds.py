@@ -5,11 +5,11 @@ import dataclasses
 import pathlib
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import open_bert
 from prediction_log import PredictionLog
+from pytest import fixture, raises
 from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
 from tiny_artifacts import make_artifact
@@ -32,7 +32,7 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def made(tiny_bert, tmp_path_factory):
     """A model, its BERT and its tasks."""
     place = tmp_path_factory.mktemp("adapters")
@@ -45,14 +45,14 @@ def made(tiny_bert, tmp_path_factory):
     return TextModel(bert, tasks, batch_size=5, form=form), bert, tasks
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def model(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     saved_model.export(*made, str(folder))
     return ExportedModel(str(folder))
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def served(model):
     return ExportedShelf(model)
 
@@ -63,7 +63,7 @@ def test_the_outputs_of_a_request_are_as_wide_as_its_rows(served):
         for text in (b"a cat", b"a " * 9)
     )
     results = served.compute([short, long])
-    (one,) = served.outputs([short], results[:1])
+    [one] = served.outputs([short], results[:1])
     assert one["tokens"] == ["a", "cat"] and len(one["tags"]) == 2
     widths = [len(x["tags"]) for x in served.outputs([short, long], results)]
     assert widths == [9, 9]
@@ -126,7 +126,7 @@ def test_an_output_that_is_no_number_is_refused(made):
     model = TextModel(bert, {"tags": tasks["tags"]}, batch_size=4)
     bias = model._model.tables["head_0/output_bias"]
     bias.assign(bias.value() + [0.0, np.inf, 0.0, 0.0, 0.0])
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+    with raises(tf.errors.InvalidArgumentError) as caught:
         model.serve(*map(tf.constant, [["a cat"], [""], ["tags"]]))
     message = "row 1: an output of the task tags is no number"
     assert message in caught.value.message

@@ -4,10 +4,10 @@ import json
 import shutil
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import entry_point, open_bert, open_checkpoint, run_process
 from graphs import initialize, session
+from pytest import fixture, mark
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
 
@@ -19,13 +19,13 @@ from adapter_bert.upstream import extract_features, modeling
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
 
 
-@pytest.fixture
+@fixture
 def extract():
     with entry_point(program) as run:
         yield run
 
 
-@pytest.fixture
+@fixture
 def flags(tiny_bert, tmp_path):
     return {
         "input_file": put(tmp_path / "in.txt", LINES),
@@ -204,8 +204,8 @@ def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):
     assert not flags["output_file"].exists()
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_the_program(flags):
     words = [f"--{name}={value}" for name, value in flags.items()]
     run_process(*words, program="extract_features.py")

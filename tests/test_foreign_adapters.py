@@ -15,7 +15,6 @@ import re
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import RECORDED, open_bert, read_json
 from exchanged import (
@@ -29,6 +28,7 @@ from exchanged import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from torch_writer import written
 
@@ -45,7 +45,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import NAMES, places, scope_of
 from lab import exchange
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 GOLDEN = RECORDED / "exchange"
 HUB, PEFT = foreign_adapters.PROGRAMS
@@ -63,12 +63,12 @@ PEFT_TENSORS = "adapter_model.safetensors"
 LABELS = exchange.THREE["labels"]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def bert(eagerly):
     return open_bert(GOLDEN / "bert")
 
 
-@pytest.fixture
+@fixture
 def copied(tmp_path):
     """A copy of a recorded adapter, whose files may be changed."""
 
@@ -96,14 +96,14 @@ def assert_reads_as(folder, case):
     assert_same_values(adapter.values, expected.values)
 
 
-@pytest.mark.parametrize("case", THEIRS)
+@mark.parametrize("case", THEIRS)
 def test_golden_adapters_of_others_compute_the_same(bert, case):
     folder = GOLDEN / case
     assert foreign_adapters.detect(str(folder)) == case.split("/")[0]
     assert_computes(bert, exchange.imported(bert, str(folder)), folder)
 
 
-@pytest.mark.parametrize("case", OURS)
+@mark.parametrize("case", OURS)
 def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     bert, case, tmp_path
 ):
@@ -149,14 +149,14 @@ def test_golden_labels_are_those_of_the_file():
     assert read("adapterhub/static_classifier").task["labels"] == labels
 
 
-@pytest.mark.parametrize("case", ["adapterhub/houlsby_7", "peft/lora_7"])
+@mark.parametrize("case", ["adapterhub/houlsby_7", "peft/lora_7"])
 def test_labels_and_pairs_can_be_told(case):
     labels = ["a", "b, c", "ß"]
     task = read(case, True, labels).task
     assert (task["labels"], task["pairs"]) == (labels, True)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case, labels, message",
     [
         ("peft/lora_7", "ab", "2 labels are named, but the head has 3"),
@@ -171,7 +171,7 @@ def test_labels_are_names_of_a_heads_outputs(case, labels, message):
     refusals.check(lambda: read(case, None, labels), message)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "program, method, message",
     [
         (HUB, "houlsby(4)", "LayerNorms ... houlsby(layer_norms=false)"),
@@ -225,7 +225,7 @@ def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "task, message",
     [
         (
@@ -246,7 +246,7 @@ def test_peft_takes_berts_own_head_in_a_new_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", foreign_base.ACTIVATIONS.values())
+@mark.parametrize("name", foreign_base.ACTIVATIONS.values())
 def test_activations_go_there_and_back(name):
     theirs = foreign_base.foreign_activation(name)
     assert foreign_base.activation(theirs, "x") == name
@@ -296,7 +296,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@mark.parametrize("case", REFUSED)
 def test_golden_adapters_that_no_method_computes_are_refused(case):
     refusals.check(lambda: read(case), *REFUSED[case].split(" ... "))
 
@@ -324,10 +324,7 @@ CONTRADICTIONS = {
         ({"of_tomorrow": "x"}, "'of_tomorrow' is 'x', a field"),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, ""): [
-        (
-            {"model_class": "RobertaModel"},
-            "of a RobertaM ... one of BertAdapte",
-        ),
+        ({"model_class": "RobertaModel"}, "of a RobertaM ... one of BertAdapte")
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "0 to 2 for each of 3 label"),
@@ -338,7 +335,7 @@ CONTRADICTIONS = {
         ({"head_type": "causal_lm"}, "of the type 'causal_lm' is not read"),
     ],
     ("adapterhub/ia3_keys_values", CONFIG, "config__"): [
-        ({"r": 2}, "r is 2, expected 1"),
+        ({"r": 2}, "r is 2, expected 1")
     ],
     ("adapterhub/lora_7", CONFIG, "config__"): [
         ({"composition_mode": "no"}, "mode is 'no', expected add or scale"),
@@ -382,7 +379,7 @@ CONTRADICTIONS = {
         ({"leave_out": [0]}, "leave_out and use_gating together"),
     ],
     ("adapterhub/prefix_7_gated", CONFIG, "config__"): [
-        ({"shared_gating": True}, "shape [2, 16], expected [1, 16]"),
+        ({"shared_gating": True}, "shape [2, 16], expected [1, 16]")
     ],
     ("adapterhub/unipelt", CONFIG, "config__"): [
         ({"configs": []}, "the union has no configs"),
@@ -468,10 +465,7 @@ CONTRADICTIONS = {
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
     ],
     ("peft/lora_everywhere", CONFIG, ""): [
-        (
-            {"exclude_modules": None},
-            "names bert.pooler.dense, ... holds nothin",
-        ),
+        ({"exclude_modules": None}, "names bert.pooler.dense, ... holds nothin")
     ],
     ("peft/lora_patterns", CONFIG, ""): [
         ({"layers_pattern": "h"}, "names no matrix"),
@@ -480,7 +474,7 @@ CONTRADICTIONS = {
 }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "place, values, message",
     [
         (place, *refused)
@@ -500,7 +494,7 @@ def test_a_description_that_cannot_be_followed_is_one_line(
 LONG = "a" * 100_000
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "values",
     [
         {"task_type": LONG},
@@ -514,12 +508,12 @@ LONG = "a" * 100_000
 def test_a_long_value_is_not_repeated_whole(copied, values):
     folder = copied("peft/lora_7")
     change(folder / CONFIG, **values)
-    with pytest.raises(UserError, match="aaaa") as caught:
+    with raises(UserError, match="aaaa") as caught:
         read(folder)
     assert len(str(caught.value).replace(str(folder), "")) < 500
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "pattern", ["(.*)*x", "(.+)+x", "(.|.)" * 44 + "x", ".?" * 44 + "[XY]"]
 )
 def test_no_pattern_takes_for_ever(copied, pattern):
@@ -550,7 +544,7 @@ def test_patterns_are_few_short_and_plain(copied):
         assert method.matrix((1, target)).alpha == alpha
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "damage",
     [
         lambda a, b: (a[:0], b[:, :0]),
@@ -580,7 +574,7 @@ ODD = (None, True, 0, -1, "(", [], ["("], {"(": "x"})
 ODD += (1e300, -(10**320), float("nan"))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case, file",
     [
         *(
@@ -594,7 +588,7 @@ ODD += (1e300, -(10**320), float("nan"))
         ("peft/ia3_same", CONFIG),
     ],
 )
-@pytest.mark.filterwarnings("error")
+@mark.filterwarnings("error")
 def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
     """Each key in turn is of another type, or senseless."""
     path = copied(case) / file
@@ -614,7 +608,7 @@ def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
     assert refused
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case",
     "adapterhub/houlsby_7 adapterhub/lora_7 peft/lora_7 peft/ia3_same".split(),
 )
@@ -626,7 +620,7 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, message",
     [
         ("layer.000000000099", "in layer 000000000099 too"),
@@ -636,7 +630,7 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     ],
     ids=["zeros", "other digits", "two names", "without bert"],
 )
-@pytest.mark.parametrize("layers", [None, [0, 1, 2]])
+@mark.parametrize("layers", [None, [0, 1, 2]])
 def test_a_layer_has_one_name(copied, name, message, layers):
     """Else one of two updates would be lost silently."""
     folder, place = copied("peft/lora_7"), "bert.encoder.layer.1"
@@ -671,7 +665,7 @@ def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
     assert read(folder).method.nonlinearity == "gelu"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case, file, of_torch",
     [
         ("adapterhub/lora_7", HUB_TENSORS, "pytorch_adapter.bin"),
@@ -705,8 +699,8 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("message", DAMAGES)
-@pytest.mark.parametrize(
+@mark.parametrize("message", DAMAGES)
+@mark.parametrize(
     "case, file",
     [
         ("adapterhub/houlsby_7", HUB_TENSORS),
@@ -727,11 +721,11 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
         change_tensors(folder / file, without("pool"))
     change_tensors(folder / file, DAMAGES[message])
     messages = f"{message}|multiple of|hold no|no part"
-    with pytest.raises(UserError, match=messages):
+    with raises(UserError, match=messages):
         read(folder)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case, file, words",
     [
         ("adapterhub/houlsby_7", HUB_TENSORS, "layer.1.output"),
@@ -750,7 +744,7 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
 def test_nothing_is_left_out_silently(copied, case, file, words):
     folder = copied(case)
     change_tensors(folder / file, without(words))
-    with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
+    with raises(UserError, match="lacks the tensors?|holds nothing"):
         read(folder)
 
 
@@ -778,7 +772,7 @@ def of_state_dict(name):
     )
 
 
-@pytest.mark.parametrize("case", [c for c in THEIRS if c.startswith("peft")])
+@mark.parametrize("case", [c for c in THEIRS if c.startswith("peft")])
 def test_a_saved_state_dict_is_read(copied, case):
     folder = copied(case)
     path = folder / PEFT_TENSORS
@@ -808,7 +802,7 @@ def test_a_saved_state_dict_is_read(copied, case):
         refusals.check(lambda: read(folder), message)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case, values, message",
     [
         ("peft/lora_7", {"alpha_pattern": {"q_proj": 3}}, "'q_proj'"),
@@ -828,7 +822,7 @@ def test_what_acts_on_nothing_is_logged(copied, caplog, case, values, message):
     assert not caplog.records
     change(folder / CONFIG, **values)
     assert read(folder).method == expected.method
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.levelname == "WARNING"
     assert message in record.getMessage()
 

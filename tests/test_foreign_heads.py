@@ -11,7 +11,6 @@ import shutil
 import sys
 
 import numpy as np
-import pytest
 import refusals
 import safetensors.numpy
 from conftest import RECORDED, open_bert, read_adapter, read_json
@@ -25,6 +24,7 @@ from exchanged import (
     write,
 )
 from numpy.testing import assert_array_equal
+from pytest import fixture, mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
@@ -44,7 +44,7 @@ from adapter_bert.tasks.text_task import POOLED
 from adapter_bert.training import composition_parts
 from lab import exchange
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 GOLDEN = RECORDED / "exchange_heads"
 LANGUAGES = RECORDED / "exchange_setups"
@@ -65,28 +65,25 @@ WRITTEN = (
 )
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def bert(eagerly):
     return open_bert(GOLDEN / "bert")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def speaker(eagerly):
     """The BERT of the recorded languages."""
     return open_bert(LANGUAGES / "bert")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def cases(bert, tmp_path_factory):
     """Ours, written again: their folder and artifact, by place."""
     folder, made, refused = tmp_path_factory.mktemp("written"), {}, set()
     for number, (method, head) in enumerate(WRITTEN):
         for program in foreign_adapters.PROGRAMS:
             artifact = exchange.random_artifact(
-                bert,
-                exchange.method_text(method),
-                exchange.HEADS[head],
-                number,
+                bert, exchange.method_text(method), exchange.HEADS[head], number
             )
             name = f"{method}_{head}".replace(" ", "_").replace("-", "_")
             place = f"ours/{program}/{name}"
@@ -106,7 +103,7 @@ def cases(bert, tmp_path_factory):
     return made
 
 
-@pytest.mark.parametrize("case", THEIRS)
+@mark.parametrize("case", THEIRS)
 def test_golden_heads_of_others_compute_the_same(bert, case):
     # peft's files do not say how many choices there are.
     is_choice = case == "theirs/peft/choice"
@@ -115,7 +112,7 @@ def test_golden_heads_of_others_compute_the_same(bert, case):
     assert_computes(bert, artifact, GOLDEN / case)
 
 
-@pytest.mark.parametrize("case", OURS)
+@mark.parametrize("case", OURS)
 def test_golden_heads_that_others_loaded_are_written_and_read_the_same(
     bert, cases, case
 ):
@@ -146,7 +143,7 @@ def read(case, *arguments, **more):
     return foreign_adapters.read(str(GOLDEN / case), config, *arguments, **more)
 
 
-@pytest.fixture
+@fixture
 def copied(tmp_path):
     """A copy of a recorded adapter, whose files may be changed."""
 
@@ -243,7 +240,7 @@ LORA = "ours/peft/lora_classification", "config.json"
 WORDS = "ours/adapterhub/lora_masked_lm", HEAD_CONFIG
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "case, file, values, message",
     [
         (*CHOICE, {"config__label2id": 5}, "label2id is 5, expected a number"),
@@ -346,8 +343,8 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     assert choose(str(tmp_path / ".cache")) == str(tmp_path / ".cache")
 
 
-@pytest.mark.parametrize("file", foreign_adapters.COMPOSITIONS)
-@pytest.mark.parametrize("place", [".", "a,b"])
+@mark.parametrize("file", foreign_adapters.COMPOSITIONS)
+@mark.parametrize("place", [".", "a,b"])
 def test_compositions_are_refused_and_their_adapters_read(
     tmp_path, speaker, place, file
 ):
@@ -381,7 +378,7 @@ def test_every_method_of_the_registry_has_arguments_in_the_matrix():
         parse(exchange.method_text(name))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "method, head, parts",
     [
         ("loreft(2)", {}, ["library fails at", "multiple choice"]),
@@ -425,7 +422,7 @@ def test_golden_languages_without_a_head_have_bert_s(speaker, tmp_path):
         assert abs(gap * mask).max() < 1e-5 * abs(logits).max()
 
 
-@pytest.fixture
+@fixture
 def call(monkeypatch, capsys):
     """Runs a command within this process, and gives what it printed."""
 

@@ -8,20 +8,17 @@ import re
 import subprocess
 import sys
 
-import pytest
 import tensorflow as tf
 from conftest import ROOT, SENTENCES, TINY_WORDS, read_json
+from pytest import fixture, mark
 from task_files import TAGGED, conll, put
 
-pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
+pytestmark = [mark.older_stack, mark.gate]
 
 v1 = tf.compat.v1
 METHOD = "houlsby(size=4)"
 # What each method trains of BERT, and adds to it.
-TRAINED = {
-    None: r"bert/.*",
-    METHOD: r"bert/.*/(adapters|LayerNorm)/.*",
-}
+TRAINED = {None: r"bert/.*", METHOD: r"bert/.*/(adapters|LayerNorm)/.*"}
 RUN = """
 import importlib, json, sys, traceback
 data, bert, out, *programs = sys.argv[1:]
@@ -38,7 +35,7 @@ json.dump(results, open(f"{out}/results.json", "w"))
 """
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     """The tiny BERT as Google publishes one."""
     folder = tmp_path_factory.mktemp("google_bert")
@@ -52,7 +49,7 @@ def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     return folder
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def data(tmp_path_factory, tiny_data):
     folder = tmp_path_factory.mktemp("forks_data")
     put(folder / "tags.txt", conll(TAGGED))
@@ -67,7 +64,7 @@ def data(tmp_path_factory, tiny_data):
     return folder
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def run(tmp_path_factory, google_bert, data):
     """What the programs return, from one process of their own."""
     out = tmp_path_factory.mktemp("forks")
@@ -93,7 +90,7 @@ def run(tmp_path_factory, google_bert, data):
     return result
 
 
-EVERY_METHOD = pytest.mark.parametrize("method", TRAINED, ids=str)
+EVERY_METHOD = mark.parametrize("method", TRAINED, ids=str)
 
 
 def check_trained(names, method, *heads):
@@ -146,7 +143,7 @@ def test_similarity_of_two_models_that_share_variables(run, method):
     assert after < 0.8 * before
 
 
-@pytest.mark.parametrize("method", ["full", METHOD])
+@mark.parametrize("method", ["full", METHOD])
 def test_a_new_task(google_bert, tiny_data, tmp_path, method):
     out = tmp_path / "out"
     flags = {

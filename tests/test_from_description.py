@@ -4,7 +4,7 @@ import json
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
+from pytest import mark
 from task_files import PROPERTY, refusal
 
 from adapter_bert.tasks.custom import custom_task
@@ -48,7 +48,7 @@ def test_tables_are_read_as_the_trained_ones_were(
     assert custom_task(**arguments) == task
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "description, kind",
     [
         ({"name": "squad"}, "questions"),
@@ -70,7 +70,7 @@ def test_descriptions_without_settings_mean_the_defaults():
     assert custom_task(**arguments) == custom_task(text_b_column="text_b")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "settings",
     [
         {"column_numbers": "0", "label_column": 1},

@@ -83,12 +83,7 @@ def test_adapters_that_do_not_read_the_same_are_not_fused(
 def test_a_robust_fusion_fits_every_first_layer():
     robust, robust_first, first, plain = (
         parse(f"fusion({PARTS}{more})")
-        for more in (
-            ", robust=true",
-            ", robust=true, first=1",
-            ", first=1",
-            "",
-        )
+        for more in (", robust=true", ", robust=true, first=1", ", first=1", "")
     )
     assert robust_first.fits(robust)
     assert not first.fits(robust) and not first.fits(plain)

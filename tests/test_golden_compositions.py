@@ -1,9 +1,9 @@
 """Compositions against what AdapterHub's `adapters` 1.3 has computed."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
+from pytest import fixture, mark
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert.hooks import Context
@@ -36,7 +36,7 @@ METHODS = {
 RESULTS = ("outputs/", "gradients/", "after/")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def golden(recording):
     return recording("compositions")
 
@@ -93,7 +93,7 @@ class Composed:
         return self.recorded[f"outputs/{name}"]
 
 
-@pytest.mark.parametrize("case", METHODS)
+@mark.parametrize("case", METHODS)
 def test_a_composition_computes_what_adapterhubs_does(golden, case):
     composed = Composed(golden, case)
     mask = golden["inputs/input_mask"].astype(bool)
@@ -115,7 +115,7 @@ def test_an_average_that_is_divided_twice_computes_what_adapterhubs_does(
     assert_allclose(actual, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("case", FUSIONS)
+@mark.parametrize("case", FUSIONS)
 def test_tokens_attend_as_adapterhubs(golden, case):
     composed = Composed(golden, case)
     composed.states()
@@ -132,7 +132,7 @@ def test_tokens_attend_as_adapterhubs(golden, case):
     assert abs(actual - 1 / 3).max() > 0.05
 
 
-@pytest.mark.parametrize("case", ["fusion_pfeiffer", "fusion_houlsby"])
+@mark.parametrize("case", ["fusion_pfeiffer", "fusion_houlsby"])
 def test_a_step_of_a_fusion_is_adapterhubs(golden, case):
     composed = Composed(golden, case)
     gradients = below(composed.recorded, "gradients/")

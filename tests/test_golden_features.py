@@ -1,18 +1,18 @@
 """Features of recorded and published GLUE files."""
 
-import pytest
 from conftest import read_json
+from pytest import fixture, mark
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks.registry import get_task
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
-EVERY_SPLIT = pytest.mark.parametrize("split", ["train", "dev", "test"])
+EVERY_SPLIT = mark.parametrize("split", ["train", "dev", "test"])
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def pretrained_tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
@@ -39,17 +39,17 @@ def check_recorded_features(recordings, data, name, split, tokenizer):
     assert ("label_ids" in features.labels) == (split != "test")
 
 
-@pytest.mark.pretrained
-@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
+@mark.pretrained
+@mark.parametrize("name", ["MRPC", "CoLA"])
 @EVERY_SPLIT
 def test_golden_features(golden_dir, pretrained_tokenizer, name, split):
     folder = golden_dir / "classifier_features"
     check_recorded_features(folder, folder, name, split, pretrained_tokenizer)
 
 
-@pytest.mark.real_data
-@pytest.mark.pretrained
-@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
+@mark.real_data
+@mark.pretrained
+@mark.parametrize("name", ["MRPC", "CoLA"])
 @EVERY_SPLIT
 def test_golden_real_text_features(
     shared_dir, pretrained_tokenizer, name, split
@@ -66,8 +66,8 @@ def test_golden_real_text_features(
 # Published files
 
 
-@pytest.mark.real_data
-@pytest.mark.parametrize(
+@mark.real_data
+@mark.parametrize(
     "folder, counts",
     [
         ("MRPC", (3668, 408, 1725)),

@@ -4,9 +4,9 @@
 # ruff: noqa: F811
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
+from pytest import fixture
 from test_golden_compositions import RESULTS, below, golden  # noqa: F401
 from test_golden_methods import CONFIG
 
@@ -16,13 +16,13 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def case(golden):
     """The variables of the case, and what was computed, by name."""
     return below(golden, "mad_x/")
 
 
-@pytest.fixture
+@fixture
 def values(golden, case):
     """Of all that the model reads: BERT's without its pooler, and its own."""
     base = {

@@ -1,8 +1,8 @@
 """Methods against what `adapters` 1.3 and peft 0.21 have computed."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from pytest import fixture, mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -31,7 +31,7 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def golden(recording):
     return recording("methods")
 
@@ -70,7 +70,7 @@ def compute(golden, name, values):
     ).sequence_output.numpy()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@mark.parametrize("name", METHODS)
 def test_a_method_computes_what_adapterhubs_does(golden, name):
     base = {k: v for k, v in golden.items() if k.startswith("bert/")}
     added = {
@@ -97,7 +97,7 @@ OF_PEFT = {
 }
 
 
-@pytest.mark.parametrize("name", OF_PEFT)
+@mark.parametrize("name", OF_PEFT)
 def test_a_method_computes_and_learns_what_pefts_does(recording, name):
     golden = recording("lora")
     values, gradients = (

@@ -5,14 +5,14 @@ import json
 import re
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import read_json
+from pytest import fixture, mark
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import squad, squad_data
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 # Where the published code widens to whole words, in text without spaces:
 # version, question, place in its list, recorded and exact answer.
@@ -29,10 +29,10 @@ CHANGED = [
 ]
 # Of the other recording such answers are told by their letters.
 KANA = re.compile("[\u3040-\u30ff]")
-VERSIONS = pytest.mark.parametrize("version", [1, 2])
+VERSIONS = mark.parametrize("version", [1, 2])
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
@@ -105,14 +105,14 @@ def check_windows(folder, tokenizer, version):
             ), (row, place)
 
 
-@pytest.mark.pretrained
+@mark.pretrained
 @VERSIONS
 def test_golden_windows(golden_dir, tokenizer, version):
     check_windows(golden_dir / f"squad_v{version}", tokenizer, version)
 
 
-@pytest.mark.real_data
-@pytest.mark.pretrained
+@mark.real_data
+@mark.pretrained
 @VERSIONS
 def test_golden_real_text_windows(shared_dir, tokenizer, version):
     folder = shared_dir / "golden_real_text" / f"squad_v{version}"
@@ -170,7 +170,7 @@ def check_answers(folder, tokenizer, version, output_dir):
         )
 
 
-@pytest.mark.pretrained
+@mark.pretrained
 @VERSIONS
 def test_golden_answers(golden_dir, tokenizer, version, tmp_path):
     check_answers(
@@ -178,8 +178,8 @@ def test_golden_answers(golden_dir, tokenizer, version, tmp_path):
     )
 
 
-@pytest.mark.real_data
-@pytest.mark.pretrained
+@mark.real_data
+@mark.pretrained
 @VERSIONS
 def test_golden_real_text_answers(shared_dir, tokenizer, version, tmp_path):
     folder = shared_dir / "golden_real_text" / f"squad_v{version}"
@@ -206,7 +206,7 @@ def test_golden_scores(golden_dir, version):
     check_scores(golden_dir / f"squad_v{version}", version)
 
 
-@pytest.mark.real_data
+@mark.real_data
 @VERSIONS
 def test_golden_real_text_scores(shared_dir, version):
     check_scores(shared_dir / "golden_real_text" / f"squad_v{version}", version)

@@ -1,8 +1,8 @@
 """Gates, unions, prompts and ReFT, as AdapterHub's `adapters` 1.3 has them."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from pytest import fixture, mark
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert import encoder
@@ -10,7 +10,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.prefix import prefix_variables
 from adapter_bert.methods.registry import parse
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 PREFIX = "prefix(length=3, inner_size=8"
 METHODS = {
@@ -27,7 +27,7 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def golden(recording):
     return recording("unions")
 
@@ -48,7 +48,7 @@ def recorded(golden, name, part=""):
     return case
 
 
-@pytest.mark.parametrize("name", METHODS)
+@mark.parametrize("name", METHODS)
 def test_outputs_and_gradients_are_adapterhubs(golden, name):
     method = parse(METHODS[name])
     values = {k: tf.Variable(v) for k, v in recorded(golden, name).items()}

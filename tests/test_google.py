@@ -3,9 +3,9 @@
 import pathlib
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
+from pytest import mark
 
 from adapter_bert.checkpoints import google, sources, training_state
 from adapter_bert.errors import UserError
@@ -59,7 +59,7 @@ def test_checkpoints_of_the_laboratory_are_as_tensorflow_reads_them(tmp_path):
         np.testing.assert_array_equal(reader.tensor(name), value)
 
 
-@pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
+@mark.parametrize("end", [".index", ".data-00000-of-00001"])
 def test_no_bit_changes_a_value(tmp_path, end):
     """A changed bit is refused, or is none of a value's."""
     prefix = str(tmp_path / "a")
@@ -83,7 +83,7 @@ def test_no_bit_changes_a_value(tmp_path, end):
     assert refused > 0.7 * len(whole)
 
 
-@pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-3"])
+@mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-3"])
 def test_what_is_no_index_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / f"{name}.index").write_bytes(b"none" * 20)
     (tmp_path / f"{name}.data-00000-of-00001").write_bytes(b"")

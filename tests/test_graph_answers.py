@@ -6,9 +6,9 @@ import shutil
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS, write_json
+from pytest import fixture, mark
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
@@ -18,7 +18,7 @@ from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import SPACES
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 LENGTH = 12
 RULES = (
@@ -122,7 +122,7 @@ class Chooser:
             rows = task.make_rows([("the cat is", context)])
             windows = task.featurize(rows, self.tokenizer, LENGTH)
             outputs = fixed or self.random_outputs(rng, windows.lengths)
-            (answer,) = task.answer(rows, task.decode(rows, windows, outputs))
+            [answer] = task.answer(rows, task.decode(rows, windows, outputs))
             expected.append(answer)
             parts.append(outputs)
         # One window more than there are.
@@ -169,7 +169,7 @@ class Chooser:
         }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def choosers(tiny_bert, golden_dir, tmp_path_factory):
     """Of one answer or all; a token that was added has blanks around it.
 
@@ -188,8 +188,8 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
     }
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("name", [1, LENGTH, "mpnet"])
+@mark.gate
+@mark.parametrize("name", [1, LENGTH, "mpnet"])
 @hypothesis.settings(max_examples=100)
 @hypothesis.given(
     st.lists(
@@ -203,7 +203,7 @@ def test_answers_are_those_of_the_task(choosers, name, contexts, seed):
     choosers[name].check(contexts, seed)
 
 
-@pytest.mark.parametrize("null", [1.0, 1.5, 2.0])
+@mark.parametrize("null", [1.0, 1.5, 2.0])
 def test_a_list_of_one_that_no_answer_takes(choosers, null):
     """The best answer's sum of logits is 3, the threshold 50."""
     chooser = choosers[1]

@@ -7,17 +7,17 @@ import unicodedata
 
 import hypothesis
 import numpy as np
-import pytest
 import tensorflow as tf
+from pytest import fixture, mark
 from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import USUAL, Rules
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
-RULES = pytest.mark.parametrize(
+RULES = mark.parametrize(
     "case", ["uncased", "cased", "accents", "no accents", "chinese"]
 )
 PROPERTY = hypothesis.settings(max_examples=150)
@@ -56,7 +56,7 @@ class Both:
             assert tokens[1] == one.offsets, ascii(text)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def small(tmp_path_factory):
     words = [*WORDS, "\u03c2", "##\u03c3", "##\u03c2", "\u03b1", "##\u03b1"]
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), words)
@@ -69,13 +69,13 @@ def small(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def pretrained(pretrained_dir):
     path = str(pretrained_dir / "vocab.txt")
     return {"uncased": Both(path, True), "cased": Both(path, False)}
 
 
-@pytest.mark.gate
+@mark.gate
 @RULES
 @PROPERTY
 @hypothesis.given(TEXTS)
@@ -87,7 +87,7 @@ def test_any_text(small, case, text):
 
 
 @RULES
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text",
     [
         "",
@@ -135,8 +135,8 @@ def test_a_long_text(small):
     small["uncased"].check(["the cats sat " * 8000, "a" * 50_000])
 
 
-@pytest.mark.gate
-@pytest.mark.pretrained
+@mark.gate
+@mark.pretrained
 @CASES
 def test_recorded_texts(pretrained, golden_dir, case):
     with gzip.open(golden_dir / "tokenization.json.gz", "rt") as file:
@@ -155,8 +155,8 @@ def ascii_safe(text):
     return text.encode("utf-8", "ignore").decode()
 
 
-@pytest.mark.gate
-@pytest.mark.pretrained
+@mark.gate
+@mark.pretrained
 @CASES
 def test_every_character(pretrained, case):
     codes = [

@@ -3,9 +3,9 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
+from pytest import mark
 from tiny_model import create_variable
 
 from adapter_bert.bert.hooks import Context
@@ -23,7 +23,7 @@ def test_the_usual_head_is_not_described():
     assert "head" not in task.describe()
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "shape",
     [
         HeadShape(layers=3, activation="relu", pooler=False, bias=False),
@@ -41,7 +41,7 @@ def test_a_description_gives_the_same_head_again(shape):
     assert task.describe()["head"] == dataclasses.asdict(shape)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "head, message",
     [
         *(
@@ -89,13 +89,9 @@ def test_hidden_layers_are_drawn_as_berts_own_are():
     assert 0.015 < weights.numpy().std() < 0.02
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "shape, layers",
-    [
-        (POOLED, 2),
-        (HeadShape(activation="relu"), 2),
-        (HeadShape(layers=2), 3),
-    ],
+    [(POOLED, 2), (HeadShape(activation="relu"), 2), (HeadShape(layers=2), 3)],
 )
 def test_a_layer_stands_for_a_pooler_that_is_not_there(
     tiny_config, shape, layers
@@ -116,7 +112,7 @@ def test_a_layer_of_another_activation_is_no_pooler(tiny_config):
     )
 
 
-@pytest.mark.parametrize("pooler", [False, True])
+@mark.parametrize("pooler", [False, True])
 def test_a_head_without_pooler_has_none_in_the_model(tiny_config, pooler):
     shape = HeadShape(layers=2, pooler=pooler)
     task = restore_task(

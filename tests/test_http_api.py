@@ -13,25 +13,21 @@ import time
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 import tensorflow as tf
 import uvicorn
 from google.protobuf import json_format
+from pytest import approx, fixture, mark, raises
 from sweep_stand_in import wait_for
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import (
-    PatientProtocol,
-    RestServer,
-    read_rows,
-)
+from adapter_bert.serving.http_api import PatientProtocol, RestServer, read_rows
 from adapter_bert.serving.request_core import Limits, Refused, RequestCore
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 PREDICT = "/v1/models/tiny:predict"
 LIMITS = Limits(
@@ -149,14 +145,14 @@ def one(**row):
     return {"instances": [row]}
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def server():
     made = Server()
     yield made
     made.close()
 
 
-@pytest.fixture
+@fixture
 def slow():
     """A server whose model waits."""
     made = Server()
@@ -189,7 +185,7 @@ def test_rows_and_columns(server):
     assert answer == (200, {"outputs": {"echo": [], "n": []}})
 
 
-@pytest.mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])
+@mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])
 def test_base64_may_lack_its_padding(server, text):
     _, answer = server.ask(one(task="one", text={"b64": text}))
     expected = base64.b64decode(text + "==").decode()
@@ -206,7 +202,7 @@ def test_an_optional_member_may_be_null(server):
 
 def test_what_is_served(server):
     code, content = server.ask("", "GET", "/v1/models/tiny")
-    (status,) = content["model_version_status"]
+    [status] = content["model_version_status"]
     assert (code, status["version"], status["state"]) == (200, "3", "AVAILABLE")
     assert server.ask("", "GET", "/v1/models/tiny/versions/3") == (
         code,
@@ -228,7 +224,7 @@ def test_another_model_or_version_is_not_there(server):
         assert answer == (404, {"error": message})
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "path, method, code",
     [
         ("/v1/models/other:predict", "POST", 404),
@@ -253,7 +249,7 @@ def test_what_is_not_there(server, path, method, code):
     assert status == code and list(body) == ["error"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "body, message",
     [
         ("", "the body is not JSON"),
@@ -375,7 +371,7 @@ def test_bodies_may_be_gzip(server):
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "accepted, coding",
     [
         ("br, gzip;q=0.5", "gzip"),
@@ -399,7 +395,7 @@ def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
 WHOLE = gzip.compress(b'{"instances": []}')
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "body, code, message",
     [
         (b"no gzip", 400, "the body is not gzip: "),
@@ -570,7 +566,7 @@ def test_what_was_accepted_is_answered_before_the_end(slow):
     slow.wait_for_rows(1)
     slow.wait_for_metric(b"waiting_rows 3.0")
     slow.server.should_exit = True
-    with pytest.raises(OSError):
+    with raises(OSError):
         wait_for(lambda: not slow.ask("", "GET", "/v1/models/tiny"))
     slow.model.may_go.set()
     assert [c.getresponse().status for c in held] == [200] * 3
@@ -593,7 +589,7 @@ COLUMNS = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def exported(tiny_exported):
     limits = dataclasses.replace(LIMITS, timeout=60.0)
     served = Server(limits, ExportedModel(str(tiny_exported)))
@@ -653,7 +649,7 @@ def test_the_metadata_are_of_the_models_signature(exported, tiny_exported):
     labels = [row["label"].encode() for row in rows]
     assert outputs["label"].numpy().tolist() == labels
     numbers = [row["probability"] for row in rows]
-    assert outputs["probability"].numpy() == pytest.approx(numbers)
+    assert outputs["probability"].numpy() == approx(numbers)
 
 
 PATIENCE = 0.5
@@ -675,7 +671,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": content})
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def impatient():
     protocol = functools.partial(PatientProtocol, patience=PATIENCE)
     made = Running(app, http=protocol, timeout_keep_alive=60)
@@ -683,7 +679,7 @@ def impatient():
     made.close()
 
 
-@pytest.fixture
+@fixture
 def connection(impatient):
     with socket.create_connection(("127.0.0.1", impatient.port)) as connection:
         connection.settimeout(10)
@@ -709,7 +705,7 @@ def test_a_client_that_says_nothing(connection):
     assert PATIENCE / 2 < time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize("has_asked", [False, True])
+@mark.parametrize("has_asked", [False, True])
 def test_a_client_that_is_slow(connection, has_asked):
     if has_asked:
         connection.sendall(REQUEST % b"small")
@@ -734,7 +730,7 @@ def test_a_client_that_does_not_read(connection, impatient):
 CHUNKED = b"POST /%s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "sent",
     [
         b"\0nonsense\r\n\r\n",
@@ -781,7 +777,7 @@ def test_a_client_that_keeps_asking(connection):
         time.sleep(PATIENCE / 4)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "verb, part", [("embed", "--embeddings"), ("explain", "exported models")]
 )
 def test_what_a_model_cannot_give_is_not_there(server, verb, part):

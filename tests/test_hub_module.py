@@ -7,7 +7,6 @@ import dataclasses
 import json
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, open_bert, open_checkpoint, write_json
@@ -15,6 +14,7 @@ from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import limited
+from pytest import fixture, mark, raises
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment
 from test_sources import check_values, refuses
@@ -27,7 +27,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.training import setup
 
 # test_sources.py reads modules with both TensorFlows.
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 HEADS = 2
 CASED = [*TINY_WORDS[:-1], "The"]
@@ -40,13 +40,13 @@ WRITERS = {
 }
 
 
-@pytest.fixture(params=WRITERS)
+@fixture(params=WRITERS)
 def write(request):
     """Writes a module of each kind in turn."""
     return WRITERS[request.param]
 
 
-@pytest.fixture
+@fixture
 def words(tmp_path):
     """Writes a vocabulary with a name of its own."""
 
@@ -59,7 +59,7 @@ def words(tmp_path):
     return write_words
 
 
-@pytest.fixture
+@fixture
 def tf2(tmp_path, words, tiny_weights):
     """Writes a module of TensorFlow 2, by default of the tiny BERT."""
 
@@ -70,7 +70,7 @@ def tf2(tmp_path, words, tiny_weights):
     return write_module
 
 
-@pytest.fixture
+@fixture
 def masked_lm(tiny_weights, tiny_config):
     """The tiny BERT with its masked language model's head."""
     size, count = tiny_config.hidden_size, tiny_config.vocab_size
@@ -104,7 +104,7 @@ def test_a_module_is_the_bert_that_it_was_made_of(
     assert base.describe()["name"] == "small_bert"
 
 
-@pytest.mark.parametrize("lower", [True, False])
+@mark.parametrize("lower", [True, False])
 def test_a_run_gets_sizes_vocabulary_and_case(
     write,
     words,
@@ -166,7 +166,7 @@ def test_the_module_says_the_case_where_words_do_not(
     assert tokenizer.do_lower_case is False
 
 
-@pytest.mark.parametrize("lower", [True, False])
+@mark.parametrize("lower", [True, False])
 def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     words, tmp_path, tiny_weights, lower
 ):
@@ -177,7 +177,7 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     opened = open_checkpoint(folder)
     config = sources.read_config(opened)
     right = str(not lower).lower()
-    with pytest.raises(
+    with raises(
         UserError,
         match=f"{lower}, but the vocab.*; pass --do_lower_case={right}",
     ):
@@ -188,7 +188,7 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     assert bert.tokenizer(not lower).do_lower_case is not lower
 
 
-@pytest.fixture
+@fixture
 def tf1(tmp_path, words, tiny_weights):
     """A module of TensorFlow 1; changes the description of its graphs."""
     folder = write_tf1(tmp_path / "module", words(), tiny_weights, HEADS)
@@ -214,7 +214,7 @@ def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
-@pytest.mark.parametrize("scale", [0.4, 3**-0.5])
+@mark.parametrize("scale", [0.4, 3**-0.5])
 def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
     """6.25 numbers a head, and three of the hidden size 16."""
 
@@ -231,8 +231,8 @@ def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
     )
 
 
-@pytest.mark.parametrize("name", ["scale", "case"])
-@pytest.mark.parametrize("sizes", [[2**40], [2**31, 2], [-1]])
+@mark.parametrize("name", ["scale", "case"])
+@mark.parametrize("sizes", [[2**40], [2**31, 2], [-1]])
 def test_a_constant_of_terabytes_is_damage(tf1, name, sizes):
     """A single value stands for all of them, however many it claims."""
 
@@ -244,17 +244,17 @@ def test_a_constant_of_terabytes_is_damage(tf1, name, sizes):
             "scale": hub_module.TF1_SCALE,
             "case": output.name.split(":")[0],
         }[name]
-        (node,) = [n for n in graph.graph_def.node if n.name == wanted]
+        [node] = [n for n in graph.graph_def.node if n.name == wanted]
         for size in sizes:
             node.attr["value"].tensor.tensor_shape.dim.add(size=size)
 
-    with limited(more=2**30), pytest.raises(UserError, match="no single numb"):
+    with limited(more=2**30), raises(UserError, match="no single numb"):
         tf1(edit)
 
 
 def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
     def edit(graph):
-        (packed,) = graph.collection_def["saved_model_assets"].any_list.value
+        [packed] = graph.collection_def["saved_model_assets"].any_list.value
         asset = meta_graph_pb2.AssetFileDef()
         packed.Unpack(asset)
         asset.filename = "../../vocab.txt"
@@ -265,7 +265,7 @@ def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
 
 def test_an_asset_that_is_something_else_is_damage(tf1):
     def edit(graph):
-        (packed,) = graph.collection_def["saved_model_assets"].any_list.value
+        [packed] = graph.collection_def["saved_model_assets"].any_list.value
         packed.value = b"\xff\xff"
 
     refusals.check(lambda: tf1(edit), "saved_model.pb is damaged: ")
@@ -283,7 +283,7 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, message",
     [
         ("embedding_projection/kernel", "{} is no part of BERT"),
@@ -294,7 +294,7 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
 )
 def test_other_models_are_refused_by_what_they_have(tf2, name, message):
     more = [(name, np.ones((2, 2), np.float32))]
-    with pytest.raises(UserError, match=message.format(name)):
+    with raises(UserError, match=message.format(name)):
         sources.open_init_checkpoint(tf2(more=more))
 
 
@@ -304,13 +304,13 @@ def test_what_has_no_part_in_bert_is_left_out(tf2, tiny_weights):
     assert set(weights.shapes) == set(tiny_weights)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "lacking",
     ["bert/embeddings/position_embeddings", "attention/self/query/kernel"],
 )
 def test_a_module_without_a_part_is_refused(tf2, tiny_weights, lacking):
     part = {k: v for k, v in tiny_weights.items() if lacking not in k}
-    with pytest.raises(UserError, match=lacking):
+    with raises(UserError, match=lacking):
         sources.open_init_checkpoint(tf2(part))
 
 
@@ -344,7 +344,7 @@ def test_the_pooler_of_a_pretraining_is_the_trained_one(tf2, tiny_weights):
     check_values(weights, trained)
 
 
-@pytest.mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])
+@mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])
 def test_a_module_of_something_else_is_refused(tf2, tmp_path, variables):
     """As those that only make ids of texts."""
     folder = tf2({}, more=variables)

@@ -4,8 +4,8 @@ import pathlib
 import shutil
 import types
 
-import pytest
 import refusals
+from pytest import mark, raises
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 from tokenizers import Tokenizer
 
@@ -83,10 +83,10 @@ def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(
 
 
 @BOTH
-@pytest.mark.parametrize("special", SPECIAL)
+@mark.parametrize("special", SPECIAL)
 def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
     recorded = recorded_roberta(name)
-    (ids,) = recorded.tokenizer.encode_ids([f"the {special} cat{special}"])
+    [ids] = recorded.tokenizer.encode_ids([f"the {special} cat{special}"])
     special_ids = {recorded.tokenizer.vocabulary[token] for token in SPECIAL}
     unknown = {recorded.tokenizer.unknown_id}
     assert special_ids.isdisjoint(set(ids) - unknown)
@@ -96,7 +96,7 @@ def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
 def test_any_text_has_tokens(recorded_roberta, name):
     tokenizer = recorded_roberta(name).tokenizer
     text = "a\ud800b \udfff\x00 \u2028c"
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     assert all(0 <= s <= e <= len(text) for s, e in tokens.offsets)
     assert max(tokens.ids) < tokenizer.vocab_size
 
@@ -109,14 +109,12 @@ def test_what_is_masked(recorded_roberta, name):
     vocabulary = recorded.tokenizer.vocabulary
     assert not pieces.is_plain[[vocabulary[t] for t in SPECIAL]].any()
     assert len(pieces.plain) == len(vocabulary) - 5
-    (word,) = recorded.tokenizer.encode_words(["Zürich"])
+    [word] = recorded.tokenizer.encode_words(["Zürich"])
     assert not pieces.continues[word[0]] and pieces.continues[word[1:]].all()
 
 
 @BOTH
-@pytest.mark.parametrize(
-    "answer", ["Zürich", "cat", "Anna", "a dog ran", "Zu\u0308"]
-)
+@mark.parametrize("answer", ["Zürich", "cat", "Anna", "a dog ran", "Zu\u0308"])
 def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     tokenizer = recorded_roberta(name).tokenizer
     context = "Anna sat (in Zürich), the cat ran. Then a dog ran off Zu\u0308."
@@ -126,7 +124,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     )
     windows = cut_windows([question], tokenizer, 30, 8, 8)
     assert not windows.segments.any() and len(windows) > 1
-    (query,) = tokenizer.encode_ids(["Who?"])
+    [query] = tokenizer.encode_ids(["Who?"])
     end = tokenizer.separate_id
     head = [tokenizer.classify_id, *query, end, end]
     shown = 0
@@ -147,7 +145,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     assert shown
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "function, message",
     [
         (put("WordPiece", "model", "type"), r"lacks \[UNK\]"),
@@ -174,7 +172,7 @@ def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
 PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "value, keys, message",
     [
         # The library would fail at the first text with an unknown character.
@@ -204,7 +202,7 @@ def test_a_spoiled_unigram_model_is_refused(
     spoiled = pathlib.Path(shutil.copy(path, tmp_path))
     change(spoiled, put(value, *keys))
     change(spoiled, put([], "added_tokens"))
-    with pytest.raises(UserError, match=message):
+    with raises(UserError, match=message):
         SubwordTokenizer(str(spoiled))
 
 
@@ -255,12 +253,12 @@ def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
     tokenizer = recorded_roberta(name).tokenizer
     joined = ("cafe\u0301", "\u1100\u1161n", "re\u0301sume\u0301s")
     for word in ("Z\u00fcrich", "\ufb01sh", *joined):
-        (tokens,) = tokenizer.encode([word])
+        [tokens] = tokenizer.encode([word])
         covered = {n for s, e in tokens.offsets for n in range(s, e)}
         assert covered == set(range(len(word)))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "model_type, tokenizer, expected",
     [
         # A BERT that speaks many languages, as MiniLM-L12-v2.

@@ -7,9 +7,9 @@ import weakref
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 from numpy.testing import assert_array_equal
+from pytest import mark
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, TrainPlan
@@ -120,7 +120,7 @@ def test_rows_are_packed_as_they_come_and_not_kept():
     assert features.starts.dtype == np.int64
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "rows, batch_size, epochs, steps",
     [
         (100, 10, 1, 10),
@@ -142,7 +142,7 @@ def test_train_steps_are_rounded_down(rows, batch_size, epochs, steps):
     assert input_pipeline.count_train_steps(rows, batch_size, epochs) == steps
 
 
-@pytest.mark.parametrize("epochs", [2**31, 2**31 + 1, 1e300])
+@mark.parametrize("epochs", [2**31, 2**31 + 1, 1e300])
 def test_more_steps_than_can_be_counted_are_refused(epochs):
     assert input_pipeline.count_train_steps(1, 1, 2**31 - 1) == 2**31 - 1
     refusals.check(
@@ -252,7 +252,7 @@ def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
     assert_array_equal(batch["scores"], features.labels["scores"][rows])
 
 
-@pytest.mark.parametrize("shards", [1, 2, 4])
+@mark.parametrize("shards", [1, 2, 4])
 def test_concatenated_shards_are_the_batch(shards):
     lengths = np.random.default_rng(0).integers(1, 20, 50)
     features = make_features(lengths)
@@ -313,8 +313,8 @@ def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     assert_array_equal(restored, values)
 
 
-@pytest.mark.parametrize("length, batch_size", [(None, None), (24, 8)])
-@pytest.mark.parametrize("labels", [False, True])
+@mark.parametrize("length, batch_size", [(None, None), (24, 8)])
+@mark.parametrize("labels", [False, True])
 def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
     lengths = np.random.default_rng(0).integers(1, 20, 50)
     features = make_features(lengths) if labels else with_token_labels(lengths)
@@ -424,7 +424,7 @@ def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
     assert first == len(joined)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "lengths, pool, different",
     [([9] * 8, 1, "8"), (range(1, 9), 4, "2"), ([9] * 32, 1, None)],
 )

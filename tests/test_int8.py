@@ -29,11 +29,10 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from engine_jobs import (
-    predict as predict_rows,
-)
+from engine_jobs import predict as predict_rows
 from hypothesis import strategies
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import approx, fixture, mark, raises
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
@@ -50,7 +49,7 @@ from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import Hardware, choose_engine
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
 WORDS = int8.WORD_EMBEDDINGS
@@ -88,12 +87,12 @@ def test_a_matrix_that_is_not_finite_is_refused():
         "bert.ckpt", {}, lambda name: np.full((2, 2), np.nan, np.float32)
     )
     rounded = rounded_to_int8(weights, {KERNEL})
-    with pytest.raises(UserError, match=f"bert.ckpt: {KERNEL} holds a value"):
+    with raises(UserError, match=f"bert.ckpt: {KERNEL} holds a value"):
         rounded.read(KERNEL)
     assert np.isnan(rounded.read("bert/encoder/layer_0/output/bias")).all()
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def rounded_bert(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
     """A BERT in float32 with the values that int8 keeps of the tiny one's."""
     weights = Weights("tiny", {}, tiny_weights.__getitem__)
@@ -148,7 +147,7 @@ def test_a_layers_gradient_keeps_no_widened_matrix():
         with tf.GradientTape() as tape:
             tape.watch(arguments[0])
             outputs = layer(*arguments)
-        (gradient,) = passes.backward(tf.ones([3, 7], dtype), *saved)
+        [gradient] = passes.backward(tf.ones([3, 7], dtype), *saved)
         assert_array_equal(gradient, tape.gradient(outputs, arguments[0]))
 
 
@@ -167,18 +166,16 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     return dataclasses.replace(plain, quantized=names, output_dir=kept), plain
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "method, more",
     [
         ("houlsby(size=4)", {}),
         pytest.param(
             "lora(rank=2)",
             {"compute_dtype": "bfloat16", "lanes": 2},
-            marks=pytest.mark.newer_stack,
+            marks=mark.newer_stack,
         ),
-        pytest.param(
-            "bitfit", {"share_layers": False}, marks=pytest.mark.older_stack
-        ),
+        pytest.param("bitfit", {"share_layers": False}, marks=mark.older_stack),
     ],
 )
 def test_a_training_has_the_bits_of_one_with_rounded_matrices(
@@ -198,7 +195,7 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
     assert_array_equal(outputs["logits"], expected["logits"])
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_training_under_xla_recomputes_layers(steady_config, folders, steady):
     rows = make_rows(CLASSIFICATION)
     job, plain = int8_job(steady_config, folders, length=LENGTH)
@@ -229,7 +226,7 @@ def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "settings, words",
     [
         ({"tuning_method": "full"}, "but full trains some"),
@@ -263,7 +260,7 @@ METHODS = ("houlsby(size=4)", "lora(rank=2)", "prefix(length=2)", "bitfit")
 ROWS = [text for text, _ in SENTENCES]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     """The same adapters for the tiny BERT and for the rounded one."""
     place = tmp_path_factory.mktemp("adapters")
@@ -278,7 +275,7 @@ def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     return of_berts
 
 
-@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 def test_answers_have_the_bits_of_a_rounded_bert(
     tiny_bert, rounded_bert, pairs, compute_dtype
 ):
@@ -315,7 +312,7 @@ def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
     row = live.accept(RequestRow(b"a", ROWS[0].encode()))
     [outputs] = live.outputs([row], live.compute([row]))
     expected = predictor("a", ROWS[0])["probability"]
-    assert outputs["probability"] == pytest.approx(expected, 1e-6)
+    assert outputs["probability"] == approx(expected, 1e-6)
 
 
 def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
@@ -346,7 +343,7 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
                 output=output,
                 base_dtype=base,
             )
-        with pytest.raises(flags_module.IllegalFlagValueError, match="int4"):
+        with raises(flags_module.IllegalFlagValueError, match="int4"):
             run(**flags, base_dtype="int4")
     answers, others = (
         [json.loads(line) for line in path.read_text().splitlines()]
@@ -360,4 +357,4 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
     outputs = model.answers([Row(r.encode(), b"", name.encode()) for r in ROWS])
     for one, other in zip(outputs, answers):
         assert one["label"] == other["label"]
-        assert one["probability"] == pytest.approx(other["probability"], 1e-5)
+        assert one["probability"] == approx(other["probability"], 1e-5)

@@ -5,10 +5,10 @@ import dataclasses
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import mark
 from task_files import PROPERTY
 from test_masked_lm import expected_logits, random_head
 from tiny_model import TASK, TinyModel, table_of
@@ -80,8 +80,8 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     assert_allclose(adapter(back), x, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 @PROPERTY
 @hypothesis.given(
     **{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))}

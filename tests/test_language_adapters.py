@@ -3,14 +3,14 @@
 import dataclasses
 
 import numpy as np
-import pytest
 from conftest import entry_point, read_json, write_bert
+from pytest import fixture, mark, raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
 from adapter_bert.errors import UserError
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] Der der Hund Kat ##ze schl ##äft in läuft "
@@ -33,7 +33,7 @@ TAGGED = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def bert(tmp_path_factory, tiny_config):
     """A small BERT of that vocabulary, with random values."""
     folder = tmp_path_factory.mktemp("multilingual")
@@ -49,7 +49,7 @@ def bert(tmp_path_factory, tiny_config):
     return write_bert(folder, WORDS, config, values)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def data(tmp_path_factory):
     """Raw text of both languages, and folders of tagged words."""
     folder = tmp_path_factory.mktemp("languages")
@@ -62,8 +62,8 @@ def data(tmp_path_factory):
     return folder
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     "language", ["mad_x(size=4,inverse_size=4)", "lt_sft(sparsity=0.05)"]
 )
 def test_one_language_is_exchanged_for_the_other(
@@ -135,7 +135,7 @@ def test_an_adapter_of_another_vocabulary_is_no_language(
             train_batch_size=8,
             output_dir=tmp_path / "language",
         )
-        with pytest.raises(UserError, match="vocabulary|another BERT"):
+        with raises(UserError, match="vocabulary|another BERT"):
             run(
                 init_checkpoint=tiny_bert,
                 train_file=data / "first.txt",

@@ -7,10 +7,10 @@ import os
 import shutil
 import threading
 
-import pytest
 import refusals
 from conftest import open_bert, write_bert
 from google.protobuf import json_format
+from pytest import fixture, mark, raises
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from test_http_api import Server, metrics
@@ -26,7 +26,7 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.task_tables import MixedBert
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 CHOICES = {"name": "custom", "choices": 2, "pairs": False}
 # Tasks of every kind, a method that is computed alone among them.
@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-@pytest.fixture
+@fixture
 def add(tiny_bert, shelf, tmp_path):
     """Writes an adapter of a name into the library."""
 
@@ -61,7 +61,7 @@ def add(tiny_bert, shelf, tmp_path):
     return write
 
 
-@pytest.fixture
+@fixture
 def live(bert, shelf):
     return LiveLibrary(shelf, Predictor(bert, batch_size=4))
 
@@ -85,7 +85,7 @@ def ask(live, *rows):
     return answers, live.outputs(questions, results)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_every_kind_answers_as_predict_does(add, bert, shelf):
     for name in KINDS:
         add(name, name)
@@ -141,7 +141,7 @@ def test_tasks_come_change_and_go(add, shelf, live):
         lambda: live.accept(RequestRow(b"one", b"a cat")), "unknown task one"
     )
     # It was accepted while the first adapter was there.
-    (result,) = live.compute([before])
+    [result] = live.compute([before])
     assert_equal(live.answer(before, result), first)
     assert live.outputs([before], [result])[0]["labels"] == ["bad", "good"]
 
@@ -157,7 +157,7 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     for _ in range(2):
         live.look()
     assert list(live.tasks) == ["two"]
-    (message,) = [x for x in caplog.messages if "one is left out" in x]
+    [message] = [x for x in caplog.messages if "one is left out" in x]
     assert f"{weights} is damaged" in message
     weights.write_bytes(content)
     live.look()
@@ -169,7 +169,7 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     assert answer.adapter == live.tasks["one"]["adapter"]
 
 
-@pytest.mark.parametrize("way", ["unmounted", "without rights"])
+@mark.parametrize("way", ["unmounted", "without rights"])
 def test_a_disk_that_goes_away_takes_no_task(add, shelf, live, plain_user, way):
     add("one")
     live.look()
@@ -252,7 +252,7 @@ def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
 
 
 def test_the_signature_is_tensorflows(live):
-    (described,) = live.signatures.values()
+    [described] = live.signatures.values()
     signature = json_format.ParseDict(described, meta_graph_pb2.SignatureDef())
     assert set(signature.inputs) == {"task", "text", "text_b", "choices"}
     axes = {
@@ -277,7 +277,7 @@ def test_rows_that_a_task_does_not_read(add, live):
         (RequestRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
         (RequestRow(b"choice", b"a", b"b", two), "choice .* text_b"),
     ):
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             live.accept(row)
 
 
@@ -321,7 +321,7 @@ def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
     assert "score" in live.tasks
 
 
-@pytest.mark.gate
+@mark.gate
 def test_answers_while_tasks_come_and_go(add, shelf, live, tmp_path):
     """Each answer is of the adapter whose hash it tells."""
     rows = [RequestRow(b"one", text) for text in (b"a cat", b"a dog sat .")]
@@ -380,7 +380,7 @@ def test_answers_are_explained(add, bert, shelf):
         _, plain = server.post("answer", "small")
         status, content = server.post("explain", "small")
         assert status == 200
-        (answer,) = content["answers"]
+        [answer] = content["answers"]
         assert answer.pop("explanation") == expected
         assert [answer] == plain["answers"]
         status, content = server.post("explain", "tags")

@@ -7,7 +7,6 @@ import math
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 import safetensors.numpy
 import tensorflow as tf
@@ -21,6 +20,7 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import approx, fixture, mark, raises
 from task_files import PROPERTY
 from test_methods_runs import without_size
 from test_sources import save_tensorflow
@@ -51,7 +51,7 @@ HEAD = "cls/predictions/"
 SUFFIX = TINY_WORDS.index("##s")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def text_rows(tiny_texts, tokenizer):
     """The features of the training file, at most `LENGTH` tokens each."""
     rows = Lines.of(str(tiny_texts / "train.txt"))
@@ -109,8 +109,8 @@ def test_rows_in_which_nothing_can_be_masked_are_left_out(tmp_path, tokenizer):
     )
 
 
-@pytest.mark.parametrize("whole_words", [True, False])
-@pytest.mark.parametrize(
+@mark.parametrize("whole_words", [True, False])
+@mark.parametrize(
     "text, shares",
     [
         ("\u4e2d\u6587 cat", "0 of 3"),
@@ -169,7 +169,7 @@ def random_head(config):
     }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def pretrained(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
     """Folders of one BERT with a pretrained head: Google's, Hugging Face's."""
     folder = tmp_path_factory.mktemp("with_head")
@@ -240,7 +240,7 @@ def expected_logits(hidden, values):
     return x @ values[WORD_EMBEDDINGS].T + values[HEAD + "output_bias"]
 
 
-@pytest.mark.parametrize("layout", ["google", "hugging_face", "old"])
+@mark.parametrize("layout", ["google", "hugging_face", "old"])
 def test_the_pretrained_head_is_read_and_computes_what_was_published(
     pretrained, tiny_config, tiny_weights, text_rows, layout
 ):
@@ -335,9 +335,9 @@ def test_scores_are_over_all_masked_tokens_alike():
     loss = (21 + 0.1 * (count - 1)) / (count + 2)
     assert list(scores) == ["perplexity", "accuracy", "loss"]
     # In float32 the sum would be off in the third place.
-    assert scores["loss"] == pytest.approx(loss, rel=1e-7)
-    assert scores["perplexity"] == pytest.approx(math.exp(loss), rel=1e-7)
-    assert scores["accuracy"] == pytest.approx(count / (count + 2))
+    assert scores["loss"] == approx(loss, rel=1e-7)
+    assert scores["perplexity"] == approx(math.exp(loss), rel=1e-7)
+    assert scores["accuracy"] == approx(count / (count + 2))
 
 
 def test_a_perplexity_beyond_all_numbers_can_be_written():
@@ -357,7 +357,7 @@ def engine_of(name, **hardware):
     return made
 
 
-@pytest.mark.gate
+@mark.gate
 @ESTIMATOR
 def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     losses, jobs = [], []
@@ -368,8 +368,8 @@ def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     check_equal(trained_values(jobs[0]), trained_values(jobs[1]), 1e-5)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_a_training_that_starts_again_reads_the_same_masks(
     tiny_config, folders, text_rows
 ):
@@ -383,7 +383,7 @@ def test_a_training_that_starts_again_reads_the_same_masks(
     check_equal(trained_values(parts), trained_values(whole))
 
 
-@pytest.mark.gate
+@mark.gate
 @ESTIMATOR
 def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
     steady_config, folders, text_rows
@@ -411,7 +411,7 @@ def test_a_tpu_reads_static_shapes(tiny_config, tmp_path, text_rows):
     )
 
     graph = tpu_training_graph(tiny_config, tmp_path, text_rows, task=TASK)
-    (shapes,) = infeed_shapes(graph)
+    [shapes] = infeed_shapes(graph)
     local, width = 16 // CORES, math.ceil(0.15 * LENGTH)
     expected = [[local]] * 2 + [[local, width]] * 2 + [[local, LENGTH]] * 3
     assert sorted(shapes) == sorted(expected)
@@ -420,7 +420,7 @@ def test_a_tpu_reads_static_shapes(tiny_config, tmp_path, text_rows):
     assert not inside & REFUSED_OPS
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def trained(tiny_bert, tiny_texts, tmp_path_factory):
     """The folder of a run."""
     out = tmp_path_factory.mktemp("trained") / "out"
@@ -441,8 +441,8 @@ def trained(tiny_bert, tiny_texts, tmp_path_factory):
     return out
 
 
-@pytest.mark.older_stack
-@pytest.mark.gate
+@mark.older_stack
+@mark.gate
 def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
     shelf = str(tmp_path / "shelf")
 
@@ -454,7 +454,7 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
     assert run("add", shelf, trained) == "added masked_lm\n"
     bert = f"--init_checkpoint={tiny_bert}"
     assert run("verify", shelf, bert) == "masked_lm: whole\n"
-    (entry,) = json.loads(run("list", shelf, "--json"))
+    [entry] = json.loads(run("list", shelf, "--json"))
     assert entry["task"] == entry["kind"] == "masked_lm"
     assert set(entry["scores"]) == {"perplexity", "accuracy", "loss"}
     assert "perplexity" in run("list", shelf)
@@ -472,8 +472,8 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
     assert AdapterLibrary(shelf).entry("back").kind == "masked_lm"
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize(
+@mark.older_stack
+@mark.parametrize(
     "program, words",
     [
         (predict_command, "on the task masked_lm, which answers no texts"),
@@ -484,12 +484,12 @@ def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program, words):
     flags = {"init_checkpoint": tiny_bert, "adapter": trained / "adapter"}
     if program is export:
         flags["output_dir"] = tmp_path / "exported"
-    with entry_point(program) as run, pytest.raises(UserError, match=words):
+    with entry_point(program) as run, raises(UserError, match=words):
         run(**flags)
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize("regression", [False, True])
+@mark.older_stack
+@mark.parametrize("regression", [False, True])
 def test_a_classification_does_not_start_from_it(
     classify, tiny_flags, trained, regression
 ):

@@ -3,9 +3,9 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 from conftest import TINY_WORDS, read_json, write_json
+from pytest import fixture, mark
 from task_files import PROPERTY
 
 from adapter_bert.data import input_pipeline
@@ -15,14 +15,14 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import masked_lm
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedText, Masking, Pieces
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 SPECIAL = range(5)
 WORDS = range(5, len(TINY_WORDS))
 MASK_ID = TINY_WORDS.index("[MASK]")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def pieces(tiny_bert):
     return Pieces.of(FullTokenizer(str(tiny_bert / "vocab.txt")))
 
@@ -242,13 +242,13 @@ UNSPACED = (
 )
 
 
-@pytest.mark.parametrize("text", UNSPACED, ids=ascii)
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bytes"])
+@mark.parametrize("text", UNSPACED, ids=ascii)
+@mark.parametrize("kind", ["wordpiece", "unigram", "bytes"])
 def test_every_token_is_masked_about_equally_often(
     tmp_path, golden_dir, text, kind
 ):
     tokenizer = letters_tokenizer(tmp_path, golden_dir, kind, text)
-    (ids,) = tokenizer.encode_ids([text])
+    [ids] = tokenizer.encode_ids([text])
     pieces = Pieces.of(tokenizer)
     rows = input_pipeline.Features.from_rows([(ids, [0] * len(ids))], {})
     how = Masking(whole_words=True)
@@ -280,7 +280,7 @@ def letters_tokenizer(folder, golden_dir, kind, text):
     return SubwordTokenizer(str(folder / "tokenizer.json"))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, words",
     [
         ("\u65e5\u672c\u3001\u3042", "\u65e5|\u672c|\u3001|\u3042"),
@@ -293,7 +293,7 @@ def letters_tokenizer(folder, golden_dir, kind, text):
 )
 def test_where_words_begin(tmp_path, golden_dir, text, words):
     tokenizer = letters_tokenizer(tmp_path, golden_dir, "unigram", text)
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     pieces = Pieces.of(tokenizer)
     ids = np.array(tokens.ids)
     begins = pieces.begin_words(ids, pieces.is_plain[ids])

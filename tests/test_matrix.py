@@ -6,10 +6,10 @@ import sys
 import types
 
 import compilers_program
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, read_json, run_command, write_json
+from pytest import fixture, mark, raises
 
 from adapter_bert import accelerators
 from adapter_bert.accelerators.account import COUNTING
@@ -32,13 +32,13 @@ SIZES = (
 )
 
 
-@pytest.fixture(autouse=True)
+@fixture(autouse=True)
 def versions(monkeypatch):
     """The compilers are not installed here."""
     monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
 
 
-@pytest.fixture
+@fixture
 def compiled(monkeypatch):
     """The cells that were compiled, of which `lora` is refused."""
     seen = []
@@ -71,9 +71,7 @@ def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
             for name, run in matrix.cells()
             if name == device and run.bert == runs.TINY
         ]
-        assert {run.method.split("(")[0] for run in of_device} == {
-            *METHODS,
-        }
+        assert {run.method.split("(")[0] for run in of_device} == {*METHODS}
         assert {run.head for run in of_device} == {*runs.HEADS}
         assert {(run.dtype, run.step) for run in of_device} == {
             (dtype, step) for dtype in DTYPES for step in STEPS
@@ -128,7 +126,7 @@ def test_a_file_of_other_compilers_is_refused(compiled, tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("kind", [RuntimeError, UserError])
+@mark.parametrize("kind", [RuntimeError, UserError])
 def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     def refuse(*_):
         raise kind("first line\nsecond")
@@ -142,7 +140,7 @@ def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     assert cell["reason"].split(" second")[0] == "first line"
     fake.lower = lambda *_: 1 / 0
     # A defect is none.
-    with pytest.raises(ZeroDivisionError):
+    with raises(ZeroDivisionError):
         matrix.compile_cell("v5e", DeviceRun(), tmp_path)
 
 
@@ -204,7 +202,7 @@ def test_the_page_has_the_tables_of_its_file():
 def test_the_guide_names_the_devices_that_steps_are_compiled_for():
     results = read_json(matrix.RESULTS)
     page = (ROOT / "docs" / "accelerators.md").read_text()
-    (line,) = re.findall(r"Devices are\n(.*?)\.\n", page, re.DOTALL)
+    [line] = re.findall(r"Devices are\n(.*?)\.\n", page, re.DOTALL)
     assert re.findall("`(.*?)`", line) == [*DEVICES]
     for device in DEVICES:
         cells = [c for c in results["cells"] if c["device"] == device]
@@ -212,7 +210,7 @@ def test_the_guide_names_the_devices_that_steps_are_compiled_for():
 
 
 @compilers_program.needed
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_two_steps_compile(tmp_path):
     run_command(
         compilers_program.PYTHON,

@@ -4,7 +4,6 @@ import shutil
 import sys
 
 import numpy as np
-import pytest
 import refusals
 from conftest import (
     load_predictor,
@@ -14,15 +13,12 @@ from conftest import (
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark
 from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
 from adapter_bert import files
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    google,
-    written_form,
-)
+from adapter_bert.checkpoints import adapter_artifact, google, written_form
 from adapter_bert.checkpoints.hugging_face import kind_of_head
 from adapter_bert.commands import merge as merge_command
 from adapter_bert.tasks.from_description import restore_task
@@ -31,10 +27,10 @@ from adapter_bert.tasks.registry import TASKS
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 
-@pytest.fixture
+@fixture
 def merge(tiny_bert, monkeypatch, capsys):
     """Merges adapters within this process; what is printed."""
 
@@ -112,7 +108,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize("described, kind, labels", KINDS)
+@mark.parametrize("described, kind, labels", KINDS)
 def test_a_merged_bert_keeps_labels_and_kind(
     tiny_bert, tmp_path, described, kind, labels
 ):
@@ -138,7 +134,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
         assert kind_of_head(opened.head) == kind_of(described)
 
 
-@pytest.fixture
+@fixture
 def merged(merge, tiny_bert, tmp_path):
     """Flags of a run on a BERT with an adapter of a task merged into it."""
 
@@ -159,7 +155,7 @@ def merged(merge, tiny_bert, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("method", ["lora(rank=2)", "ia3", "lt_sft(0.1)"])
+@mark.parametrize("method", ["lora(rank=2)", "ia3", "lt_sft(0.1)"])
 def test_a_merged_bert_answers_as_bert_and_adapter(
     classify, merged, tiny_bert, tiny_data, tmp_path, method
 ):
@@ -206,7 +202,7 @@ def test_a_merged_bert_answers_for_its_labels_alone(
     assert not (tmp_path / "out" / "eval_results.txt").exists()
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "described",
     [
         {"name": "custom", "regression": True, "pairs": False},
@@ -367,8 +363,8 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(
     )
 
 
-@pytest.mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])
-@pytest.mark.parametrize("weights", ["", "2,-0.5"])
+@mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])
+@mark.parametrize("weights", ["", "2,-0.5"])
 def test_changes_are_weighed_and_added(
     merge, tiny_bert, tiny_weights, tmp_path, method, weights
 ):

@@ -1,11 +1,11 @@
 """One adapter of several: heads, tasks, files, and the command."""
 
 import numpy as np
-import pytest
 import refusals
 import safetensors.numpy
 from conftest import load_predictor, read_adapter_config
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
 from adapter_bert.checkpoints import adapter_artifact
@@ -14,12 +14,12 @@ from adapter_bert.commands import merge
 from adapter_bert.methods.weighted_sums import WeightedSum
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 LINEAR = WeightedSum("linear")
 
 
-@pytest.fixture
+@fixture
 def adapters(tiny_bert, tmp_path):
     """Makes adapters of a method, one for each description of a task."""
 
@@ -35,7 +35,7 @@ def adapters(tiny_bert, tmp_path):
     return make
 
 
-@pytest.fixture
+@fixture
 def merged(tiny_bert):
     """Merges adapters of the tiny BERT."""
     base, *_ = read_base(tiny_bert)
@@ -51,7 +51,7 @@ def stored(folder):
     return safetensors.numpy.load_file(f"{folder}/adapter.safetensors")
 
 
-@pytest.fixture
+@fixture
 def command(tiny_bert, monkeypatch, capsys):
     """Runs `adapter-bert merge` within this process, and gives its output."""
 
@@ -151,15 +151,11 @@ def test_tags_are_reordered_too(adapters, merged):
 THREE = {"name": "custom", "labels": ["a", "b", "c"], "pairs": False}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "other, weights, message",
     [
         (THREE, [1.0, 1.0], "only heads of one task, with the same labels in"),
-        (
-            {**CLASSIFICATION, "labels": ["bad", "ok"]},
-            [1.0, 1.0],
-            "--head_of",
-        ),
+        ({**CLASSIFICATION, "labels": ["bad", "ok"]}, [1.0, 1.0], "--head_of"),
         ({**CLASSIFICATION, "pairs": True}, [1.0, 1.0], "only heads of one"),
         (CLASSIFICATION, [1.0, 0.0], "weights that are not positive; pass"),
     ],
@@ -179,7 +175,7 @@ def test_heads_without_a_mean_are_refused_or_chosen(
             assert_array_equal(values[name], kept[name])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "flags, message",
     [
         (
@@ -202,7 +198,7 @@ def test_flags_that_make_no_sense_are_refused(
 def test_adapters_that_do_not_fit_together_are_refused(
     adapters, merged, tiny_bert, tmp_path
 ):
-    (folder,) = adapters(CLASSIFICATION)
+    [folder] = adapters(CLASSIFICATION)
     config, values = adapter_artifact.read_config(folder), stored(folder)
     for number, (change, less, message) in enumerate(
         (

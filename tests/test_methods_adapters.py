@@ -1,19 +1,15 @@
 """Houlsby's adapters and their variants, and those after them."""
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from numpy.testing import assert_allclose
+from pytest import mark
 from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods.base import (
-    glorot_uniform,
-    layer_numbers,
-    layer_sizes,
-)
+from adapter_bert.methods.base import glorot_uniform, layer_numbers, layer_sizes
 from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.registry import parse
 
@@ -48,7 +44,7 @@ def test_glorots_limit_is_of_the_last_two_axes():
     assert 0.199 < abs(values).max() <= 0.2
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text,numbers",
     [
         ("0", [0]),
@@ -62,7 +58,7 @@ def test_layers_are_numbers_and_inclusive_ranges(text, numbers):
     assert layer_numbers(text) == numbers
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, sizes",
     [("", {}), ("1:7", {1: 7}), ("0-2:16,4:8", {0: 16, 1: 16, 2: 16, 4: 8})],
 )
@@ -70,7 +66,7 @@ def test_sizes_are_of_layers_and_ranges(text, sizes):
     assert layer_sizes(text) == sizes
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, parts",
     [
         *(
@@ -93,7 +89,7 @@ def test_layers_and_sizes_that_are_none_are_refused(tiny_config, text, parts):
     refusals.check(lambda: table_of(tiny_config, text), *parts)
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_each_layer_has_the_size_that_is_named(tiny_config):
     method = parse("houlsby(size=5, sizes='1:3')")
     sizes = {
@@ -136,7 +132,7 @@ def test_all_layers_train_every_adapter_and_every_layer_norm(tiny_config):
     }
 
 
-@pytest.mark.parametrize("layer", [0, 1])
+@mark.parametrize("layer", [0, 1])
 def test_a_named_layer_alone_has_adapters_and_is_trained(tiny_config, layer):
     every = TinyModel(tiny_config, "houlsby(size=4)")
     some = TinyModel(tiny_config, f"houlsby(size=4, layers='{layer}')")
@@ -176,9 +172,7 @@ def test_a_layer_without_adapters_computes_what_berts_does(tiny_config):
     assert [np.array_equal(*pair) for pair in outputs] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "layers,lowest", [("all", 0), ("0-1", 1), ("0", 1), ("1", 2)]
-)
+@mark.parametrize("layers,lowest", [("all", 0), ("0-1", 1), ("0", 1), ("1", 2)])
 def test_the_gradient_ends_at_the_lowest_adapter(tiny_config, layers, lowest):
     """Of the outputs of embeddings and layers, it reaches those from there."""
     tiny = TinyModel(tiny_config, f"houlsby(size=4, layers='{layers}')")

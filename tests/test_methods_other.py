@@ -5,12 +5,12 @@ import functools
 import itertools
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
@@ -22,7 +22,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.squad import SpanHead
 
 
-@pytest.fixture
+@fixture
 def shaken(tiny_config):
     """Makes a tiny model of a method, with random trained values."""
 
@@ -62,12 +62,12 @@ def sublayer(tiny, layer, site, inputs, outputs, context=None):
     return hidden if added is None else hidden + added.numpy()
 
 
-@pytest.fixture
+@fixture
 def x():
     return np.random.default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
 
 
-@pytest.fixture
+@fixture
 def f():
     return np.random.default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
 
@@ -158,7 +158,7 @@ def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
     assert_allclose(actual, layer_norm(x + f + extra), atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, scales_inputs, scales_outputs",
     [
         ("attention/self/key", False, True),
@@ -261,10 +261,7 @@ def test_veras_matrices_are_those_of_peft():
     """Seed 7, rank 3, of peft 0.21.2 on PyTorch 2.13."""
     method = parse("vera(rank=3, seed=7, targets='query,intermediate')")
     config = encoder.BertConfig(
-        vocab_size=8,
-        hidden_size=4,
-        num_attention_heads=2,
-        intermediate_size=6,
+        vocab_size=8, hidden_size=4, num_attention_heads=2, intermediate_size=6
     )
     down, up = method.matrices(config)
     assert_array_equal(down.T, np.float32(DOWN))
@@ -294,7 +291,7 @@ def test_the_prefix_is_never_masked(tiny_config):
         1, key, key + 1.0, bias, tiny.context()
     )
     scope = "bert/encoder/layer_1/attention/self/prefix"
-    (stored,) = arrays(tiny, scope, "key")
+    [stored] = arrays(tiny, scope, "key")
     for row in range(3):
         assert_array_equal(
             keys[row, :, :2], stored.reshape(2, 2, 8).transpose(1, 0, 2)
@@ -323,7 +320,7 @@ def outputs_of(tiny, context=None, bert=None):
 class TestAdapterDrop:
     """Specialized: fewer adapters. Robust: dropped by chance in training."""
 
-    @pytest.mark.parametrize("over", ["houlsby", "pfeiffer"])
+    @mark.parametrize("over", ["houlsby", "pfeiffer"])
     def test_specialized_is_the_method_without_lower_layers(
         self, tiny_config, over
     ):
@@ -386,7 +383,7 @@ class TestAdapterDrop:
 NO_LAYER = ("only the layers 0 to 1",)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, parts",
     {
         "adapterdrop(first=2)": NO_LAYER,
@@ -424,7 +421,7 @@ def test_arguments_beyond_the_model_are_refused(tiny_config, text, parts):
     )
 
 
-@pytest.mark.parametrize("method", ["lora", "dora", "vera", "adalora"])
+@mark.parametrize("method", ["lora", "dora", "vera", "adalora"])
 def test_an_update_of_a_pooler_that_is_not_there_is_refused(
     tiny_config, method
 ):

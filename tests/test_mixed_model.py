@@ -3,8 +3,8 @@
 import functools
 
 import numpy as np
-import pytest
 import tensorflow as tf
+from pytest import fixture, mark, raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Kernel
@@ -16,7 +16,7 @@ from adapter_bert.tasks.squad import SpanHead
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_regression import RegressionHead
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 # Each hook, with and without rows of its own, some in several forms. All
 # methods are mixed by test_method_contract.py.
@@ -167,25 +167,25 @@ class Mixed:
         assert sorted(np.concatenate(rows)) == list(range(tasks.size))
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def everything(tiny_config):
     """Two tasks of each method."""
     return Mixed(tiny_config, METHODS)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_each_row_gets_what_its_task_alone_computes(everything):
     tasks = np.arange(len(everything.tasks))
     everything.check(everything.rng.permutation(tasks)[:, np.newaxis])
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("task", [0, 7])
+@mark.gate
+@mark.parametrize("task", [0, 7])
 def test_kinds_without_rows_disturb_nothing(everything, task):
     everything.check([[task], [task]])
 
 
-@pytest.mark.gate
+@mark.gate
 def test_several_tasks_of_a_text(everything):
     count = len(everything.tasks)
     everything.check(everything.rng.integers(0, count, (3, 4)))
@@ -237,12 +237,12 @@ def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
     methods = ["houlsby(size=4)", "lora(rank=2)", "ia3", "mad_x(4, 3)"]
     monkeypatch.setattr(mixed_hooks, "map_rows", fail)
     Mixed(tiny_config, methods, each=1).check([[0], [2], [1], [3]])
-    with pytest.raises(AssertionError, match="vectorized"):
+    with raises(AssertionError, match="vectorized"):
         Mixed(tiny_config, ["pals"], each=1).check([[0]])
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     ("methods", "heads", "tokens"),
     [
         (["houlsby(size=4)", "lora(rank=2)"], HEADS[:2], 1),

@@ -17,6 +17,7 @@ from conftest import (
     write_bert,
     write_table,
 )
+from pytest import fixture
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert import encoder
@@ -50,11 +51,7 @@ SHELF = {
     "questions": ("houlsby(size=4)", {"name": "squad"}),
 }
 EPOCHS = 60
-TRAINING = {
-    "num_train_epochs": EPOCHS,
-    "learning_rate": 5e-3,
-    "held_out": 0.2,
-}
+TRAINING = {"num_train_epochs": EPOCHS, "learning_rate": 5e-3, "held_out": 0.2}
 
 
 def texts_of(name):
@@ -86,7 +83,7 @@ def of_old_bert(bert):
     return {novelty.NOVELTY: novelty.fit(rows.astype(np.float32)).settings}
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def other_bert(tmp_path_factory, tiny_config):
     """A BERT with other sizes, another vocabulary and other values."""
     words = [*TINY_WORDS, "bird"]
@@ -109,7 +106,7 @@ def other_bert(tmp_path_factory, tiny_config):
     return write_bert(folder, words, config, values)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def place(tmp_path_factory, tiny_bert):
     """A folder with the shelf, texts, and dev rows that `one` is right on."""
     folder = tmp_path_factory.mktemp("moved")
@@ -134,7 +131,7 @@ def place(tmp_path_factory, tiny_bert):
     return folder
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def move(place, tiny_bert, other_bert):
     """Moves a shelf by the command; gives the new library's folder."""
 
@@ -157,7 +154,7 @@ def move(place, tiny_bert, other_bert):
     return move
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def moved(move, place):
     return move("whole", f"--dev=one={place / 'dev.tsv'}")
 

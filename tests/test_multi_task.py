@@ -5,7 +5,6 @@ import hashlib
 import json
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from engine_jobs import (
@@ -19,6 +18,7 @@ from engine_jobs import (
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import mark
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
 from adapter_bert.data.input_pipeline import (
@@ -43,7 +43,7 @@ from adapter_bert.tasks.multi_task import (
 from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import training_step
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 HEADS = {
     "tasks.labels/output_weights": (2, 16),
@@ -122,7 +122,7 @@ class Step:
         )
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     """Bit for bit, dropout on; the other heads' gradients are exactly zero."""
     features, rows = make_rows(MULTI), [3, 14, 0, 7]
@@ -151,7 +151,7 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     assert all(g.any() for g in gradients.values())
 
 
-@pytest.mark.gate
+@mark.gate
 def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
     """The gradient of a mixed batch is the mean of its tasks' own ones."""
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -465,7 +465,7 @@ def shares(sampling, batch_size=1, epochs=1):
     ]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "sampling, exponent",
     [("proportional", 1.0), ("square_root", 0.5), ("uniform", 0.0)],
 )
@@ -475,7 +475,7 @@ def test_tasks_are_drawn_by_a_power_of_their_rows(sampling, exponent):
         assert_allclose(of_epoch, expected / expected.sum(), atol=0.015)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "steps, drawn, message",
     [
         (20, {"large": 18, "small": 1, "middle": 1}, "get one batch each: "),
@@ -487,7 +487,7 @@ def test_a_task_that_is_never_drawn_gets_a_batch(steps, drawn, message, caplog):
     chosen = choose_tasks(counts, "proportional", 8, steps, seed=7)
     times = np.bincount(chosen, minlength=3)
     assert dict(zip(counts, times.tolist())) == drawn
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.levelname == "WARNING" and message in record.getMessage()
     assert "middle" in record.getMessage()
 
@@ -521,7 +521,7 @@ def test_plans_say_what_they_depend_on():
     assert repr(make_plan(lengths)[1]) in texts
 
 
-@pytest.mark.parametrize("labelled", [True, False])
+@mark.parametrize("labelled", [True, False])
 def test_rows_of_one_task_say_which(labelled):
     plain = make_features([3, 5, 2])
     features = OneTaskFeatures.of(plain, 2)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, run_command, write_json
@@ -24,6 +23,7 @@ from engine_jobs import (
     train,
     trained_values,
 )
+from pytest import fixture, mark
 
 from adapter_bert import folder_lock
 from adapter_bert.checkpoints import training_state
@@ -62,7 +62,7 @@ def as_words(**flags):
     return [f"--{name}={value}" for name, value in flags.items()]
 
 
-@pytest.fixture
+@fixture
 def command(tiny_bert, tiny_squad, tmp_path):
     """The words of that training, in a folder `out`."""
     flags = squad_flags(tiny_bert, tiny_squad)
@@ -112,8 +112,8 @@ def run_workers(commands, folder, **options):
     return codes, [(folder / f"worker{i}.log").read_text() for i in (0, 1)]
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_two_workers_give_the_result_of_one(
     answer, tiny_bert, tiny_squad, steady_config, tmp_path
 ):
@@ -175,8 +175,8 @@ def test_two_workers_give_the_result_of_one(
     check_equal(two, one, 1e-4)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_workers_with_different_flags_are_refused(command, tmp_path):
     commands = [command, [*command, "--learning_rate=0.1"]]
     codes, logs = run_workers(commands, tmp_path)
@@ -190,9 +190,9 @@ def test_workers_with_different_flags_are_refused(command, tmp_path):
         assert "error: the workers have different flags or training" in log
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("when", ["at the start", "in the training"])
+@mark.gate
+@mark.newer_stack
+@mark.parametrize("when", ["at the start", "in the training"])
 def test_a_chief_that_fails_ends_the_others_in_one_line(
     command, tmp_path, when
 ):
@@ -222,8 +222,8 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
     assert "Traceback" not in logs[0] + logs[1]
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_a_port_in_use_is_one_clear_line(monkeypatch):
     code = (
         "from adapter_bert.training.engines import Hardware\n"
@@ -264,7 +264,7 @@ def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
     refusals.check(engine.check_devices, "leave it out", "TF_CONFIG")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "value, part",
     [
         ("{", "Expecting"),
@@ -300,7 +300,7 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("value", ALONE)
+@mark.parametrize("value", ALONE)
 def test_a_machine_alone_is_no_cluster(monkeypatch, value):
     """Whatever starts the program calls it."""
     monkeypatch.setenv("TF_CONFIG", "")
@@ -331,14 +331,14 @@ def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
     refusals.check(check, "in one process only", "TF_CONFIG")
 
 
-@pytest.mark.parametrize("number", range(8))
+@mark.parametrize("number", range(8))
 def test_workers_that_train_the_same_agree_whatever_it_is(number):
     """Here one, which is made to ask the others."""
     strategy = tf.distribute.get_strategy()
     multi_worker.check_agreement(strategy, number, f"training {number}")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "change, part",
     [
         ([4, 0], "different checkpoints in --output_dir (steps [3, 7])"),

@@ -1,7 +1,6 @@
 """New words of a task: trained, kept, mixed, exported, and what is refused."""
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -10,6 +9,7 @@ from conftest import (
     open_checkpoint,
     read_adapter_config,
 )
+from pytest import fixture, mark, raises
 from safetensors.numpy import load_file
 from test_text_model import check
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
@@ -23,7 +23,7 @@ from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 # A token that is found within words too, as other programs add them.
 WITHIN = {
@@ -49,7 +49,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def folders(tiny_bert, tmp_path_factory):
     """Adapters with random values, by name."""
     made = {}
@@ -63,7 +63,7 @@ def folders(tiny_bert, tmp_path_factory):
     return made
 
 
-@pytest.fixture
+@fixture
 def words(tmp_path):
     """A file of two new words."""
     path = tmp_path / "words.txt"
@@ -78,7 +78,7 @@ def test_a_new_word_may_have_rules_of_its_own(tiny_bert):
     assert size in tokenizer.encode_ids(["dogate cat"])[0]
     assert tokenizer.describe()[NEW] == [WITHIN]
     for wrong in ({**WITHIN, "lstrip": 1}, {"content": "ate"}):
-        with pytest.raises(UserError, match="token 1 is .* expected 1 to 100"):
+        with raises(UserError, match="token 1 is .* expected 1 to 100"):
             check_new_tokens([wrong], "a file")
 
 
@@ -94,10 +94,7 @@ def test_new_words_are_whole_words_with_the_next_ids(tiny_bert):
         [*plain.encode_ids(["dogsdogs"])[0], ids["a"], ids["cat"]],
     ]
     assert plain.encode_ids(["dogs"]) == [[dog, ids["##s"]]]
-    assert tokenizer.describe() == {
-        **plain.describe(),
-        NEW: ["Dogs", "a cat"],
-    }
+    assert tokenizer.describe() == {**plain.describe(), NEW: ["Dogs", "a cat"]}
 
 
 def test_a_task_is_trained_with_new_words(
@@ -189,7 +186,7 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
         ]
         values = {k: v.numpy() for k, v in loaded.values.get().items()}
         row = (ids, [0] * len(ids))
-        (outputs,) = outputs_of(
+        [outputs] = outputs_of(
             tiny_bert, loaded.kind.method, values, task, [row]
         )
         np.testing.assert_allclose(
@@ -243,7 +240,7 @@ def test_lines_that_are_no_new_words_are_refused(
         ("\u0301\n", "is '' in BERT's letters"),
     ):
         words.write_text(text)
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             classify(**flags)
     words.write_text("dogs\n")
     for method, message in (
@@ -253,7 +250,7 @@ def test_lines_that_are_no_new_words_are_refused(
             "--new_tokens cannot be trained with per_task",
         ),
     ):
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             classify(**flags, tuning_method=method)
     del flags["new_tokens"]
     refusals.check(
@@ -284,7 +281,7 @@ def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):
         place = tmp_path / str(tokens)
         place.mkdir()
         adapter_artifact.write(str(place), described, values)
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             load_task(bert, str(place), None)
 
 

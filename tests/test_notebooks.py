@@ -11,6 +11,7 @@ import sys
 import pytest
 import refusals
 from conftest import ROOT, read_json, run_process, write_json
+from pytest import fixture, raises
 
 from lab import run_notebook
 
@@ -146,12 +147,12 @@ class SetUp:
         exec(SET_UP, {"REPOSITORY": "", "TPU": False, **settings})
 
 
-@pytest.fixture
+@fixture
 def set_up(monkeypatch):
     return SetUp(monkeypatch)
 
 
-@pytest.fixture
+@fixture
 def checkout(tmp_path, monkeypatch):
     """A folder with what the cell looks at; the test runs in its notebooks'."""
     root = tmp_path / "checkout"
@@ -208,7 +209,7 @@ def test_every_package_of_the_set_up_is_locked(set_up, checkout):
 
 def test_a_runtime_with_a_tpu_gets_its_own_tensorflow(set_up, checkout):
     set_up.absent = {"tensorflow"}
-    with pytest.raises(AssertionError, match="has no TensorFlow"):
+    with raises(AssertionError, match="has no TensorFlow"):
         set_up()
     set_up(TPU=True)
     assert "tensorflow-tpu==2.20.0" in set_up.started[0]
@@ -227,7 +228,7 @@ def test_without_a_checkout_one_is_cloned(
     alone = tmp_path / "alone"
     alone.mkdir()
     monkeypatch.chdir(alone)
-    with pytest.raises(AssertionError, match="REPOSITORY"):
+    with raises(AssertionError, match="REPOSITORY"):
         set_up()
     set_up.started.clear()
     for _ in range(2):
@@ -258,7 +259,7 @@ def test_it_is_told_where_jupyters_parts_are_missing(monkeypatch, tmp_path):
     refusals.check(run_notebook.find_client, "run `make notebooks`")
 
 
-@pytest.fixture
+@fixture
 def run(tmp_path):
     """Runs a notebook as a user does; returns the process."""
     installed = importlib.util.find_spec("nbclient")
@@ -341,7 +342,7 @@ def test_what_fails_is_told_and_nothing_written(
     before = path.read_text()
     done = run(path, **settings)
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and message in line
     assert path.read_text() == before
 
@@ -351,12 +352,12 @@ def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, run):
     path = write(tmp_path / "a.ipynb", "A = 1", f"open({str(mark)!r}, 'w')")
     done = run(path, f"--output={tmp_path / 'nowhere' / 'b.ipynb'}")
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    [line] = done.stderr.splitlines()
     assert line.startswith("error: the folder ") and "nowhere" in line
     assert not mark.exists()
 
 
-@pytest.fixture
+@fixture
 def copied(tmp_path):
     """A copy of the project's files, in whose folder `out` runs may write."""
     folder = tmp_path / "copy"

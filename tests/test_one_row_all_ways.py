@@ -20,6 +20,7 @@ import pytest
 import tensorflow as tf
 from conftest import ROOT, open_bert, run_command
 from ids_folder import FORMS, Folder
+from pytest import mark
 from task_files import TINY_CONTEXTS
 from test_http_api import LIMITS, Server
 from test_joint_answers import (
@@ -106,10 +107,7 @@ TASKS = {
             "houlsby(size=4)",
             {"name": "copa", "choices": 2},
             {},
-            [
-                ("it is slow", "cause", "a", LONG),
-                (LONG, "effect", "a", "cat"),
-            ],
+            [("it is slow", "cause", "a", LONG), (LONG, "effect", "a", "cat")],
         ),
     ],
     "questions": [
@@ -161,8 +159,8 @@ def marks(way, kind):
     quick = way in ("predict", "joint", "mixed")
     return [
         *needs.get(way, ()),
-        *[pytest.mark.newer_stack] * (not both),
-        *[pytest.mark.gate] * (not quick),
+        *[mark.newer_stack] * (not both),
+        *[mark.gate] * (not quick),
     ]
 
 
@@ -394,7 +392,7 @@ def over_http(world, name, **models):
             )
             if code != 200:
                 raise UserError(content["error"])
-            (answer,) = content["answers"]
+            [answer] = content["answers"]
             assert answer.pop("task") == name
             assert answer.pop("adapter") == world.tasks[name].sha256
             answers.append(answer)
@@ -474,7 +472,7 @@ def names_of(way, kind):
     return [f"{kind}{n}" for n in range(len(TASKS[kind]) if is_quick else 1)]
 
 
-@pytest.mark.parametrize("way, kind", [*cells("yes")])
+@mark.parametrize("way, kind", [*cells("yes")])
 def test_the_answer_is_the_task_s_own(world, way, kind):
     for name in names_of(way, kind):
         expected = world.expected(name)
@@ -489,13 +487,13 @@ def test_the_answer_is_the_task_s_own(world, way, kind):
     assert any(one != expected[0] for one in expected)
 
 
-@pytest.mark.parametrize("way, kind", [*cells("-")])
+@mark.parametrize("way, kind", [*cells("-")])
 def test_a_way_that_does_not_exist_is_refused(world, way, kind):
     with pytest.raises(UserError, match="answers no texts|cannot be|unknown t"):
         globals()[way](world, f"{kind}0")
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_the_table_has_every_kind():
     named = {"multiple_choice": kinds.CHOICE}
     table = {
@@ -508,10 +506,10 @@ def test_the_table_has_every_kind():
     assert table["ids"] == set(OUTPUTS)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "python",
     [
-        pytest.param(sys.executable, marks=pytest.mark.gate, id="this"),
+        pytest.param(sys.executable, marks=mark.gate, id="this"),
         pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
     ],
 )

@@ -13,6 +13,7 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose
+from pytest import approx, mark
 
 from adapter_bert.optimization import (
     AdamWeightDecay,
@@ -32,24 +33,24 @@ NAMES = (
 DECAYED = (NAMES[0], NAMES[5])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "step, rate",
     [(1, 0.5), (2, 1.0), (3, 1.5), (4, 2 * 0.6), (5, 2 * 0.5), (10, 0.0)],
 )
 def test_the_rate_rises_to_the_end_of_the_warm_up_then_falls(step, rate):
     schedule = Schedule(2.0, num_train_steps=10, num_warmup_steps=4)
-    assert schedule(step) == pytest.approx(rate, abs=1e-12)
+    assert schedule(step) == approx(rate, abs=1e-12)
 
 
-@pytest.mark.parametrize("step, rate", [(1, 1.5), (2, 1.0), (4, 0.0)])
+@mark.parametrize("step, rate", [(1, 1.5), (2, 1.0), (4, 0.0)])
 def test_without_warm_up_the_rate_falls_from_the_first_step(step, rate):
     schedule = Schedule(2.0, num_train_steps=4, num_warmup_steps=0)
-    assert schedule(step) == pytest.approx(rate, abs=1e-12)
-    assert float(schedule(tf.constant(step))) == pytest.approx(rate, abs=1e-6)
+    assert schedule(step) == approx(rate, abs=1e-12)
+    assert float(schedule(tf.constant(step))) == approx(rate, abs=1e-6)
 
 
-@pytest.mark.parametrize("warmup", [0, 1, 7, 50])
-@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
+@mark.parametrize("warmup", [0, 1, 7, 50])
+@mark.parametrize("dtype", [tf.int32, tf.int64])
 def test_numbers_and_tensors_have_the_same_rates(warmup, dtype):
     schedule = Schedule(3e-4, num_train_steps=50, num_warmup_steps=warmup)
     in_graph = tf.function(schedule)
@@ -110,9 +111,9 @@ def train_step(optimizer, gradients, done=0):
     return optimizer.train(tf.constant(0.0), gradients, step)
 
 
-@pytest.mark.parametrize("corrected", [False, True])
+@mark.parametrize("corrected", [False, True])
 # The smallest makes epsilon as large as the root of `v`.
-@pytest.mark.parametrize("scale", [10.0, 0.01, 1e-5])
+@mark.parametrize("scale", [10.0, 0.01, 1e-5])
 def test_three_steps_agree_with_numpy(scale, corrected):
     schedule = Schedule(0.1, num_train_steps=4, num_warmup_steps=2)
     values = make_values()
@@ -178,7 +179,7 @@ def test_weights_decay_after_all_that_the_gradient_read():
         gradient = tf.square(variable)
         before = set(graph.get_operations())
         update_variable(0.01, 1.0, variable, m, v, gradient, 0.1)
-        (decay,) = (
+        [decay] = (
             op
             for op in set(graph.get_operations()) - before
             if op.type == "AssignVariableOp"
@@ -191,7 +192,7 @@ def test_weights_decay_after_all_that_the_gradient_read():
         assert gradient.op in before_decay
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "recipe, name, decay",
     [
         (Recipe(), "x/kernel", 0.01),
@@ -217,7 +218,7 @@ def test_a_scaled_rate_moves_as_much_further():
     assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )
 def test_young_averages_are_corrected_if_that_is_asked_for(
@@ -233,4 +234,4 @@ def test_young_averages_are_corrected_if_that_is_asked_for(
         train(new_engine(name), job, make_rows(CLASSIFICATION), steps=2)
         # It starts from zeros, and does not decay.
         moved.append(abs(trained_values(job)["output_bias"]).max())
-    assert moved[0] == pytest.approx(10**0.5 * moved[1], rel=0.05)
+    assert moved[0] == approx(10**0.5 * moved[1], rel=0.05)

@@ -17,6 +17,7 @@ import time
 
 import pytest
 from conftest import run_command
+from pytest import fixture, mark
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
@@ -26,7 +27,7 @@ from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
+pytestmark = [mark.newer_stack, mark.gate]
 
 EVIL = "<img src=x onerror=document.title='run'>"
 
@@ -91,14 +92,14 @@ class AnyKind(Echo):
         }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def server():
     made = Server(model=AnyKind())
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("path", FILES)
+@mark.parametrize("path", FILES)
 def test_files(server, path):
     with contextlib.closing(server.send("", "GET", path)) as connection:
         response = connection.getresponse()
@@ -162,7 +163,7 @@ class Browser:
 
     def element(self, name):
         using = {"using": "css selector", "value": f"#{name}"}
-        (number,) = self("/element", using).values()
+        [number] = self("/element", using).values()
         return f"/element/{number}"
 
     def type(self, name, text):
@@ -224,7 +225,7 @@ class Browser:
         self.driver.wait()
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("there is no chromium, or no chromedriver")
@@ -270,7 +271,7 @@ def test_an_answer_is_shown_in_its_context(server, browser):
     examples = ["When was the bridge finished?", "Who paid for the bridge?"]
     assert browser.text("#examples button") == examples
     browser.click("example-0")
-    (answer,) = browser.answers()
+    [answer] = browser.answers()
     assert answer[:2] == ["where", "1907"]
     assert browser.text("mark") == ["1907"]
     browser.screenshot("answer")
@@ -283,7 +284,7 @@ def test_an_answer_is_shown_in_its_context(server, browser):
     browser.answers()
     assert browser.text("mark") == ["1907"]
     browser.type("text_b", "in 1908")
-    (answer,) = browser.answers()
+    [answer] = browser.answers()
     assert answer[:3] == ["where", "no answer", "in 1908"]
     assert browser.text("mark") == []
 
@@ -304,7 +305,7 @@ def test_choices_have_fields_of_their_own(server, browser):
     assert browser.text("#fields label")[1:] == ["Question", "c1", "c2"]
     browser.click("example-0")
     browser.run("document.getElementById('question').value = 'effect'")
-    (answer,) = browser.answers()
+    [answer] = browser.answers()
     assert answer == [
         "because",
         *("the street was dry.", "75.0 %", "the street was wet.", "25.0 %"),
@@ -330,7 +331,7 @@ def test_more_tasks_than_a_request_may_have(server, browser):
     # What the server refuses is told.
     kept = server.model.tasks.pop("t1")
     assert browser.answers() == []
-    (message,) = browser.text("#message")
+    [message] = browser.text("#message")
     assert "unknown task t1; there are: mood" in message
     server.model.tasks["t1"] = kept
 
@@ -403,10 +404,10 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     browser.type("text", 'it\'s "so" $HOME `x` \u00e9')
     browser.answers()
     browser.run("document.getElementById('request').open = true")
-    (line,) = browser.text("#curl")
+    [line] = browser.text("#curl")
     browser.screenshot("shell")
     done = run_command("sh", "-c", line, check=True)
-    (answer,) = json.loads(done.stdout)["answers"]
+    [answer] = json.loads(done.stdout)["answers"]
     assert answer["label"] == "good"
     first, second = server.model.rows[-2:]
     assert first == second
@@ -429,7 +430,7 @@ def test_a_server_that_asks_for_tokens(browser):
     assert len(browser.answers()) == 1
     # Nobody's screenshot shows the token.
     browser.run("document.getElementById('request').open = true")
-    (line,) = browser.text("#curl")
+    [line] = browser.text("#curl")
     assert TOKEN not in line and "Bearer $TOKEN" in line
     guarded.close()
 
@@ -480,7 +481,7 @@ return [...document.querySelectorAll(
 """
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone(server, browser, scheme):
     browser.emulate(
         "setDeviceMetricsOverride",

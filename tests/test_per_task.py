@@ -4,9 +4,9 @@ import dataclasses
 import functools
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from engine_jobs import MULTI, make_job
+from pytest import mark, raises
 from tiny_model import TinyModel, create_variable
 
 from adapter_bert.data.input_pipeline import (
@@ -29,7 +29,7 @@ METHODS = (
 )
 
 
-@pytest.mark.parametrize("text", METHODS)
+@mark.parametrize("text", METHODS)
 def test_each_task_is_computed_as_what_is_kept_of_it(tiny_config, text):
     tiny = TinyModel(tiny_config, parse(f"per_task({text}, tasks='x,y,z')"))
     tiny.shake(0.2)
@@ -92,7 +92,7 @@ def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
         assert gradient[1].any() or name.endswith("key/bias"), name
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text,words",
     [
         ("per_task(pals)", "--task_name=mrpc,rte"),
@@ -105,5 +105,5 @@ def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
     ],
 )
 def test_what_is_no_addition_is_refused(tiny_config, text, words):
-    with pytest.raises(UserError, match=words):
+    with raises(UserError, match=words):
         parse(text).check(tiny_config)

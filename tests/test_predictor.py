@@ -3,19 +3,14 @@
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import SENTENCES, load_predictor, open_bert, read_json
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import approx, fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
-from tiny_artifacts import (
-    CLASSIFICATION,
-    LENGTH,
-    make_artifact,
-    outputs_of,
-)
+from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
 
 from adapter_bert.data.tokenization import FullTokenizer, make_row
 from adapter_bert.errors import UserError
@@ -24,7 +19,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 TASK = restore_task(CLASSIFICATION, {}, "test")
 ROWS = [text for text, _ in SENTENCES]
@@ -40,7 +35,7 @@ METHODS = [
 ]
 
 
-@pytest.fixture
+@fixture
 def make(tiny_bert, tmp_path):
     """Writes an adapter of a name, and tells its folder."""
 
@@ -52,7 +47,7 @@ def make(tiny_bert, tmp_path):
     return write
 
 
-@pytest.fixture
+@fixture
 def load(make, bert):
     """A predictor with one adapter, which is called `a`."""
 
@@ -81,7 +76,7 @@ def expected_of(bert, made, task, rows):
     return np.array([output["logits"] for output in outputs])
 
 
-@pytest.mark.parametrize("text", METHODS)
+@mark.parametrize("text", METHODS)
 def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
     folder, made = make("a", text)
     predictor = Predictor(bert, batch_size=3)
@@ -96,8 +91,8 @@ def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
     assert all(a["probability"] == max(a["scores"].values()) for a in answers)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("text", ["houlsby(size=3)", "lt_sft"])
+@mark.gate
+@mark.parametrize("text", ["houlsby(size=3)", "lt_sft"])
 def test_narrow_kernels_change_no_bit(make, tiny_bert, monkeypatch, text):
     """`lt_sft` adds to kernels, and so has them whole."""
     folder, _ = make("a", text)
@@ -175,7 +170,7 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     )
 
 
-@pytest.mark.gate
+@mark.gate
 def test_questions_are_answered_as_the_run_answered_them(
     answer, squad_flags, tiny_bert
 ):
@@ -188,7 +183,7 @@ def test_questions_are_answered_as_the_run_answered_them(
     answers = predictor("squad", rows)
     for number, (one, (_, context)) in enumerate(zip(answers, rows)):
         assert one["answer"] == expected[f"q{number}"]
-        assert one["null_score"] - one["score"] == pytest.approx(
+        assert one["null_score"] - one["score"] == approx(
             odds[f"q{number}"], abs=1e-4
         )
         if one["answer"]:
@@ -221,7 +216,7 @@ def test_questions_leave_room_for_their_contexts(make, bert):
     assert predictor("q", (long, long))["answer"] in long
     predictor = Predictor(bert, max_seq_length=LENGTH // 2 + 3)
     message = "max_seq_length is 15, but the task needs room for 16 tokens"
-    with pytest.raises(UserError, match=message):
+    with raises(UserError, match=message):
         predictor.add(folder, "q")
 
 
@@ -283,8 +278,7 @@ def test_another_bert_is_refused(make, tiny_bert, tmp_path):
     weights["pooler.dense.bias"] = weights["pooler.dense.bias"] + 1
     save_file(weights, path)
     refusals.check(
-        lambda: load_predictor(other, [folder]),
-        "was trained on another BERT",
+        lambda: load_predictor(other, [folder]), "was trained on another BERT"
     )
 
 
@@ -305,7 +299,7 @@ def test_heads_of_other_sizes_and_layers_are_other_kinds(bert):
     assert len({id(kind(t)) for t in (CLASSIFICATION, tanh, relu)}) == 3
 
 
-@pytest.mark.gate
+@mark.gate
 def test_many_kinds_are_no_reason_for_a_warning(make, bert, caplog):
     """TensorFlow warns of a function that it traces five times in a row."""
     predictor = Predictor(bert)

@@ -3,10 +3,10 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest import approx, fixture, mark
 from task_files import PROPERTY, put, refusal
 from test_masked_lm import as_tensors, random_head
 
@@ -61,13 +61,13 @@ EXAMPLES = (
 )
 
 
-@pytest.fixture
+@fixture
 def task(tmp_path):
     path = write(tmp_path / "rows.tfrecord", EXAMPLES)
     return Pretraining(input_file=str(path), max_predictions_per_seq=MOST)
 
 
-@pytest.fixture
+@fixture
 def features(task, tokenizer):
     task, rows = task.read("", ["train"])
     return task.featurize(rows["train"], tokenizer, LENGTH)
@@ -159,7 +159,7 @@ def test_the_loss_is_the_published_one(
         name: value.numpy() for name, value in model(batch, context).items()
     }
     measured = task.evaluate(None, features, outputs)
-    assert measured == pytest.approx(
+    assert measured == approx(
         {
             "masked_lm_accuracy": np.mean((logs.argmax(-1) == ids)[is_masked]),
             "masked_lm_loss": -right[is_masked].mean(),
@@ -182,7 +182,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@mark.parametrize("name", WRONG)
 def test_records_of_another_kind(name, tmp_path, tokenizer):
     path = write(tmp_path / "rows", [example(TOKENS, **WRONG[name])])
     task = Pretraining(input_file=str(path), max_predictions_per_seq=MOST)

@@ -6,6 +6,7 @@ from typing import Any, Callable, NamedTuple
 import pytest
 import refusals
 from conftest import entry_point, read_json
+from pytest import mark
 from test_run_pretraining import (  # noqa: F401 (fixtures)
     from_nothing,
     pretraining_flags,
@@ -24,7 +25,7 @@ from adapter_bert.commands import (
 from adapter_bert.tasks.from_description import restore_task
 from lab.trials import runs
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 # A program, the fixture of its flags, and what makes them a short training.
 PROGRAMS = {
@@ -118,7 +119,7 @@ def trained(short, kept):
     return short
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_run_that_is_killed_ends_in_the_same_bits(
     trained, tmp_path, monkeypatch
 ):
@@ -157,7 +158,7 @@ OTHER_RUNS = {
 }
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_run_that_is_over_is_not_trained_again(trained):
     """Nor with other settings; its folder knows its base and its command."""
     out = trained.flags["output_dir"]
@@ -184,7 +185,7 @@ def test_a_run_that_is_over_is_not_trained_again(trained):
     assert not list(out.rglob("*tmp*"))
 
 
-@pytest.mark.gate
+@mark.gate
 def test_an_adapter_answers_elsewhere_as_in_its_run(trained, tmp_path):
     """What is handed on names no place of this machine."""
     out, folder = trained.flags["output_dir"], tmp_path / "elsewhere"
@@ -268,11 +269,7 @@ BAD = {
     ],
     "several tasks": [
         ({"task_name": "mnli,copa", "text_a_column": None}, "copa has choices"),
-        (
-            {"task_name": "mnli,custom"},
-            "has the folder ''",
-            "expected custom:",
-        ),
+        ({"task_name": "mnli,custom"}, "has the folder ''", "expected custom:"),
         (
             {"task_name": "mnli,qqp", "text_a_column": None},
             "holds no folder for the task qqp",
@@ -387,7 +384,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "program, change, parts",
     [
         (name, change, parts)
@@ -404,7 +401,7 @@ def test_bad_flags_are_one_line_before_any_training(program, change, parts):
     assert left <= {"run.lock", "initial"}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "program", ["squad", "tagger", "masked words", "pretraining"], indirect=True
 )
 def test_an_adapter_of_labels_begins_no_other_task(
@@ -448,7 +445,7 @@ DESCRIBED = {
 }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "program, changes, lines",
     [
         (name.partition(",")[0], changes, lines)

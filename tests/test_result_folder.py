@@ -1,14 +1,14 @@
 """What a script may replace and delete in the folder of its results."""
 
-import pytest
 import refusals
 from conftest import read_json
+from pytest import mark, raises
 
 from adapter_bert.commands import plot, summarize
 from adapter_bert.errors import UserError
 from adapter_bert.reports.collect_runs import replace_results
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 
 def names(folder):
@@ -49,7 +49,7 @@ def test_a_file_of_somebody_elses_is_not_replaced(tmp_path):
     assert (tmp_path / "b").read_text() == "mine"
 
 
-@pytest.mark.parametrize("text", ['["../a"]', '["/a"]', "{}", "[1]", "["])
+@mark.parametrize("text", ['["../a"]', '["/a"]', "{}", "[1]", "["])
 def test_a_list_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "files_of_me.json").write_text(text)
     refusals.check(
@@ -57,7 +57,7 @@ def test_a_list_that_is_none_is_refused(tmp_path, text):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "program, taken", [(summarize, "methods.md"), (plot, "per_task.png")]
 )
 def test_tables_and_figures_leave_other_files_alone(
@@ -75,6 +75,6 @@ def test_tables_and_figures_leave_other_files_alone(
     other = tmp_path / "other"
     other.mkdir()
     (other / taken).write_text("mine")
-    with pytest.raises(UserError, match=f"{taken} is there and was not"):
+    with raises(UserError, match=f"{taken} is there and was not"):
         run_main(program, fake.folder, f"--output_dir={other}")
     assert names(other) == {taken}

@@ -5,7 +5,6 @@ import pathlib
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from absl import flags
@@ -18,6 +17,7 @@ from conftest import (
     spoil,
     write_table,
 )
+from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_sources import google_bert  # noqa: F401 (a fixture)
 from tiny_artifacts import make_artifact
@@ -32,13 +32,13 @@ def results(folder):
     return read_json(pathlib.Path(folder) / "eval_results.json")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def kept(tmp_path_factory):
     """Where `trained` keeps its training."""
     return tmp_path_factory.mktemp("kept") / "out"
 
 
-@pytest.fixture
+@fixture
 def trained(classify, tiny_flags, kept):
     """Flags of a training of 20 steps that is over in its folder."""
     tiny_flags["save_checkpoints_steps"] = 8
@@ -95,7 +95,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
     assert versions["cpu_lanes"] == lanes
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_training_learns_the_tiny_task(classify, tiny_flags):
     tiny_flags.update(num_train_epochs=40, tuning_method="full")
     del tiny_flags["adapter_size"]
@@ -103,7 +103,7 @@ def test_training_learns_the_tiny_task(classify, tiny_flags):
     assert results(tiny_flags["output_dir"])["eval_accuracy"] == 1.0
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_equal_seeds_give_equal_bits_and_others_do_not(
     classify, trained, tmp_path
 ):
@@ -114,9 +114,9 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(
         assert (artifact_bytes(tmp_path / str(seed)) == first) is is_equal
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
-@pytest.mark.parametrize("method", ["full", "top_layers(1)"])
+@mark.gate
+@mark.older_stack
+@mark.parametrize("method", ["full", "top_layers(1)"])
 def test_an_adapter_gives_the_same_results_elsewhere(
     classify, tiny_flags, tmp_path, method
 ):
@@ -139,8 +139,8 @@ def test_an_adapter_gives_the_same_results_elsewhere(
     ).read_text()
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     first, further = trained["output_dir"], tmp_path / "further"
     adapter = first / "adapter"
@@ -151,7 +151,7 @@ def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     refusals.check(lambda: classify(**slow), "training.start was")
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_a_training_begins_with_the_adapter_of_another_task(
     classify, tiny_flags, tiny_bert, engine, tmp_path
 ):
@@ -177,7 +177,7 @@ def test_a_training_begins_with_the_adapter_of_another_task(
     )
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_an_adapter_bert_checkpoint_is_evaluated(
     classify, tmp_path, golden_dir
 ):
@@ -214,7 +214,7 @@ def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     assert results(killed) == results(whole)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_killed_run_with_new_words_on_int8_goes_on(
     classify, tiny_flags, engine, tmp_path
 ):
@@ -272,7 +272,7 @@ def test_flags_have_berts_names_and_defaults(classify):
     assert FLAGS["epochs"].default == FLAGS["num_train_epochs"].default
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_config_files_of_the_project_are_read(capsys):
     paths = sorted((ROOT / "configs").glob("*.flags"))
     assert paths
@@ -288,8 +288,8 @@ def test_config_files_of_the_project_are_read(capsys):
         assert "Total Trainable Parameters" in printed, path
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_a_named_checkpoint_is_the_one_that_is_evaluated(
     classify, trained, tmp_path
 ):
@@ -309,8 +309,8 @@ def test_a_named_checkpoint_is_the_one_that_is_evaluated(
     assert losses[8] != losses[20]
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_what_is_handed_on_names_no_place(
     classify, trained, tiny_bert, tiny_data, tmp_path
 ):
@@ -335,8 +335,8 @@ def test_what_is_handed_on_names_no_place(
     classify(**evaluate)
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_a_lost_checkpoint_does_not_begin_a_training_anew(
     classify, trained, caplog
 ):
@@ -353,7 +353,7 @@ def test_a_lost_checkpoint_does_not_begin_a_training_anew(
     assert artifact_bytes(out) == before
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_describe_says_what_was_trained(classify, trained, capsys):
     classify(
         describe=True,
@@ -363,8 +363,8 @@ def test_describe_says_what_was_trained(classify, trained, capsys):
     assert "houlsby(size=4" in capsys.readouterr().out
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_an_adapter_that_does_not_fit_is_refused(
     classify, trained, tiny_config, tmp_path
 ):
@@ -393,12 +393,12 @@ def test_an_adapter_that_does_not_fit_is_refused(
             "num_attention_heads 2",
         ),
     ):
-        with pytest.raises(UserError, match=words):
+        with raises(UserError, match=words):
             classify(**{**trained, name: value})
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize("use", ["as start", "in its folder"])
+@mark.older_stack
+@mark.parametrize("use", ["as start", "in its folder"])
 def test_a_truncated_training_checkpoint_is_one_line(
     classify, trained, tmp_path, use
 ):
@@ -416,16 +416,15 @@ def test_a_truncated_training_checkpoint_is_one_line(
     )
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_a_run_beside_the_pretrained_model_does_not_spoil_it(
     classify,
     tiny_flags,
     google_bert,  # noqa: F811
 ):
     tiny_flags.update(
-        init_checkpoint=google_bert / "bert_model.ckpt",
-        output_dir=google_bert,
+        init_checkpoint=google_bert / "bert_model.ckpt", output_dir=google_bert
     )
     classify(**tiny_flags)
     classify(**tiny_flags, do_eval=True)

@@ -5,7 +5,6 @@ import pathlib
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -16,6 +15,7 @@ from conftest import (
     write_json,
     write_table,
 )
+from pytest import approx, fixture, mark, raises
 from run_folders import bytes_by_task, check_nearly_equal
 from test_multi_worker import run_workers
 
@@ -25,7 +25,7 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.serving.library import check
 
-pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
+pytestmark = [mark.older_stack, mark.gate]
 
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
@@ -35,7 +35,7 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def trained(tiny_bert, tiny_glue, tmp_path_factory):
     """The folder of a run of 20 steps, which no test changes."""
     out = tmp_path_factory.mktemp("together") / "out"
@@ -53,7 +53,7 @@ def trained(tiny_bert, tiny_glue, tmp_path_factory):
     return out
 
 
-@pytest.fixture
+@fixture
 def again(trained, glue_flags):
     """A copy of that run, in the folder of the flags, which are its own."""
     shutil.copytree(trained, glue_flags["output_dir"])
@@ -78,7 +78,7 @@ def alone(flags, name, folder, out):
     return {**kept, **changed}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "method",
     [
         "houlsby(size=4)",
@@ -118,7 +118,7 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
                 )
                 for x in (scores, others):
                     del x["dev_data"], x["content_sha256"]
-                assert scores == pytest.approx(others, abs=1e-5)
+                assert scores == approx(others, abs=1e-5)
             else:
                 assert contents == expected
         scores_of_part = read_json(part / "eval_results.json")
@@ -197,7 +197,7 @@ def test_the_tasks_are_learned(classify, glue_flags):
     assert results["eval_accuracy_mnli"] == 1
     assert results["eval_accuracy_reviews"] == 1
     assert results["eval_pearson_sts-b"] > 0.9
-    assert results["eval_mean"] == pytest.approx(
+    assert results["eval_mean"] == approx(
         (2 + results["eval_pearson_sts-b"]) / 3
     )
 
@@ -362,7 +362,7 @@ def test_two_workers_train_what_one_does(
     assert one.pop("dev_data") == two.pop("dev_data")
     assert one.pop(files.SEAL) and two.pop(files.SEAL)
     # The heads' own dropout differs between one and two.
-    assert two == pytest.approx(one, abs=1e-2)
+    assert two == approx(one, abs=1e-2)
     assert os.listdir(tmp_path / "two" / "tasks" / "mnli") == os.listdir(
         tmp_path / "one" / "tasks" / "mnli"
     )
@@ -378,7 +378,7 @@ def test_a_missing_file_is_told_before_bert_is_read(
     path = data / "Reviews" / "dev.tsv"
     path.unlink()
     glue_flags.update(data_dir=data, init_checkpoint="nowhere")
-    with pytest.raises(UserError, match=f"there is no {path}"):
+    with raises(UserError, match=f"there is no {path}"):
         classify(**glue_flags)
 
 

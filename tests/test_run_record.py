@@ -2,10 +2,10 @@
 
 import copy
 
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import read_json, write_json
+from pytest import fixture, mark, raises
 
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.weights import Base
@@ -35,7 +35,7 @@ def changed(place, value):
     return record
 
 
-@pytest.fixture
+@fixture
 def folder(tmp_path):
     """A folder with a run."""
     run_record.write(str(tmp_path), RECORD, BASE)
@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 
 def refusal(folder, record, do_train=True):
-    with pytest.raises(UserError) as raised:
+    with raises(UserError) as raised:
         run_record.check(str(folder), record, do_train)
     assert str(folder) in str(raised.value)
     assert "--output_dir" in str(raised.value)
@@ -60,7 +60,7 @@ def test_versions_are_those_of_the_interpreter_and_its_libraries():
     assert set(versions) == {"python", "tensorflow", "numpy"}
 
 
-@pytest.mark.parametrize("do_train", [False, True])
+@mark.parametrize("do_train", [False, True])
 def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     tmp_path, do_train
 ):
@@ -70,7 +70,7 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     run_record.check(str(tmp_path), copy.deepcopy(RECORD), do_train)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "place, value",
     [
         ("base.fingerprint", "xyz"),
@@ -85,7 +85,7 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
         ("bert_config.hidden_dropout_prob", None),
     ],
 )
-@pytest.mark.parametrize("do_train", [False, True])
+@mark.parametrize("do_train", [False, True])
 def test_another_model_or_task_is_refused(folder, place, value, do_train):
     before = RECORD
     for key in place.split("."):
@@ -125,7 +125,7 @@ def test_a_partial_record_is_compared_by_what_it_has(folder):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "place, value",
     [
         ("base.name", "elsewhere"),
@@ -142,7 +142,7 @@ def test_the_place_of_the_base_is_in_a_file_of_its_own(folder):
     assert "/models" not in (folder / "run.json").read_text()
 
 
-@pytest.mark.parametrize("content", [None, "{}", "[]", '{"base": 5}'])
+@mark.parametrize("content", [None, "{}", "[]", '{"base": 5}'])
 def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     (folder / "places.json").unlink()
     if content:
@@ -154,20 +154,20 @@ def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     )
 
 
-@pytest.mark.parametrize("do_train", [False, True])
+@mark.parametrize("do_train", [False, True])
 def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
     tf.train.Checkpoint(value=tf.Variable(1.0)).save(str(tmp_path / "model"))
     assert "run.json" in refusal(tmp_path, RECORD, do_train)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "content", ["", "{", "\x00", "{}", "[]", "null", "7", '{"task": 1}']
 )
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     is_json = content not in ("", "{", "\x00")
     words = "run.json" + " is not the run.s description" * is_json
-    with pytest.raises(UserError, match=words):
+    with raises(UserError, match=words):
         run_record.check(str(tmp_path), RECORD, True)
 
 
@@ -181,7 +181,7 @@ def test_what_is_null_is_not_there(folder):
     assert "task_settings" not in description
 
 
-@pytest.mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
+@mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
 def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
     """Messages and cards tell it to be passed on."""
     path = folder / run_record.RUN_FILE
@@ -221,7 +221,7 @@ def test_a_run_of_before_a_field_was_there_goes_on(folder):
         run_record.check(str(folder), old, True)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "field, value, task",
     [
         ("tie_word_embeddings", False, {"name": "masked_lm"}),
@@ -239,7 +239,7 @@ def test_a_field_of_today_that_the_head_reads_is_a_difference(
     assert f"{field} was None, now {value!r}" in refusal(folder, old)
 
 
-@pytest.mark.parametrize("place", ["task", "task.tasks.a"])
+@mark.parametrize("place", ["task", "task.tasks.a"])
 def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
     old = changed("task", {"name": "vectors", "tasks": {"a": {"name": "b"}}})
     run_record.write(str(folder), old, BASE)
@@ -294,7 +294,7 @@ def test_other_versions_are_warned_of(folder, caplog):
     assert f"{difference}, now 2.99: bits may differ" in caplog.text
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "place, value, other",
     [
         ("training.adam_bias_correction", False, True),

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import refusals
 from conftest import ROOT, load_predictor, read_json, run_command
+from pytest import mark
 from task_files import TAGGED, conll
 
 from adapter_bert.tasks.tagging_files import read_sentences
@@ -16,7 +17,7 @@ def lines_of(path):
     return path.read_text().splitlines()
 
 
-@pytest.mark.gate
+@mark.gate
 def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     """Predictions are those of the artifact, however they are asked for."""
     tag(**ner_flags, engine=engine, do_eval=True, do_predict=True)
@@ -53,8 +54,8 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     )
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_a_trained_run_is_scored_on_its_test_file(
     tag, ner_flags, tiny_ner, tmp_path
 ):
@@ -84,7 +85,7 @@ def test_a_trained_run_is_scored_on_its_test_file(
     assert list(scores["test"]["dev_data"]) == ["test"]
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
     table = tmp_path / "map.tsv"
     table.write_text("ANIMAL\tA\nTHING\tO\nart-work\tO\n")
@@ -108,7 +109,7 @@ def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
     )
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
@@ -140,8 +141,8 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     assert lines_of(again / path.name) == lines_of(path)
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     """An adapter then tags new sentences, with no other file."""
     out, again = ner_flags["output_dir"], tmp_path / "again"
@@ -164,8 +165,8 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     )
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     """In windows; a word of control characters and a too long one get O."""
     data = tmp_path / "data"
@@ -192,8 +193,8 @@ def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     assert 0.5 < results["eval_recall"] <= 14 / 16
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_every_kind_of_method_tags(tag, ner_flags, tmp_path):
     """Trained, then predicted by the artifact alone."""
     del ner_flags["adapter_size"]
@@ -201,10 +202,7 @@ def test_every_kind_of_method_tags(tag, ner_flags, tmp_path):
     methods = ["lt_sft(sparsity=0.05)", "prefix(length=3, inner_size=8)"]
     for number, method in enumerate(methods):
         folder, again = tmp_path / f"{number}", tmp_path / f"{number}-again"
-        tag(
-            **{**ner_flags, "output_dir": folder},
-            tuning_method=method,
-        )
+        tag(**{**ner_flags, "output_dir": folder}, tuning_method=method)
         tag(
             **{**ner_flags, "output_dir": again, "do_train": False},
             adapter=folder / "adapter",
@@ -228,8 +226,8 @@ def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):
     )
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
+@mark.gate
+@mark.older_stack
 def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     """That takes as long as several steps."""
     code = (
@@ -250,7 +248,7 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-@pytest.mark.real_data
+@mark.real_data
 def test_published_layouts_are_read(shared_dir):
     """Lone tabs between sentences, four columns, hyphens in types."""
     folder = shared_dir / "data" / "ner"

@@ -2,14 +2,14 @@
 
 import json
 
-import pytest
 import refusals
 from conftest import SENTENCES, STS_B_HEADER, read_json, write_mnli, write_table
+from pytest import fixture, mark
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 
-@pytest.fixture
+@fixture
 def small(tiny_flags, tmp_path):
     """Flags of a short training over a folder that the test fills."""
     tiny_flags.update(data_dir=tmp_path, num_train_epochs=1)
@@ -20,7 +20,7 @@ def read_results(folder):
     return read_json(folder / "eval_results.json")
 
 
-@pytest.mark.gate
+@mark.gate
 def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     classify, small, tmp_path
 ):
@@ -50,7 +50,7 @@ def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     assert "eval_matthews_correlation" in read_results(tmp_path / "ax")
 
 
-@pytest.mark.gate
+@mark.gate
 def test_scores_are_learned_and_go_on_from_the_adapter(
     classify, small, tmp_path
 ):
@@ -80,7 +80,7 @@ def test_scores_are_learned_and_go_on_from_the_adapter(
     assert read_results(tmp_path / "again") == results
 
 
-@pytest.mark.gate
+@mark.gate
 def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     rows = [{"t": t, "y": y} for t, y in SENTENCES] * 5
     test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]

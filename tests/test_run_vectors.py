@@ -3,9 +3,9 @@
 import dataclasses
 import json
 
-import pytest
 import refusals
 from conftest import SENTENCES, TINY_WORDS, read_adapter, read_json
+from pytest import mark
 from run_folders import artifact_bytes
 from test_methods_runs import without_size
 
@@ -17,7 +17,7 @@ from adapter_bert.tasks.vectors import Vectors
 TEXTS = [text for text, _ in SENTENCES]
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     flags = {**vector_flags, "num_train_epochs": 30}
     untrained = {**without_size(flags), "tuning_method": "head"}
@@ -43,8 +43,8 @@ def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     assert not [name for name in artifact.weights.shapes if "output_" in name]
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_scores_and_single_texts_train_too(vectors, vector_flags, tmp_path):
     flags = {**vector_flags, "score_column": "score", "num_train_epochs": 1}
     flags.update(matryoshka_sizes="8,16", pooling="cls", normalize=True)
@@ -61,8 +61,8 @@ def test_scores_and_single_texts_train_too(vectors, vector_flags, tmp_path):
     assert artifact_bytes(tmp_path / "single")
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_the_api_trains_vectors(tiny_bert, tmp_path):
     rows = [{"text": text, "match": text.upper(), "no": "a"} for text in TEXTS]
     bert = api.load_bert(tiny_bert)
@@ -88,8 +88,8 @@ def test_the_api_trains_vectors(tiny_bert, tmp_path):
     assert api.evaluate(bert, run, rows, **settings) == run.scores
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_a_corpus_is_searched_and_rows_are_held_out(
     vectors, vector_flags, tmp_path
 ):
@@ -137,8 +137,8 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
     assert other["eval_ndcg_at_10"] == scores["eval_ndcg_at_10"]
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize(
+@mark.older_stack
+@mark.parametrize(
     "changes, message",
     [
         (

@@ -19,6 +19,7 @@ from conftest import (
     write_bert,
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
+from pytest import fixture, mark
 from test_joint_answers import PAIR, PAIRS, TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -77,17 +78,17 @@ def make_base(folder, layers):
     return str(write_bert(folder, TINY_WORDS, config, values))
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def base(tmp_path_factory):
     return make_base(tmp_path_factory.mktemp("base"), 2)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def bert(base):
     return FrozenBert.open(base)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def made(base, tmp_path_factory):
     """Folders of `ADAPTERS`, by name."""
     place = tmp_path_factory.mktemp("adapters")
@@ -96,7 +97,7 @@ def made(base, tmp_path_factory):
     return {name: str(place / name) for name in ADAPTERS}
 
 
-@pytest.fixture
+@fixture
 def export(bert, tmp_path):
     """Writes a folder of an adapter, and loads it without this project."""
 
@@ -112,16 +113,16 @@ def export(bert, tmp_path):
 # The outputs
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def short(tmp_path_factory):
     """The folder of a BERT of one layer, which is soon converted; it, open."""
     folder = make_base(tmp_path_factory.mktemp("short"), 1)
     return folder, FrozenBert.open(folder)
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("method", METHODS)
+@mark.newer_stack
+@mark.parametrize("form", FORMS)
+@mark.parametrize("method", METHODS)
 def test_every_method_is_written(short, tmp_path, form, method):
     base, bert = short
     make_artifact(tmp_path / "adapter", base, method)
@@ -130,9 +131,9 @@ def test_every_method_is_written(short, tmp_path, form, method):
     assert runtimes.export(bert, "mine", task, place, form) <= 1e-5
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
+@mark.newer_stack
+@mark.parametrize("form", FORMS)
+@mark.parametrize(
     "name",
     [
         "architectures/distilbert",
@@ -153,7 +154,7 @@ def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     assert scores.shape == (len(TEXTS), 2)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@mark.parametrize("form", FORMS)
 def test_int8(made, export, form, tmp_path):
     whole = export(made["pair"], form)
     expected = whole.ask(PAIRS)["scores"]
@@ -175,8 +176,8 @@ def test_int8(made, export, form, tmp_path):
         np.testing.assert_allclose(alone, together, rtol=0, atol=1e-6)
 
 
-@pytest.mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
-@pytest.mark.parametrize("method", ["lora(rank=3)", METHODS[-1]])
+@mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
+@mark.parametrize("method", ["lora(rank=3)", METHODS[-1]])
 def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
     """Also words that a method with changes of its own reads, as they are."""
     import onnx
@@ -214,8 +215,8 @@ class Model:
         return {"value": value}
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
+@mark.newer_stack
+@mark.parametrize(
     "wrong, expected",
     [
         (lambda x: x, 0.0),
@@ -253,14 +254,13 @@ def test_a_file_with_other_outputs_is_not_kept(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_an_operation_that_a_runtime_lacks_is_named(
     made, export, monkeypatch, tmp_path
 ):
     """Here the error function, without what makes it the whole activation."""
     monkeypatch.setattr(
-        "adapter_bert.bert.functional.for_runtimes",
-        contextlib.nullcontext,
+        "adapter_bert.bert.functional.for_runtimes", contextlib.nullcontext
     )
     refusals.check(
         lambda: export(made["small"], TFLITE), "it lacks the operations Erf"
@@ -278,7 +278,7 @@ def test_a_model_that_is_too_large(made, export, monkeypatch):
 # The command
 
 
-@pytest.fixture
+@fixture
 def command(base, tmp_path):
     """Runs `adapter-bert export --format=tflite`, within this process."""
     values = {
@@ -311,7 +311,7 @@ def test_the_command_writes_a_file(command, made, tmp_path, caplog):
     )
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 @refusals.table(
     {
         "weights": (
@@ -332,7 +332,7 @@ def test_what_is_refused_before_a_model_is_opened(
     refusals.check(lambda: command(**flags), *parts)
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_tasks_that_are_no_file(
     command, base, made, tmp_path, monkeypatch, shelf
 ):
@@ -349,7 +349,7 @@ def test_tasks_that_are_no_file(
     )
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
     calls = []
 
@@ -365,8 +365,8 @@ def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
     assert rest == ["export", "onnx", "ADAPTER_BERT_ONNX"]
 
 
-@pytest.mark.newer_stack
-@pytest.mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
+@mark.newer_stack
+@mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
 def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
     """Where a program has loaded TensorFlow, as from Python."""
     monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
@@ -389,7 +389,7 @@ def snippets():
     return {TFLITE: blocks[0], ONNX: blocks[1]}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@mark.parametrize("form", FORMS)
 def test_the_page_s_program_runs_without_this_project(
     bert, made, form, tmp_path
 ):
@@ -404,7 +404,7 @@ def test_the_page_s_program_runs_without_this_project(
     assert re.fullmatch(r"\['(no|yes)', '(no|yes)'\]\n", done.stdout)
 
 
-NEEDS_ONNX = pytest.mark.skipif(
+NEEDS_ONNX = mark.skipif(
     # `make` writes this file when all is installed.
     not os.path.exists(NAMED or MADE / "installed"),
     reason=f"no {PYTHON}; `make onnx` makes it, {export_command.PYTHON} names "
@@ -413,9 +413,9 @@ NEEDS_ONNX = pytest.mark.skipif(
 
 
 @NEEDS_ONNX
-@pytest.mark.gate
-@pytest.mark.newer_stack
-@pytest.mark.skipif(HAS_ONNX, reason="this is its environment")
+@mark.gate
+@mark.newer_stack
+@mark.skipif(HAS_ONNX, reason="this is its environment")
 def test_onnx_in_its_environment():
     """The tests above that are skipped without ONNX's packages."""
     done = run_command(
@@ -434,10 +434,9 @@ def test_onnx_in_its_environment():
     assert "skipped" not in done.stdout
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    "form",
-    [TFLITE, pytest.param(ONNX, marks=[NEEDS_ONNX, pytest.mark.newer_stack])],
+@mark.gate
+@mark.parametrize(
+    "form", [TFLITE, pytest.param(ONNX, marks=[NEEDS_ONNX, mark.newer_stack])]
 )
 def test_the_command_says_little(base, made, tmp_path, form):
     words = [

@@ -12,22 +12,23 @@ import tensorflow as tf
 from conftest import ROOT, read_json
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
+from pytest import fixture, mark
 from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import TEXTS
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 FLOAT = tf.float32.as_datatype_enum
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def parts(tiny_bert, tiny_adapters):
     return make_parts(tiny_bert, tiny_adapters)
 
 
-@pytest.fixture
+@fixture
 def exported(tiny_exported):
     return tiny_exported / "1"
 
@@ -134,7 +135,7 @@ def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     assert message == f"cannot read {tmp_path}: Permission denied"
 
 
-@pytest.mark.parametrize("step", ["model", "requests"])
+@mark.parametrize("step", ["model", "requests"])
 def test_of_an_export_that_fails_nothing_is_left(
     parts, tmp_path, monkeypatch, step
 ):

@@ -8,13 +8,13 @@ import shutil
 import subprocess
 
 import numpy as np
-import pytest
 import refusals
 import safetensors.numpy
 from conftest import open_bert, open_checkpoint, read_json, write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark, raises
 from test_convert_checkpoint import convert  # noqa: F401
 from test_device_programs import PEER, ROOT
 from test_json_files import spoil
@@ -29,7 +29,7 @@ from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 VECTORS = ROOT / "lab/speed/peers/sentence_vectors.py"
 HAS_LIBRARY = glob.glob(
     os.path.join(
@@ -47,10 +47,7 @@ NEW_TYPES = (
 LAST_LAYER = {
     "transformer_task": "feature-extraction",
     "modality_config": {
-        "text": {
-            "method": "forward",
-            "method_output_name": "last_hidden_state",
-        }
+        "text": {"method": "forward", "method_output_name": "last_hidden_state"}
     },
     "module_output_name": "token_embeddings",
 }
@@ -96,7 +93,7 @@ def rewrite_modules(folder, *types):
     write_json(path, modules[: len(types)])
 
 
-@pytest.fixture
+@fixture
 def folder(tmp_path, tiny_bert):
     return write(tmp_path / "st", tiny_bert, Pooled("mean", True, 12))
 
@@ -200,7 +197,7 @@ GOLDEN = ROOT / "tests/golden/sentence_transformers"
 FORMS = sorted(path.name for path in (GOLDEN / "forms").iterdir())
 
 
-@pytest.fixture
+@fixture
 def form(tmp_path, request):
     """A folder of that library, with the recorded model."""
     folder = tmp_path / request.param
@@ -231,7 +228,7 @@ def test_a_dense_layer_of_another_width_is_refused(tmp_path, tiny_bert):
     )
 
 
-@pytest.mark.parametrize("form", FORMS, indirect=True)
+@mark.parametrize("form", FORMS, indirect=True)
 def test_recorded_forms(form, convert, tmp_path):  # noqa: F811
     """Prompts and dense layers, read, and written and read again."""
     texts = read_json(GOLDEN / "texts.json")
@@ -260,7 +257,7 @@ def test_a_spoiled_file_is_a_result_or_one_line(spoiled_folder, data, name):
         path.write_text(whole)
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def spoiled_folder(tmp_path_factory, tiny_bert):
     folder = tmp_path_factory.mktemp("spoiled") / "st"
     write(folder, tiny_bert, Pooled("mean", True, 12))
@@ -301,7 +298,7 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
         (bert, {"size": 17}, "--vector_size is 17, but a vector has 16"),
         (plain, {"size": 0}, "--vector_size is 0, but a vector has 16"),
     ):
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             embed(model, TEXTS, **how)
     assert VectorForm("tokens").completed(bert, None) == VectorForm("tokens")
 
@@ -331,12 +328,7 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
     assert opened.pooled == Pooled("cls", True)
     assert_array_equal(
         embed(open_bert(first), TEXTS),
-        embed(
-            open_bert(tiny_bert),
-            TEXTS,
-            pooling="cls",
-            normalize=True,
-        ),
+        embed(open_bert(tiny_bert), TEXTS, pooling="cls", normalize=True),
     )
     again = tmp_path / "again"
     convert(folder, "sentence_transformers", again)
@@ -362,7 +354,7 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
         ),
     ):
         bert, form, *flags = more
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             convert(bert, form, tmp_path / "none", *flags)
     refusals.check(
         lambda: convert(tiny_bert, "google", folder), "holds a BERT's"
@@ -375,7 +367,7 @@ def run_library(*arguments):
     parsed.function(parsed)
 
 
-@pytest.fixture
+@fixture
 def imported(golden_dir, tmp_path):
     """The recorded adapter in a library, with its BERT."""
     recorded = golden_dir / "sentence_transformers"
@@ -416,11 +408,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     assert "SentenceTransformer(" in (written / "README.md").read_text()
     other = tmp_path / "other"
     run_library(
-        "import",
-        other,
-        written,
-        "--name=again",
-        f"--init_checkpoint={whole}",
+        "import", other, written, "--name=again", f"--init_checkpoint={whole}"
     )
     again = load_task(bert, str(other / "again"), None)
     assert_array_equal(embed(bert, texts, task=again), vectors)
@@ -446,7 +434,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     )
 
 
-@pytest.mark.skipif(
+@mark.skipif(
     not HAS_LIBRARY,
     reason=f"no sentence-transformers for {PEER}; `make peers` installs it",
 )
@@ -479,9 +467,7 @@ def test_the_library_makes_the_same_vectors(
         assert_allclose(
             np.load(folder / "vectors.npy"),
             embed(
-                bert,
-                read_json(texts),
-                task=load_task(bert, str(trained), None),
+                bert, read_json(texts), task=load_task(bert, str(trained), None)
             ),
             atol=1e-5,
         )

@@ -15,12 +15,12 @@ import sys
 import time
 import types
 
-import pytest
 import refusals
 import uvicorn
 from absl.testing import flagsaver
 from conftest import ROOT, entry_point, load_predictor
 from exported_models import mixed_questions
+from pytest import fixture, mark
 from sweep_stand_in import wait_for
 from test_joint_answers import LIBRARY, assert_equal
 from tiny_artifacts import make_artifact
@@ -30,7 +30,7 @@ from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.request_core import Limits
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 CLIENTS, REQUESTS = 16, 12
 
@@ -46,7 +46,7 @@ def start(*flags, before=""):
     )
     lines = iter(process.stderr.readline, "")
     address = re.compile(r"http://127\.0\.0\.1:(\d+)/v1/models/adapter_bert")
-    (port,) = next(
+    [port] = next(
         match.groups() for match in map(address.search, lines) if match
     )
     return process, int(port)
@@ -58,7 +58,7 @@ def end(process):
     process.stderr.close()
 
 
-@pytest.fixture
+@fixture
 def running(tiny_exported):
     process, port = start(f"--model={tiny_exported}")
     yield process, port
@@ -157,7 +157,7 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
             if status == 400:
                 assert f"row 1: unknown task {name}" in content["error"]
                 return False
-            (one,) = content["answers"]
+            [one] = content["answers"]
             assert len(one.pop("adapter")) == 64
             assert_equal(one, {"task": name, **expected[name]})
             return True
@@ -196,7 +196,7 @@ ExportedModel.answers = answer
 """
 
 
-@pytest.mark.gate
+@mark.gate
 def test_it_ends_in_time_whatever_is_computed(tiny_exported):
     process, port = start(f"--model={tiny_exported}", "--end_s=1", before=STUCK)
     try:
@@ -224,7 +224,7 @@ def test_a_second_signal_ends_at_once():
 
 def waiting_rows(port):
     _, metrics = get(port, "/monitoring/prometheus/metrics")
-    (count,) = re.findall(rb"^adapter_bert_waiting_rows (\S+)$", metrics, re.M)
+    [count] = re.findall(rb"^adapter_bert_waiting_rows (\S+)$", metrics, re.M)
     return float(count)
 
 
@@ -245,8 +245,8 @@ def listening(process):
                 yield table, address, int(port, 16)
 
 
-@pytest.mark.gate
-@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
+@mark.gate
+@mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
 def test_it_is_reached_from_this_machine_alone_and_waits_as_it_is_told(
     tiny_exported,
 ):

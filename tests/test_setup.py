@@ -5,10 +5,10 @@ import functools
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import TINY_WORDS, read_json, write_json
 from numpy.testing import assert_array_equal
+from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 from tiny_artifacts import make_artifact
@@ -27,7 +27,7 @@ from adapter_bert.training.settings import Experiment, Training
 TRAINING = Training(batch_size=8, epochs=1.0)
 
 
-@pytest.fixture
+@fixture
 def experiment(tiny_bert, tmp_path):
     """A training with labels that no file has to be read for."""
     return Experiment(
@@ -64,7 +64,7 @@ def copy_of(tiny_bert, tmp_path, **keys):
     return folder
 
 
-@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+@mark.parametrize("act", ["gelu", "gelu_new", "relu"])
 def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
     experiment,
     tiny_bert,
@@ -121,7 +121,7 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     config = read_json(folder / "config.json")
     config["vocab_size"] = too_many
     write_json(folder / "config.json", config)
-    with pytest.raises(UserError, match=f"29 entries.*says {too_many};"):
+    with raises(UserError, match=f"29 entries.*says {too_many};"):
         opened(experiment)
 
 
@@ -130,7 +130,7 @@ CASED = [*TINY_WORDS[:-1], "The"]
 CASELESS = [*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "words, lower, way_out",
     [
         (TINY_WORDS, True, None),
@@ -180,8 +180,8 @@ def begun(experiment, **changes):
 NLI = {"name": "custom", "labels": ["a", "b", "c"], "pairs": True}
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("text", ["lora(rank=2)", "layernorm"])
+@mark.newer_stack
+@mark.parametrize("text", ["lora(rank=2)", "layernorm"])
 def test_a_training_begins_with_an_adapter_but_for_its_head(
     experiment, tiny_bert, tmp_path, text
 ):
@@ -208,8 +208,8 @@ def test_a_training_begins_with_an_adapter_but_for_its_head(
 OTHER = {"base": {"name": "other", "fingerprint": "0" * 64}}
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
+@mark.newer_stack
+@mark.parametrize(
     "text, about, changes, part",
     [
         ("head", {}, {}, "holds nothing but a head"),
@@ -227,7 +227,7 @@ def test_an_adapter_that_no_training_begins_with_is_refused(
     )
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_another_adapter_or_no_training_is_refused(
     classify, tiny_flags, tiny_bert, tmp_path
 ):

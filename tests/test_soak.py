@@ -6,9 +6,9 @@ import itertools
 import random
 import time
 
-import pytest
 import refusals
 from conftest import read_json, run_process
+from pytest import fixture, mark, raises
 
 from lab import report
 from lab.trials import __main__ as soak
@@ -18,7 +18,7 @@ from lab.trials.runs import ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 # Counts to 20 in steps that a file remembers. `{write}` writes the file.
 PROGRAM = """
@@ -54,7 +54,7 @@ IN_PLACE = (
 )
 
 
-@pytest.fixture
+@fixture
 def make_bench(tmp_path):
     """A stand-in of the program, and the reference of its run."""
 
@@ -98,7 +98,7 @@ def test_a_program_that_goes_on_loses_nothing(make_bench):
         assert is_found(what, faults.DAMAGE, bench)
     # A write that fails must be refused too.
     plan = {"state": "", "mounts": False, "part": 0.5}
-    (outcome,) = outcomes(faults.FULL, bench, 1, **plan)
+    [outcome] = outcomes(faults.FULL, bench, 1, **plan)
     assert outcome.what == LOST and "OSError" in outcome.note
 
 
@@ -111,7 +111,7 @@ def test_a_program_that_begins_anew_with_other_numbers_is_found(make_bench):
     assert is_found(DIFFERENT, faults.WRITE, bench)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "damaged",
     [
         "raise",
@@ -136,7 +136,7 @@ def test_a_program_that_does_not_end_is_ended(tmp_path, monkeypatch):
     assert str(end).startswith("no end")
 
 
-@pytest.mark.parametrize("inside", [None, {"largest_file": 9**9}])
+@mark.parametrize("inside", [None, {"largest_file": 9**9}])
 def test_the_end_of_a_program_is_told(tmp_path, inside):
     program = tmp_path / "program.py"
     for text, code, line in (
@@ -158,7 +158,7 @@ def test_a_seed_draws_the_same_trial():
     assert len({Plan.draw(faults.KILL, seed) for seed in range(50)}) == 50
 
 
-@pytest.mark.parametrize("how", faults.DAMAGES)
+@mark.parametrize("how", faults.DAMAGES)
 def test_damage_changes_a_file(tmp_path, how):
     content = random.Random(0).randbytes(100)
     path = tmp_path / "file"
@@ -256,18 +256,18 @@ def test_items_are_worked_on_in_processes_until_the_time_is_over():
     results = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
     assert len(results) > 5
     assert sorted(results) == list(range(len(results)))
-    with pytest.raises(ZeroDivisionError):
+    with raises(ZeroDivisionError):
         list(soak.in_processes(1, [functools.partial(divmod, 1, 0)]))
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
+@mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
 def test_a_file_of_no_soaks(tmp_path, content):
     path = tmp_path / "soaks.json"
     path.write_text(content)
     refusals.check(lambda: soak.read_soaks(path), "is no file of soaks")
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_trial_of_the_program_itself(tmp_path):
     seed = next(n for n, run in enumerate(runs.RUNS) if run.name == "library")
     done = run_process(
@@ -281,7 +281,7 @@ def test_a_trial_of_the_program_itself(tmp_path):
     assert done.stdout.splitlines()[-1].startswith("all ")
     record = read_json(tmp_path / "soak.json")
     assert record["seeds"] == [seed, seed]
-    (trial,) = record["trials"]
+    [trial] = record["trials"]
     assert trial["run"] == "library" and trial["what"] in (SAME, REFUSED)
     # The page is of soaks that try all.
     assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]

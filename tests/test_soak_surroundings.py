@@ -10,6 +10,7 @@ import time
 
 import pytest
 from conftest import ROOT, run_command
+from pytest import approx, mark
 
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
@@ -28,7 +29,7 @@ from lab.trials.trial import (
     Reference,
 )
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 # Counts in steps that a file remembers, by the number that it reads.
 PROGRAM = """
@@ -112,12 +113,9 @@ def try_plan(bench, only, **plan):
     return faults.TRIALS[only](dataclasses.replace(DEFAULT, **plan), bench)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "plan",
-    [
-        dict(is_first=True, state=HALF),
-        dict(which=0.99, state=WHOLE, part=0.99),
-    ],
+    [dict(is_first=True, state=HALF), dict(which=0.99, state=WHOLE, part=0.99)],
 )
 def test_a_right_that_is_missing_is_refused(make_bench, plan):
     outcome = try_plan(make_bench(), PERMISSION, **plan)
@@ -134,8 +132,8 @@ def test_a_right_that_is_missing_and_a_traceback_are_found(make_bench):
     assert (bench.place / OUT).stat().st_mode & 0o777 == 0o755
 
 
-@pytest.mark.parametrize("mounts", [False, True])
-@pytest.mark.parametrize("plan", [dict(), dict(reads=True, is_first=True)])
+@mark.parametrize("mounts", [False, True])
+@mark.parametrize("plan", [dict(), dict(reads=True, is_first=True)])
 def test_a_folder_that_vanishes_is_told(make_bench, plan, mounts):
     bench = make_bench()
     outcome = in_fork(lambda: try_plan(bench, VANISHED, mounts=mounts, **plan))
@@ -168,7 +166,7 @@ def may_mount():
     return in_fork(linux.has_own_mounts)
 
 
-@pytest.mark.parametrize("mounts", [False, True])
+@mark.parametrize("mounts", [False, True])
 def test_a_folder_that_is_made_anew_is_found(make_bench, mounts):
     bench = make_bench(check="out.mkdir(exist_ok=True)")
     for share in range(20, 60, 2):
@@ -220,7 +218,7 @@ def test_a_file_can_be_moved_away(tmp_path):
     assert (tmp_path / "file").read_text() == "text"
 
 
-@pytest.mark.gate
+@mark.gate
 def test_of_several_processes_one_runs(make_bench):
     bench = make_bench()
     for rare in (1.0, 0.0):
@@ -231,7 +229,7 @@ def test_of_several_processes_one_runs(make_bench):
         assert any("refused" in outcome.note for outcome in outcomes)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_several_processes_that_disturb_each_other_are_found(make_bench):
     bench = make_bench(
         hold="contextlib.nullcontext()", failure="raise", between="0.02"
@@ -275,13 +273,11 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
     )
     now = time.time()
     first, *later, arguments = json.loads(done.stdout)
-    assert first == pytest.approx(now - 7200, abs=60)
-    assert later == [pytest.approx(now + 86400, abs=60)] * 4
+    assert first == approx(now - 7200, abs=60)
+    assert later == [approx(now + 86400, abs=60)] * 4
     assert arguments == ["word"]
     # This process has its own.
-    assert time.time() == pytest.approx(
-        datetime.datetime.now().timestamp(), abs=60
-    )
+    assert time.time() == approx(datetime.datetime.now().timestamp(), abs=60)
 
 
 def test_rights_can_be_dropped(tmp_path, plain_user):
@@ -318,12 +314,12 @@ def test_what_a_run_reads_and_writes(tmp_path):
         bench = Bench(tmp_path, reference, tmp_path / "trial")
         paths = faults.places(bench, reads=True)
         assert [path.name for path in paths] == reads
-        (out,) = faults.places(bench, reads=False)
+        [out] = faults.places(bench, reads=False)
         assert out == tmp_path / "trial" / "out"
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("failure", [CAREFUL["failure"], "raise"])
+@mark.gate
+@mark.parametrize("failure", [CAREFUL["failure"], "raise"])
 def test_a_disk_that_is_full_must_be_refused(make_bench, monkeypatch, failure):
     if not may_mount():
         pytest.skip("this user may not mount")

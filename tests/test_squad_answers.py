@@ -3,20 +3,16 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
+from pytest import approx, mark
 
-from adapter_bert.tasks.squad import (
-    CERTAINLY_NONE,
-    NBest,
-    Squad,
-)
+from adapter_bert.tasks.squad import CERTAINLY_NONE, NBest, Squad
 from adapter_bert.tasks.squad_data import (
     ContextWindows,
     SquadQuestion,
     cut_windows,
 )
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 # `[CLS] word [SEP]` before every part of a context.
 FIRST = 3
@@ -82,7 +78,7 @@ def predict(starts, ends, rules, null=NULL):
     windows = make_windows([CONTEXT], [(0, 0, len(CONTEXT.split()))])
     questions = [SquadQuestion("q", "?", CONTEXT, None)]
     outputs = make_outputs([starts], [ends], [null])
-    (prediction,) = rules.decode(questions, windows, outputs)
+    [prediction] = rules.decode(questions, windows, outputs)
     return prediction
 
 
@@ -136,7 +132,7 @@ def test_no_answer_is_one_of_the_candidates_of_version_2():
     assert prediction.null_odds == -0.5 and prediction.text == "cat"
 
 
-@pytest.mark.parametrize("negative", [False, True])
+@mark.parametrize("negative", [False, True])
 def test_a_question_without_candidates_has_an_empty_answer(negative):
     """The only end is before the only start."""
     rules = make_rules(negative=negative, threshold=2e6)
@@ -148,7 +144,7 @@ def test_a_question_without_candidates_has_an_empty_answer(negative):
 NONE = {"starts": [], "ends": [], "null": []}
 
 
-@pytest.mark.parametrize("negative", [False, True])
+@mark.parametrize("negative", [False, True])
 def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
     rules = make_rules(negative=negative)
     questions = [
@@ -172,7 +168,7 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
 # Texts
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "context, first, last, expected",
     [
         ("the (cat) sat (on) it", 2, 2, "cat"),
@@ -207,7 +203,7 @@ def test_a_token_without_characters_is_no_answer():
     windows = make_windows(["the cat"], [(0, 0, 2)])
     windows.offsets[0] = (0, 0)
     row = [(3, 2.0), (4, 1.0)]
-    (prediction,) = make_rules().decode(
+    [prediction] = make_rules().decode(
         [SquadQuestion("q", "?", "the cat", None)],
         windows,
         make_outputs([row], [row], [NULL]),
@@ -360,4 +356,4 @@ def test_predictions_are_those_of_the_published_rules(
             assert listed(prediction) == [(t, *p) for t, p in kept.items()]
         else:
             assert prediction.candidates.texts == ("",)
-        assert prediction.candidates.probabilities().sum() == pytest.approx(1)
+        assert prediction.candidates.probabilities().sum() == approx(1)

@@ -8,9 +8,9 @@ import unicodedata
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 from conftest import TINY_WORDS
+from pytest import mark
 
 from adapter_bert.data import tokenization
 from adapter_bert.errors import UserError
@@ -24,7 +24,7 @@ from adapter_bert.tasks.squad_data import (
     read_questions,
 )
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 PROPERTY = hypothesis.settings(max_examples=150)
 
@@ -64,7 +64,7 @@ def read(folder, content, with_negative=False):
 # Reading
 
 
-@pytest.mark.parametrize("with_negative", [False, True])
+@mark.parametrize("with_negative", [False, True])
 def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
     first = {"id": "b", "question": "who\n?", "answers": [ANSWER, ANSWER]}
     second = {"id": "a", "question": "", "answers": []}
@@ -87,7 +87,7 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
     ]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "qa, with_negative, answers",
     [
         ({**QA, "is_impossible": True}, True, ()),
@@ -100,7 +100,7 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
 def test_questions_may_be_impossible_in_version_2(
     tmp_path, qa, with_negative, answers
 ):
-    (question,) = read(tmp_path, document(paragraph(qa)), with_negative)
+    [question] = read(tmp_path, document(paragraph(qa)), with_negative)
     assert question.answers == answers
 
 
@@ -227,7 +227,7 @@ def test_a_question_without_what_scoring_needs_is_refused(call, parts):
 # Answers in their contexts
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "context, text, start, first, expected",
     [
         # Other spaces within it.
@@ -347,7 +347,7 @@ def test_arrays_have_the_declared_types(tokenizer):
         assert arrays[name].dtype.name == types.get(name, "int32"), name
 
 
-@pytest.mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
+@mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
 def test_long_questions_are_cut(tokenizer, most, count):
     windows = cut_windows([ask("sat")], tokenizer, 16, 4, most)
     head = " ".join("is a cat in ?".split()[:count])
@@ -356,7 +356,7 @@ def test_long_questions_are_cut(tokenizer, most, count):
     assert windows.cut_rows == (count < 5)
 
 
-@pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
+@mark.parametrize("context", ["", " \n\t", "\u200b"])
 def test_a_context_without_tokens_has_no_windows(tokenizer, context):
     questions = [ask("the cat"), ask(context), ask("a dog")]
     windows = cut_windows(questions, tokenizer, 16, 4, 4)
@@ -378,7 +378,7 @@ def test_questions_of_a_context_share_its_tokens(tokenizer):
     assert len(windows.offsets) == 3 + 2
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "context,answer,start,expected",
     [
         # The second of two.
@@ -400,7 +400,7 @@ def test_labels_are_the_places_of_the_answers_tokens(
     windows = cut_windows([question], tokenizer, 24, 4, 4)
     assert targets(windows) == [expected]
     if start is not None:
-        (label,) = labels_of(windows)
+        [label] = labels_of(windows)
         assert label == (6 + 4, 6 + 4)
 
 
@@ -568,7 +568,7 @@ MANY = [
 ]
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3])
+@mark.parametrize("chunk", [1, 2, 3])
 def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
     tokenizer, monkeypatch, chunk
 ):

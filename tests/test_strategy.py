@@ -23,6 +23,7 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose
+from pytest import mark
 
 from adapter_bert import optimization
 from adapter_bert.bert.hooks import Context
@@ -40,9 +41,9 @@ from adapter_bert.training.engines import (
 from adapter_bert.training.strategy import StrategyEngine
 
 
-@pytest.mark.gate
+@mark.gate
 @ESTIMATOR
-@pytest.mark.parametrize("name", [MULTI.name, "squad", "tagging"])
+@mark.parametrize("name", [MULTI.name, "squad", "tagging"])
 def test_both_engines_agree_at_every_step(tiny_config, folders, name):
     """Dropout on, 50 steps; of several tasks one is a classification."""
     names = ["estimator", "strategy"]
@@ -60,7 +61,7 @@ def test_both_engines_agree_at_every_step(tiny_config, folders, name):
     assert steps == (*range(1, 51),) and len(set(values)) == 50
 
 
-@pytest.mark.gate
+@mark.gate
 @ESTIMATOR
 def test_each_engine_goes_on_with_the_others_run(tiny_config, folders):
     rows = make_rows(CLASSIFICATION)
@@ -79,8 +80,8 @@ def test_each_engine_goes_on_with_the_others_run(tiny_config, folders):
     check_equal(trained_values(parts), trained_values(whole), 1e-5)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_several_steps_may_run_between_two_returns(
     tiny_config, folders, monkeypatch
 ):
@@ -117,7 +118,7 @@ def test_several_steps_may_run_between_two_returns(
         check_equal(trained_values(looped, step), trained_values(plain, step))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "hardware, gpus, steps",
     [
         (Hardware(), 0, 1),
@@ -146,7 +147,7 @@ def train_telling(update, job, steps, save_steps=100):
     new_engine().train(job, course, progress)
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_the_first_loss_that_is_no_number_is_named(
     tiny_config, folders, monkeypatch
 ):
@@ -169,7 +170,7 @@ def test_the_first_loss_that_is_no_number_is_named(
     assert seen == [1, 2] and not os.listdir(job.output_dir)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "workers, expected, words",
     [
         (1, tf.errors.UnavailableError, "^gone"),
@@ -241,8 +242,8 @@ def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
     assert 'model_checkpoint_path: "model.ckpt-7"' in text.read_text()
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("method", ["houlsby(size=4)", "full"])
+@mark.newer_stack
+@mark.parametrize("method", ["houlsby(size=4)", "full"])
 def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
     job = make_job(tiny_config, folders("run"), method)
     models = {}
@@ -306,7 +307,7 @@ def gradient_by_hand(config, job, rows, chosen):
     return float(loss), dict(zip(names, (factor * m for m in means)))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, parts",
     [
         pytest.param("estimator", 4, marks=ESTIMATOR),
@@ -354,10 +355,7 @@ def test_auto_takes_the_engine_that_can_run(monkeypatch):
         assert chosen.__name__ == "EstimatorEngine" and "has it" in why
     else:
         assert chosen is StrategyEngine and "has no TPUEstimator" in why
-    assert choose_engine("strategy") == (
-        StrategyEngine,
-        "--engine names it",
-    )
+    assert choose_engine("strategy") == (StrategyEngine, "--engine names it")
 
 
 @refusals.table(

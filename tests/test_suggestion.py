@@ -4,9 +4,9 @@ import json
 import types
 
 import numpy as np
-import pytest
 import refusals
 from conftest import write_table
+from pytest import fixture, mark
 from task_files import make_rows
 from tiny_artifacts import make_artifact
 
@@ -61,7 +61,7 @@ def train(folder, bert, rows):
     return str(folder / "run")
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def taught(tiny_bert, tmp_path_factory):
     """A library with the adapters of two tasks over the same texts."""
     place = tmp_path_factory.mktemp("taught")
@@ -105,7 +105,7 @@ def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     assert ranked[0].task == "custom" and ranked[1].method is None
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_pairs_and_numbers_are_ranked_too(taught, bert):
     some = texts(8, 1)
     numbers = [str(number / 4) for number in range(8)]
@@ -115,7 +115,7 @@ def test_pairs_and_numbers_are_ranked_too(taught, bert):
     assert len(ranked) == 3 and np.isfinite([c.logme for c in ranked]).all()
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_what_no_training_begins_with_is_passed_over(
     taught, bert, tiny_bert, tmp_path, caplog, shelf
 ):
@@ -155,7 +155,7 @@ def test_drawn_rows_keep_their_order_and_follow_the_seed():
     assert len(suggestion.draw(rows, 99, 1)) == 50
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_the_command_ranks_and_measures_the_saving(
     taught, tiny_bert, tmp_path, run_main, capsys, monkeypatch
 ):
@@ -214,8 +214,8 @@ BAD = {
 }
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("case", BAD)
+@mark.newer_stack
+@mark.parametrize("case", BAD)
 def test_bad_input_is_refused_in_one_line(
     taught, tiny_bert, tmp_path, run_main, case
 ):

@@ -3,9 +3,9 @@
 import csv
 import math
 
-import pytest
 import refusals
 from conftest import read_json, write_json
+from pytest import approx, fixture, mark
 from tensorboard.backend.event_processing import event_accumulator
 
 from adapter_bert.bert import encoder
@@ -13,10 +13,10 @@ from adapter_bert.commands import summarize
 from adapter_bert.methods.registry import parse
 from adapter_bert.reports import collect_runs
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 
-@pytest.fixture
+@fixture
 def bert(tiny_config):
     """How many parameters the tiny BERT has."""
     return sum(map(math.prod, encoder.list_variables(tiny_config).values()))
@@ -43,9 +43,9 @@ def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     fake.add("rte", "houlsby(size=64)", 0.1)
     first, *others = fake.groups()["rte"]
     assert len(first.runs) == 3 and len(others) == 2
-    assert first.mean("accuracy") == pytest.approx(80)
+    assert first.mean("accuracy") == approx(80)
     # The standard deviation 10 over the root of 3.
-    assert first.error("accuracy") == pytest.approx(10 / math.sqrt(3))
+    assert first.error("accuracy") == approx(10 / math.sqrt(3))
     assert others[0].error("accuracy") is None
     assert first.mean("loss") == 0.5
     assert summarize.show(first, "accuracy") == "80.0 ± 5.8 (3)"
@@ -61,12 +61,12 @@ def test_other_conditions_are_another_setting(fake):
 def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     for score in (0.5, 0.5, 0.6):
         fake.add("rte", "full", score)
-    ((setting,),) = fake.groups().values()
+    [[setting]] = fake.groups().values()
     assert setting.mean("accuracy") == 50 and setting.error("accuracy") is None
     assert capsys.readouterr().err.count("with other scores") == 1
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("other", "what"),
     [
         ({"bert": "g"}, "BERT"),
@@ -138,7 +138,7 @@ def test_a_damaged_description_is_one_line(fake):
     refusals.check(fake.groups, "run.json", "no base")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("text", "kind", "name"),
     [
         ("houlsby", None, "houlsby(size=64)"),
@@ -180,7 +180,7 @@ def test_variants_are_not_taken_for_the_papers_adapters(fake):
 def test_wnli_is_shown_but_no_part_of_the_mean(fake):
     fake.add("rte", "full", 0.6, kept=10)
     fake.add("wnli", "full", 0.2, kept=10)
-    (row,) = cells(summarize.glue_table(fake.groups(), 64, {})).values()
+    [row] = cells(summarize.glue_table(fake.groups(), 64, {})).values()
     assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
 
 
@@ -277,7 +277,7 @@ def test_question_answering_has_a_row_for_each_method(fake):
         scores = {"exact_match": f1 - 10, "f1": f1}
         fake.add("squad", "houlsby(size=8)", scores, rate=rate, kept=100)
     table = summarize.squad_table(fake.groups())
-    (row,) = table.rows
+    [row] = table.rows
     assert row[0].startswith("houlsby(size=8")
     assert row[2:] == ("0.0001", "3", "50.0", "60.0")
 
@@ -336,7 +336,7 @@ def test_all_forms_hold_the_same_cells(tmp_path):
     ]
 
 
-@pytest.mark.gate
+@mark.gate
 def test_the_script_writes_tables_settings_and_hparams(
     fake, tmp_path, run_main, capsys
 ):
@@ -359,7 +359,7 @@ def test_the_script_writes_tables_settings_and_hparams(
         "settings.json",
     }
     assert "37.5 ± 12.5 (2)" in capsys.readouterr().out
-    (setting,) = read_json(out / "settings.json")
+    [setting] = read_json(out / "settings.json")
     assert setting["seeds"] == {
         "1": {"accuracy": 25.0, "loss": 1.0},
         "2": {"accuracy": 50.0, "loss": 1.0},
@@ -374,7 +374,7 @@ def test_the_script_writes_tables_settings_and_hparams(
     assert plugin.plugin_data.plugin_name == "hparams"
 
 
-@pytest.mark.parametrize("name", ["", "missing"])
+@mark.parametrize("name", ["", "missing"])
 def test_a_folder_without_runs_is_refused(tmp_path, run_main, name):
     arguments = summarize, tmp_path / name, f"--output_dir={tmp_path}/out"
     refusals.check(lambda: run_main(*arguments), tmp_path / name)

@@ -7,14 +7,14 @@ import signal
 import subprocess
 import time
 
-import pytest
 import safetensors.numpy
 from conftest import read_json
+from pytest import mark
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 from adapter_bert.reports import collect_runs
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 AXES = {
     "TASKS": "RTE SST-2",
@@ -38,7 +38,7 @@ def kill(process, how):
     process.wait()
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
     quiet = {"SIZES": "4", "TASKS": "RTE", "EPOCHS": "20"}
@@ -62,7 +62,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
     # What the whole took is only known of the second.
-    (collected,) = collect_runs.find_runs([str(sweep.out)])
+    [collected] = collect_runs.find_runs([str(sweep.out)])
     assert collected.cost["processor_seconds"] > 1
     assert collected.cost["peak_memory_bytes"] > 2**27
     held = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
@@ -71,7 +71,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert len(results["dev_data"]["dev"]) == 64
 
 
-@pytest.mark.slow
+@mark.slow
 def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
     rng = random.Random(0)

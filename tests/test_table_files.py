@@ -6,9 +6,9 @@ import json
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 import refusals
 from limits import limited
+from pytest import mark
 from task_files import CUSTOM, PROPERTY, listed, put, read, refusal
 
 from adapter_bert.data import tables
@@ -25,7 +25,7 @@ from adapter_bert.data.tables import (
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.registry import get_task
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 
 def read_rows(path, layout):
@@ -45,7 +45,7 @@ def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".csv"])
+@mark.parametrize("ending", [".tsv", ".csv"])
 def test_empty_lines_of_one_column_are_empty_texts(tmp_path, ending):
     path = put(tmp_path / f"test{ending}", "text\na\n\nb\n\n")
     rows = read_rows(str(path), Layout("text"))
@@ -144,7 +144,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, layout, content, message",
     [(name, *case) for name, cases in REFUSED.items() for case in cases],
 )
@@ -158,7 +158,7 @@ def test_what_is_no_table_is_refused_with_its_line(
     refusals.check(lambda: read_rows(str(path), layout), place, *parts)
 
 
-@pytest.mark.parametrize("label", ["2", "", " 1"])
+@mark.parametrize("label", ["2", "", " 1"])
 def test_an_unknown_label_is_refused_with_its_line(tmp_path, label):
     content = HEADER + f"1\ta\tb\tc\td\n{label}\ta\tb\tc\td\n".encode()
     path = put(tmp_path / "dev.tsv", content)
@@ -168,7 +168,7 @@ def test_an_unknown_label_is_refused_with_its_line(tmp_path, label):
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
 )
 def test_other_columns_may_have_one_name(tmp_path, ending, line):
@@ -188,7 +188,7 @@ def test_empty_lines_between_rows_are_texts_of_one_column(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "name, content",
     [
         ("a.tsv", "label\ttext\n\ufeffgood\ta\n\ufeff\ufeffbad\tb\n"),
@@ -215,7 +215,7 @@ def test_lines_of_csv_may_end_with_carriage_returns_alone(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "header, hint",
     [
         (" text ,label", "'label'; blanks surround ' text ', name it without"),
@@ -236,7 +236,7 @@ def test_names_of_columns_are_quoted_where_one_is_missing(
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "cells, expected",
     [("1\t0", "a"), ("1.0\tTRUE", "a|b"), ("false\t0.0", ""), (" 0 \t1", "b")],
 )
@@ -333,7 +333,7 @@ def test_broken_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
     assert "2 rows with fewer or more columns than the header" in caplog.text
 
 
-@pytest.mark.parametrize("ending", READERS)
+@mark.parametrize("ending", READERS)
 def test_endings_may_be_in_capitals(tmp_path, ending):
     rows = {
         ".tsv": "text\nthe cat, a dog\n",
@@ -387,7 +387,7 @@ ENDINGS = (".tsv", ".csv")
 FOLDER = SplitFiles()
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
+@mark.parametrize("ending", ENDINGS)
 def test_a_split_of_a_folder_has_one_of_the_endings(tmp_path, ending):
     path = put(tmp_path / f"dev{ending}", "x")
     (tmp_path / "dev.txt").write_text("x")
@@ -455,7 +455,7 @@ CHARACTERS = "ab |,;[]\t\u2003é"
 SEPARATORS = st.sampled_from("|,; ")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "cell, labels",
     [
         ("", ()),
@@ -470,7 +470,7 @@ def test_labels_of_a_cell(cell, labels):
     assert split_labels(cell, "|", "x:1") == labels
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "cell, words",
     [
         ("a|", "a label is empty"),
@@ -521,7 +521,7 @@ ALIKE = [
 ]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "labels, pairs",
     [
         *((["good", x], f"'good' and {ascii(x)}") for x in ALIKE[1:]),
@@ -535,12 +535,12 @@ ALIKE = [
 )
 def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
     warn_of_lookalikes([*labels, "other"], "train.tsv")
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.getMessage().startswith("train.tsv: labels look the same")
     assert f": {pairs}; write them alike" in record.getMessage()
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "labels",
     [
         ["good", "bad", "goo", "good day", "goodday"],
@@ -555,7 +555,7 @@ def test_labels_that_look_different_are_no_pairs(labels, caplog):
     assert list_labels(labels) == ", ".join(labels)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "labels, text",
     [
         (["a", "b "], "'a', 'b '"),
@@ -569,7 +569,7 @@ def test_labels_are_quoted_where_they_could_be_mistaken(labels, text):
     assert list_labels(labels) == text
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "label, is_told",
     [
         ("a, b", True),

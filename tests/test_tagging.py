@@ -5,12 +5,12 @@ import dataclasses
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, spoil
 from engine_jobs import TAGGING, make_rows
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import approx, mark
 from task_files import PROPERTY, refusal
 
 from adapter_bert.bert import encoder
@@ -223,7 +223,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
     assert set(task.score_names) == set(scores)
     assert list(scores)[0] == "f1"
     right = -1 + np.log(6 + np.e)
-    assert scores == pytest.approx(
+    assert scores == approx(
         {
             "f1": 2 / 5,
             "precision": 1 / 2,
@@ -232,7 +232,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
             "loss": (4 * right + 1) / 4,
         }
     )
-    (path,) = task.write_report(
+    [path] = task.write_report(
         str(tmp_path), task.keep(rows), features, decoded
     )
     assert path == str(tmp_path / "eval_types.tsv")
@@ -269,9 +269,7 @@ class Tokens(tf.Module):
         return {"logits": tf.gather(self.table, features["input_ids"])}
 
 
-@pytest.mark.parametrize(
-    "parts, lanes", [(1, 1), (1, 3), (2, 1), (4, 1), (2, 2)]
-)
+@mark.parametrize("parts, lanes", [(1, 1), (1, 3), (2, 1), (4, 1), (2, 2)])
 def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
     """However the batch is divided; of one sentence nothing is known."""
     rows = make_rows(TAGGING, [9, 3, 5, 12, 4, 7, 8, 10] * 5)
@@ -321,7 +319,7 @@ def sentences(draw):
     return draw(lengths), room
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 @PROPERTY
 @hypothesis.given(sentences())
 def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
@@ -356,7 +354,7 @@ def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     assert not last or sum(lengths[last - 1 :]) > room
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_windows_overlap_by_half():
     windows = list(cut([1] * 30, 10))
     starts = [0, 5, 10, 15, 20]
@@ -364,7 +362,7 @@ def test_windows_overlap_by_half():
     assert [w.first_own for w in windows] == [0, 8, 13, 18, 23]
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 @PROPERTY
 @hypothesis.given(
     st.lists(
@@ -409,7 +407,7 @@ def test_features_of_sentences(tokenizer, texts, length):
     assert_array_equal(features.at_words(outputs)[:, 0], expected)
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_words_that_no_window_holds_are_counted(tokenizer, caplog):
     words = ["the", "\x01", "cat" + "s" * 4, "sat"]
     sentences = Sentences.of_words([words, words[2:3] * 2, words[::3]])
@@ -429,13 +427,13 @@ def tagged(*sentences):
     return [[split_tag(tag) for tag in text.split()] for text in sentences]
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_types_have_scores_of_their_own():
     right = tagged("B-a-b I-a-b O B-X", "B-X I-X O")
     predicted = tagged("B-a-b I-a-b O B-a-b", "B-X O O")
     assert type_scores(right, predicted) == [
         ("X", 2, 1, 0.0, 0.0, 0.0),
-        ("a-b", 1, 2, 0.5, 1.0, pytest.approx(2 / 3)),
+        ("a-b", 1, 2, 0.5, 1.0, approx(2 / 3)),
     ]
     assert type_scores(tagged("O"), tagged("O")) == []
 
@@ -445,7 +443,7 @@ BIO_TAGS = st.lists(
 )
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 @PROPERTY
 @hypothesis.given(st.lists(BIO_TAGS, min_size=1, max_size=5))
 def test_scores_are_those_of_counted_entities(sentences):
@@ -469,9 +467,9 @@ def test_scores_are_those_of_counted_entities(sentences):
     ]
     right, predicted, both = *map(len, entities), len(entities[0] & entities[1])
     scores = entity_scores(*sides)
-    assert scores["precision"] == pytest.approx(both / max(1, predicted))
-    assert scores["recall"] == pytest.approx(both / max(1, right))
-    assert scores["f1"] == pytest.approx(2 * both / max(1, right + predicted))
+    assert scores["precision"] == approx(both / max(1, predicted))
+    assert scores["recall"] == approx(both / max(1, right))
+    assert scores["f1"] == approx(2 * both / max(1, right + predicted))
     of_types = type_scores(*sides)
     assert sum(s[1] for s in of_types) == right
     assert sum(s[2] for s in of_types) == predicted

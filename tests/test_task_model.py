@@ -2,7 +2,7 @@
 
 import dataclasses
 
-import pytest
+from pytest import raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
@@ -66,7 +66,7 @@ def test_an_expression_that_names_nothing_is_a_defect():
         def trains(self, config):
             return "kernel"
 
-    with pytest.raises(ValueError, match="'kernel' .*matches nothing"):
+    with raises(ValueError, match="'kernel' .*matches nothing"):
         task_model.list_parameters(BASE, Broken(), get_task("MRPC").build_head)
 
 
@@ -83,5 +83,5 @@ def test_untrained_heads_and_adapters_are_refused():
         if words is None:
             task_model.check_is_trained(table, names, "the checkpoint")
         else:
-            with pytest.raises(UserError, match=words):
+            with raises(UserError, match=words):
                 task_model.check_is_trained(table, names, "the checkpoint")

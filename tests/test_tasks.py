@@ -6,8 +6,8 @@ import types
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 from conftest import read_json
+from pytest import approx, mark, raises
 from task_files import (
     CLASSIFICATIONS,
     CUSTOM,
@@ -35,7 +35,7 @@ from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Head, Task
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "kind, methods",
     [
         (
@@ -50,14 +50,14 @@ def test_a_class_that_lacks_a_method_cannot_be_made(kind, methods):
     assert kind.__abstractmethods__ == methods
     for name in methods:
         half = type("Half", (kind,), dict.fromkeys(methods - {name}))
-        with pytest.raises(TypeError, match=name):
+        with raises(TypeError, match=name):
             half()
 
 
 # Reading
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@mark.parametrize("name", sorted(TASKS))
 def test_tasks_are_found_by_name_in_any_case(name):
     assert get_task(name) is TASKS[name]
     assert get_task(name.upper()) is TASKS[name]
@@ -110,7 +110,7 @@ def test_missing_and_empty_files_are_refused_by_every_task(
     assert message.startswith(f"there is no {path}")
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 @EVERY_TASK
 @PROPERTY
 @hypothesis.given(content=FILE_CONTENTS)
@@ -143,7 +143,7 @@ def test_a_trained_tasks_description_restores_it(tmp_path, task):
     assert complete.restore(description, "head") == complete
 
 
-@pytest.mark.parametrize("name", sorted(CLASSIFICATIONS))
+@mark.parametrize("name", sorted(CLASSIFICATIONS))
 def test_a_head_of_other_labels_is_refused(name):
     task = CLASSIFICATIONS[name]
     if task.labels is None:
@@ -154,7 +154,7 @@ def test_a_head_of_other_labels_is_refused(name):
     assert f"for the labels {', '.join(labels)}" in message
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "change, words",
     [
         ({"labels": []}, "without labels"),
@@ -206,7 +206,7 @@ def test_pairs_are_cut_as_if_token_by_token(len_a, len_b, max_seq_length):
     assert segments == [0] * len(tokens)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "names, pair",
     [("sst-2", False), ("mrpc", True), ("copa", True), ("cola,mrpc", True)],
 )
@@ -218,7 +218,7 @@ def test_the_shortest_rows_hold_a_token_of_each_text(names, pair):
     assert tokens == ([-1, 100, -2, 200, -2] if pair else [-1, 100, -2])
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "length, single, pair",
     [(3, 2, 3), (4, 1, 3), (5, 0, 3), (7, 0, 1), (8, 0, 0)],
 )
@@ -310,7 +310,7 @@ def test_right_predictions_score_highest_and_wrong_ones_low(
     # Nats of a confident error, or squared distances to twice the scores.
     labels = np.array(labels_of(task), float) if regression else None
     loss = np.mean(4 * labels**2) if regression else 100.0
-    assert wrong.pop("loss") == pytest.approx(loss)
+    assert wrong.pop("loss") == approx(loss)
     assert max(wrong.values()) <= 0.0
 
 
@@ -332,7 +332,7 @@ def test_columns_of_the_numbers_are_named_in_order(tmp_path, task, caplog):
     assert f"columns of {path}, in order: {shown}" in caplog.text
 
 
-EVERY_GLUE_CLASSIFICATION = pytest.mark.parametrize(
+EVERY_GLUE_CLASSIFICATION = mark.parametrize(
     "task",
     [task for name, task in TASKS.items() if name in CLASSIFICATIONS],
     ids=str,

@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import (
     SENTENCES,
@@ -14,6 +13,7 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
@@ -38,7 +38,7 @@ def rows_of(labels):
     return make_rows(*map(str, range(len(labels))), label=list(labels))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "labels",
     [
         PERCENT,
@@ -76,7 +76,7 @@ def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
     assert_allclose([answer["value"] for answer in answers], numbers, rtol=1e-5)
 
 
-@pytest.mark.parametrize("task", [TASK, STS_B], ids=str)
+@mark.parametrize("task", [TASK, STS_B], ids=str)
 def test_heads_without_a_unit_stay_as_they_are(task):
     """Older ones, other programs' and GLUE's."""
     description = {**DESCRIPTION, "name": task.name, "pairs": task is STS_B}
@@ -110,7 +110,7 @@ def test_another_training_keeps_the_unit_of_the_head():
     assert STS_B.learn(rows_of(("3", "3"))) is STS_B
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "labels, message",
     [
         (("7",), "a.tsv: every label of 1 rows is 7, expected numbers that"),
@@ -120,12 +120,12 @@ def test_another_training_keeps_the_unit_of_the_head():
         (("1e-44", "2e-44"), "labels from 1e-44 to 2e-44 hardly differ"),
     ],
 )
-@pytest.mark.parametrize("task", [TASK, dataclasses.replace(TASK, unit=AS_IS)])
+@mark.parametrize("task", [TASK, dataclasses.replace(TASK, unit=AS_IS)])
 def test_labels_that_are_alike_are_refused(task, labels, message):
     assert message in refusal(task.learn, rows_of(labels))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "unit",
     [
         5,
@@ -156,7 +156,7 @@ def test_labels_far_from_the_trainings_are_counted():
     assert "far" not in TASK.summarize(rows_of(("1900",)))
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def adapters(tiny_bert, tmp_path_factory):
     """Folders of one adapter, in deviations and as in older ones."""
     place = tmp_path_factory.mktemp("regressions")
@@ -213,7 +213,7 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     assert begun.read(kernel) is values[kernel]
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_a_run_answers_in_the_unit_and_older_runs_go_on(
     classify, tiny_flags, tmp_path, caplog
 ):

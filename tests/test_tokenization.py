@@ -5,8 +5,8 @@ import json
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 from conftest import read_json, write_json
+from pytest import fixture, mark, raises
 from tokenizers import Tokenizer, models
 
 from adapter_bert.data import tokenization
@@ -19,7 +19,7 @@ from adapter_bert.data.tokenization import (
 )
 from adapter_bert.errors import UserError
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] [ ] SEP sep the The cat ##s ##ing a ##a "
@@ -41,7 +41,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 PROPERTY = hypothesis.settings(max_examples=200)
-CASES = pytest.mark.parametrize("case", ["uncased", "cased"])
+CASES = mark.parametrize("case", ["uncased", "cased"])
 
 
 def write_vocabulary(folder, entries):
@@ -67,7 +67,7 @@ def test_texts_are_read_some_at_a_time(monkeypatch):
     ]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def tokenizers(tmp_path_factory):
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), WORDS)
     return {
@@ -76,7 +76,7 @@ def tokenizers(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def pretrained_tokenizers(pretrained_dir):
     path = str(pretrained_dir / "vocab.txt")
     return {
@@ -95,7 +95,7 @@ def check_recording(tokenizer, case, path):
         assert tokens.ids == record[f"{case}_ids"], record
 
 
-@pytest.mark.pretrained
+@mark.pretrained
 @CASES
 def test_golden_tokens_and_ids(pretrained_tokenizers, golden_dir, case):
     check_recording(
@@ -103,8 +103,8 @@ def test_golden_tokens_and_ids(pretrained_tokenizers, golden_dir, case):
     )
 
 
-@pytest.mark.real_data
-@pytest.mark.pretrained
+@mark.real_data
+@mark.pretrained
 @CASES
 def test_golden_real_text_tokens_and_ids(
     pretrained_tokenizers, shared_dir, case
@@ -117,7 +117,7 @@ def test_golden_real_text_tokens_and_ids(
 
 
 def check_any_text(tokenizer, text):
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     assert tokenizer.encode_ids([text, text]) == [tokens.ids] * 2
     assert len(tokens.ids) == len(tokens.offsets)
     assert set(tokens.ids) <= set(tokenizer.vocabulary.values())
@@ -136,7 +136,7 @@ def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
     check_any_text(tokenizers[case], text)
 
 
-@pytest.mark.pretrained
+@mark.pretrained
 @CASES
 @PROPERTY
 @hypothesis.given(TEXTS)
@@ -169,7 +169,7 @@ def test_the_file_for_the_library_makes_the_same_rows(
     ).map("".join)
 )
 def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
-    (tokens,) = tokenizers[case].encode([text])
+    [tokens] = tokenizers[case].encode([text])
     special = {tokenizers[case].classify_id, tokenizers[case].separate_id}
     assert not special & set(tokens.ids)
 
@@ -183,7 +183,7 @@ def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
 )
 def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
     tokenizer = tokenizers[case]
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     strings = tokenizer.tokenize(text)
     for string, (first, end) in zip(strings, tokens.offsets):
         if string != "[UNK]":
@@ -197,7 +197,7 @@ def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
 UNKNOWN = ["the", "[UNK]", "cat"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text,uncased,cased",
     [
         ("[SEP]", ["[", "sep", "]"], ["[", "SEP", "]"]),
@@ -233,7 +233,7 @@ def test_texts_of_a_batch_do_not_influence_each_other(tokenizers):
     assert tokenizer.classify_id == WORDS.index("[CLS]")
     assert tokenizer.separate_id == WORDS.index("[SEP]")
     assert tokenizer.vocab_size == len(WORDS)
-    with pytest.raises(KeyError):
+    with raises(KeyError):
         tokenizer.convert_tokens_to_ids(["the", "nowhere"])
 
 
@@ -268,7 +268,7 @@ def test_vocabulary_lines_end_at_newlines_only(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "content,message",
     [
         (None, "does not exist"),
@@ -282,11 +282,11 @@ def test_what_is_no_vocabulary_is_refused(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UserError, match=f"{path}.*{message}"):
+    with raises(UserError, match=f"{path}.*{message}"):
         FullTokenizer(str(path))
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "word", ["ΟΔΟΣ", "ΣΟΦΟΣ", "ΟΔΟΣ.", "ΑΣ-Σ", "İΣ", "Σ", "ΑΣ́ ΣΑ"]
 )
 def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
@@ -297,7 +297,7 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
 
 
 @CASES
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text,uncased,cased",
     [
         ("The cats,", ["The", "cat", "s", ","], None),
@@ -323,7 +323,7 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
 def test_places_are_those_of_the_tokens_letters(
     tokenizers, case, text, uncased, cased
 ):
-    (tokens,) = tokenizers[case].encode([text])
+    [tokens] = tokenizers[case].encode([text])
     expected = uncased if case == "uncased" else cased or uncased
     assert [text[slice(*place)] for place in tokens.offsets] == expected
 
@@ -350,5 +350,5 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
         ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
     ):
         write_json(path, changed)
-        with pytest.raises(UserError, match=message):
+        with raises(UserError, match=message):
             read_vocabulary(str(path))

@@ -10,17 +10,17 @@ import struct
 import zipfile
 
 import numpy as np
-import pytest
 import refusals
 from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
+from pytest import mark
 from torch_writer import as_older, as_zip, name_of, number, table, tensor, text
 
 from adapter_bert.checkpoints import torch_files
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 GOLDEN = RECORDED / "torch_files"
 UNREADABLE = "a.bin cannot be read as a table of tensors"
@@ -28,7 +28,7 @@ FILES = sorted(path.name for path in GOLDEN.glob("*.bin"))
 STORAGES = {np.dtype(v): k for k, v in torch_files.TYPES.items() if v != "<u1"}
 
 
-@pytest.mark.parametrize("file", FILES)
+@mark.parametrize("file", FILES)
 def test_golden_files_hold_what_pytorch_says(file):
     tensors = torch_files.read(str(GOLDEN / file))
     with np.load(GOLDEN / f"{file.split('.')[0]}.npz") as expected:
@@ -206,10 +206,7 @@ RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
             "of two types or sizes",
         ),
         "compressed": (whole(kind=zipfile.ZIP_DEFLATED), "it is compressed"),
-        "another processor": (
-            whole(byteorder="big"),
-            "of another processor",
-        ),
+        "another processor": (whole(byteorder="big"), "of another processor"),
         "no zip file": (b"PK\3\4", "not a zip file"),
         "no data.pkl": (whole().replace(b"data.pkl", b"data.pkx"), "data.pkl"),
         "names of numbers": (
@@ -264,7 +261,7 @@ def test_the_table_itself_is_read(tmp_path):
         assert name == "x" and value.size == 6
 
 
-@pytest.mark.parametrize("form", ["alone", "zip", "older"])
+@mark.parametrize("form", ["alone", "zip", "older"])
 def test_no_program_is_run(tmp_path, form):
     content = pickle.dumps(Program(str(tmp_path / "was run")), protocol=2)
     if form == "zip":

@@ -13,6 +13,7 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT
+from pytest import fixture, mark
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
@@ -49,7 +50,7 @@ TOLD = {
 }
 
 
-@pytest.fixture(autouse=True)
+@fixture(autouse=True)
 def no_cloud(monkeypatch):
     """Neither this machine's environment nor a real cloud counts."""
     for name in ("TPU_NAME", "TPU_WORKER_ID"):
@@ -88,7 +89,7 @@ def test_a_container_knows_it_by_two_variables(monkeypatch):
     assert not tpu.is_own("other")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "place, part",
     [
         (("grpc://10.0.0.1:8470", "", ""), "run on the TPU VM itself"),
@@ -111,7 +112,7 @@ def test_without_the_client_its_installation_is_told(monkeypatch):
     assert (ROOT / command.split()[-1]).exists()
 
 
-@pytest.mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
+@mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
 def test_every_state_is_one_line(name, monkeypatch):
     monkeypatch.setattr(tpu, "look_up", lambda *_: NODES[name])
     error = tpu.refusal(name, google_cloud.ZONE, google_cloud.PROJECT)
@@ -119,7 +120,7 @@ def test_every_state_is_one_line(name, monkeypatch):
     assert WHERE in str(error) or name == "old"
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     ("accelerator", "runtime", "needed"),
     [
         ("v3-8", "tpu-vm-tf-2.15.0-se", None),
@@ -157,7 +158,7 @@ def pins(name):
     }
 
 
-@pytest.mark.parametrize("lock", ["tf215-cpu.txt", "tf215-cuda.txt"])
+@mark.parametrize("lock", ["tf215-cpu.txt", "tf215-cuda.txt"])
 def test_the_clients_lock_changes_no_other(lock):
     mine, theirs = pins("tpu-client.txt"), pins(lock)
     shared = {key for key in mine if key[0] in {name for name, _ in theirs}}
@@ -183,7 +184,7 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")
@@ -216,13 +217,13 @@ def answers(tmp_path_factory):
     return dict(zip(names, map(json.loads, done.stdout.splitlines())))
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize("name", TOLD)
+@mark.older_stack
+@mark.parametrize("name", TOLD)
 def test_google_cloud_tells_its_state(name, answers):
     assert re.search(TOLD[name], answers[name])
 
 
-@pytest.mark.older_stack
+@mark.older_stack
 def test_its_own_name_is_as_good_as_local(answers):
     assert answers["mine"] == "served"
 
@@ -258,7 +259,7 @@ def test_its_own_name_is_tried_as_the_local_one(monkeypatch):
     refusals.check(check_devices, "TPU 'mine' cannot be used")
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "hosts, cores, part",
     [
         (1, 8, None),

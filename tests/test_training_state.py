@@ -18,12 +18,13 @@ from engine_jobs import (
     train,
     trained_values,
 )
+from pytest import fixture, mark
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.training.engines import Hardware, choose_engine
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def saved(tmp_path_factory):
     """A folder with checkpoints of the steps 2, 4 and 6."""
     folder = tmp_path_factory.mktemp("saved")
@@ -36,7 +37,7 @@ def saved(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
+@fixture
 def folder(saved, tmp_path):
     """A copy of it, to be spoiled."""
     return shutil.copytree(saved, tmp_path / "run")
@@ -77,7 +78,7 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("spoil,name,step,words", FAULTS)
+@mark.parametrize("spoil,name,step,words", FAULTS)
 def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
     folder, caplog, spoil, name, step, words
 ):
@@ -226,12 +227,9 @@ def test_damaged_checkpoints_are_never_forgotten(folder):
     assert steps == {4, 15, 16, 17, 18, 19}
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "engine, fault",
-    [
-        pytest.param("estimator", delete, marks=ESTIMATOR),
-        ("strategy", cut),
-    ],
+    [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
 )
 def test_a_training_goes_on_from_the_checkpoint_before(
     engine, tiny_config, tmp_path, fault
@@ -260,8 +258,8 @@ GO_ON = (
 )
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("method", GO_ON)
+@mark.gate
+@mark.parametrize("method", GO_ON)
 def test_each_kind_of_values_goes_on_with_the_same_bits(
     engine, tiny_config, tmp_path, method
 ):
@@ -302,13 +300,13 @@ def test_checkpoints_are_on_the_disk_before_older_ones_go(
     assert left[first - 2][1].startswith(f"{tmp_path}/.checkpoint.tmp-")
 
 
-@pytest.mark.parametrize("lost", [cut, delete])
+@mark.parametrize("lost", [cut, delete])
 def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
     """Nor is one whose folder has lost the list of checkpoints too."""
     for path in folder.iterdir():
         if not path.name.startswith("model.ckpt-6."):
             path.unlink()
-    (data,) = folder.glob("model.ckpt-6.data*")
+    [data] = folder.glob("model.ckpt-6.data*")
     lost(data)
     refusals.check(
         lambda: training_state.latest_step(str(folder)),

@@ -26,6 +26,7 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import mark
 
 from adapter_bert.bert import hooks
 from adapter_bert.checkpoints import training_state
@@ -37,11 +38,7 @@ from adapter_bert.training.training_step import Job, Prediction
 
 # The engines share what divides a batch: each has some of the tasks.
 SHARED_OUT = [
-    pytest.param(
-        name,
-        engine,
-        marks=ESTIMATOR if engine == "estimator" else (),
-    )
+    pytest.param(name, engine, marks=ESTIMATOR if engine == "estimator" else ())
     for name, engine in zip(TASKS, ("estimator", "strategy") * 3)
 ]
 
@@ -68,7 +65,7 @@ def in_lanes(
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "changes, shares",
     [
         ({}, True),
@@ -102,9 +99,9 @@ DRAWING = {
 }
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
+@mark.gate
+@mark.newer_stack
+@mark.parametrize(
     "name, changes",
     [
         ("gates", {"lanes": 3}),
@@ -130,12 +127,12 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
     train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
+@mark.gate
+@mark.newer_stack
+@mark.parametrize(
     "method", ["houlsby(size=4)", "adapterdrop(first=0, size=4, robust=True)"]
 )
-@pytest.mark.parametrize("for_accelerator", [False, True])
+@mark.parametrize("for_accelerator", [False, True])
 def test_layers_that_are_computed_again_train_the_same(
     tiny_config, folders, method, for_accelerator
 ):
@@ -168,8 +165,8 @@ def check_gradients_alike(values, others, tolerance):
             assert_allclose(others[key], value, 0, atol, key)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_a_step_for_an_accelerator_trains_what_others_do(
     steady_config, steady, folders
 ):
@@ -182,8 +179,8 @@ def test_a_step_for_an_accelerator_trains_what_others_do(
     train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
     tiny_config, folders, monkeypatch
 ):
@@ -236,8 +233,8 @@ def test_a_variable_that_is_read_twice_is_a_defect():
         one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
 
 
-@pytest.mark.gate
-@pytest.mark.newer_stack
+@mark.gate
+@mark.newer_stack
 def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     steady_config, steady, folders
 ):
@@ -252,8 +249,8 @@ def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     "task, parts, engine",
     [
         *(
@@ -282,7 +279,7 @@ def test_lanes_train_what_one_trains(
     train_alike(jobs, make_rows(task), 1e-5, make_engine, learning_rate=1e-3)
 
 
-@pytest.mark.gate
+@mark.gate
 def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
     """TensorFlow may not order the terms of a sum anew, as it would."""
     rows = make_rows(CLASSIFICATION)
@@ -297,8 +294,8 @@ def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
         check_equal(other, first)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     "text, engine",
     [
         pytest.param("top_layers(k=1)", "estimator", marks=ESTIMATOR),
@@ -335,8 +332,8 @@ def test_what_changes_kernels_reads_them_whole(tiny_config):
         assert not task_model.narrow_variables(table)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize(
+@mark.gate
+@mark.parametrize(
     "changes, tolerance, engine",
     [
         pytest.param(
@@ -367,8 +364,8 @@ def test_lanes_of_other_ways_to_compute_are_close(
         assert saved[p.name].dtype == np.float32
 
 
-@pytest.mark.parametrize("name, engine", SHARED_OUT)
-@pytest.mark.parametrize("length", [None, LENGTH])
+@mark.parametrize("name, engine", SHARED_OUT)
+@mark.parametrize("length", [None, LENGTH])
 def test_lanes_predict_what_one_predicts_in_row_order(
     tiny_config, folders, make_engine, name, length
 ):
@@ -395,7 +392,7 @@ def test_lanes_predict_what_one_predicts_in_row_order(
         )
 
 
-@pytest.mark.gate
+@mark.gate
 def test_dropout_in_lanes_is_reproducible_and_resumed(
     tiny_config, folders, make_engine
 ):
@@ -432,11 +429,7 @@ class Rows:
 def one_step(model, job, rows, step):
     """The loss and the gradient of the model's weights."""
     ones = tf.ones([rows, 4], tf.int32)
-    features = {
-        "input_ids": ones,
-        "input_mask": ones,
-        "row": tf.range(rows),
-    }
+    features = {"input_ids": ones, "input_mask": ones, "row": tf.range(rows)}
 
     @tf.function
     def compute():
@@ -461,8 +454,8 @@ def kept(lanes, parts, step=0, rows=12):
     return gradient.numpy() > 0
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize("lanes, parts", [(1, 1), (2, 1), (5, 1), (2, 3)])
+@mark.newer_stack
+@mark.parametrize("lanes, parts", [(1, 1), (2, 1), (5, 1), (2, 3)])
 def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
     """About half of two rows' bits differ, and of a row's in two steps."""
     bits = [*kept(lanes, parts), *kept(lanes, parts, step=1)]
@@ -471,7 +464,7 @@ def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
             assert 60 < (one != other).sum() < 140
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@mark.parametrize("parts", [1, 3])
 def test_so_many_rows_are_computed_at_once(parts):
     """Those of a part, which is what parts save memory by."""
     seen = set()
@@ -518,7 +511,7 @@ def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
         check_divided(parts, whole, min(rows, lanes))
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 7])
+@mark.parametrize("rows", [0, 1, 2, 3, 7])
 def test_unknown_numbers_of_rows_are_divided_too(rows):
     """Some groups are empty where there are fewer rows than lanes."""
 

@@ -7,10 +7,10 @@ import dataclasses
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import open_bert, open_checkpoint, read_adapter_config, read_json
 from exchanged import assert_same_values, change
+from pytest import fixture, mark
 from test_convert_checkpoint import convert  # noqa: F401 (a fixture)
 from test_golden_model import Recorded
 from test_sources import save_tensorflow
@@ -24,7 +24,7 @@ from adapter_bert.serving.trained_task import load_task
 from adapter_bert.training import run_files
 
 
-@pytest.fixture
+@fixture
 def google_tiny(convert, tiny_bert, tmp_path):
     """The tiny BERT in Google's form."""
     folder = tmp_path / "google_tiny"
@@ -90,8 +90,8 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     assert config["hidden_act"] == "gelu"
 
 
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
+@mark.newer_stack
+@mark.parametrize(
     "method, size",
     [
         ("houlsby(size=4)", 4),
@@ -125,8 +125,7 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     plain = tmp_path / "plain"
     shutil.copytree(google_tiny, plain)
     save_tensorflow(
-        plain / "bert_model.ckpt",
-        {n: values_out[n] for n in read(google_tiny)},
+        plain / "bert_model.ckpt", {n: values_out[n] for n in read(google_tiny)}
     )
     config["base"] = read_base(plain)[2].describe()
     adapter_artifact.write(str(whole), config, kept)
@@ -139,7 +138,7 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     )
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_a_training(convert, classify, tiny_flags, google_tiny, tmp_path):
     """Gives what its adapter gives, also before its end."""
     # As run_classifier_with_tfhub.py calls it.
@@ -165,7 +164,7 @@ def test_a_training(convert, classify, tiny_flags, google_tiny, tmp_path):
         )
 
 
-@pytest.mark.newer_stack
+@mark.newer_stack
 def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
     out = tmp_path / "out"
     for number, (bert, method, message) in enumerate(

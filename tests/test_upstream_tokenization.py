@@ -3,12 +3,12 @@
 import gzip
 import json
 
-import pytest
 import tensorflow as tf
+from pytest import mark, raises
 
 from adapter_bert.upstream import tokenization
 
-pytestmark = pytest.mark.older_stack
+pytestmark = mark.older_stack
 
 PIECES = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing".split()
 
@@ -24,7 +24,7 @@ def test_full_tokenizer(tmp_path):
     assert ids == [7, 4, 5, 10, 8, 9]
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
     assert tokenization.load_vocab(str(path)) == tokenizer.vocab
-    with pytest.raises(KeyError):
+    with raises(KeyError):
         tokenizer.convert_ids_to_tokens([99])
 
 
@@ -75,12 +75,12 @@ def test_parts_that_a_program_changes(tmp_path):
 def test_a_vocabulary_that_is_not_there(tmp_path):
     path = str(tmp_path / "nothing.txt")
     for read in (tokenization.FullTokenizer, tokenization.load_vocab):
-        with pytest.raises(tf.errors.NotFoundError, match="nothing.txt"):
+        with raises(tf.errors.NotFoundError, match="nothing.txt"):
             read(path)
 
 
-@pytest.mark.pretrained
-@pytest.mark.parametrize("case", ["uncased", "cased"])
+@mark.pretrained
+@mark.parametrize("case", ["uncased", "cased"])
 def test_golden_tokens(golden_dir, pretrained_dir, case):
     recorded = json.loads(
         gzip.decompress((golden_dir / "tokenization.json.gz").read_bytes())
@@ -98,7 +98,7 @@ def test_golden_tokens(golden_dir, pretrained_dir, case):
             assert ids == row[f"{case}_ids"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "text, lower, plain",
     [
         (
@@ -129,7 +129,7 @@ def test_wordpiece_tokenizer():
     assert ids == [7, 4, 5, 8, 9]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "test, holds, fails",
     [
         ("_is_whitespace", " \t\r\n\u00a0", "A-"),
@@ -145,7 +145,7 @@ def test_kinds_of_characters(test, holds, fails):
 def test_convert_to_unicode():
     assert tokenization.convert_to_unicode(b"caf\xc3\xa9\xff") == "caf\u00e9"
     assert tokenization.printable_text("caf\u00e9") == "caf\u00e9"
-    with pytest.raises(ValueError, match="expected str or bytes"):
+    with raises(ValueError, match="expected str or bytes"):
         tokenization.convert_to_unicode(7)
 
 
@@ -154,7 +154,7 @@ def test_case_of_a_known_checkpoint():
     check(True, None)
     check(True, "models/my_bert/bert_model.ckpt")
     check(True, "models/uncased_L-12_H-768_A-12/bert_model.ckpt")
-    with pytest.raises(ValueError, match="--do_lower_case=True"):
+    with raises(ValueError, match="--do_lower_case=True"):
         check(False, "models/uncased_L-12_H-768_A-12/bert_model.ckpt")
-    with pytest.raises(ValueError, match="--do_lower_case=False"):
+    with raises(ValueError, match="--do_lower_case=False"):
         check(True, "models/cased_L-12_H-768_A-12/bert_model.ckpt")

@@ -1,8 +1,8 @@
 """Adapters of vectors: answered in mixed batches, exported, served."""
 
 import numpy as np
-import pytest
 import refusals
+from pytest import fixture, mark
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.serving import saved_model
@@ -14,7 +14,7 @@ from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 TASKS = {
@@ -39,7 +39,7 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def folders(tiny_bert, tmp_path_factory):
     place = tmp_path_factory.mktemp("vectors")
     for seed, (name, (method, described)) in enumerate(TASKS.items()):
@@ -47,12 +47,12 @@ def folders(tiny_bert, tmp_path_factory):
     return {name: str(place / name) for name in TASKS}
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def tasks(bert, folders):
     return {n: load_task(bert, folder, None) for n, folder in folders.items()}
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def expected(bert, tasks):
     """Each task's vectors, computed without a head or other tasks."""
     forms = {"query": ("mean", True), "document": ("cls", False)}

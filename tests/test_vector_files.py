@@ -4,10 +4,10 @@ import json
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import SENTENCES, entry_point, write_table
 from numpy.testing import assert_array_equal
+from pytest import fixture, mark
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import predict
@@ -15,18 +15,18 @@ from adapter_bert.serving import vector_files
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.trained_task import load_task
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]
 
 
-@pytest.fixture
+@fixture
 def ask():
     """Runs `adapter-bert predict` with flags, within this process."""
     with entry_point(predict) as run:
         yield run
 
 
-@pytest.fixture
+@fixture
 def flags(tiny_bert, tmp_path):
     (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
     return {"init_checkpoint": tiny_bert, "input": tmp_path / "rows.txt"}

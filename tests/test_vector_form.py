@@ -6,9 +6,9 @@ import math
 import shutil
 
 import numpy as np
-import pytest
 import refusals
 from conftest import ROOT, open_bert, open_checkpoint, read_adapter, read_json
+from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, bytes_by_task
 from test_convert_checkpoint import convert  # noqa: F401
 from test_sentence_transformers import run_library
@@ -29,7 +29,7 @@ TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 QUERY, DOCUMENT = "the cat: ", "a dog "
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with two dense layers, whose mean leaves out a prompt."""
     folder = tmp_path_factory.mktemp("form") / "bert"
@@ -38,7 +38,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def adapters(folder, tmp_path_factory):
     """Folders of two adapters, which differ in method, prompt and values."""
     pooled = open_checkpoint(folder).pooled
@@ -155,8 +155,8 @@ def test_each_task_of_an_export_has_its_dense_layers(
         close(exported.vectors(rows), expected)
 
 
-@pytest.mark.gate
-@pytest.mark.parametrize("two", [False, True])
+@mark.gate
+@mark.parametrize("two", [False, True])
 def test_prompts_are_trained_as_if_they_were_typed(
     vectors, vector_flags, tmp_path, two
 ):
@@ -206,7 +206,7 @@ def test_prompts_are_trained_as_if_they_were_typed(
     )
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "prompt, words",
     [
         ("passages", ("no prompt is called 'passages'", "query", "passage")),
@@ -214,7 +214,7 @@ def test_prompts_are_trained_as_if_they_were_typed(
     ],
 )
 def test_prompts_that_do_not_fit(folder, prompt, words):
-    with pytest.raises(UserError) as error:
+    with raises(UserError) as error:
         embed(open_bert(folder), TEXTS, prompt=prompt)
     assert all(word in str(error.value) for word in words), error.value
 
@@ -225,7 +225,7 @@ def test_a_plain_form_is_described_as_ever():
     assert form.with_default("") == form
 
 
-@pytest.mark.gate
+@mark.gate
 def test_dense_layers_begin_as_the_folder_s(
     vectors, vector_flags, folder, tmp_path
 ):

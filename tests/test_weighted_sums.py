@@ -3,9 +3,9 @@
 import dataclasses
 
 import numpy as np
-import pytest
 import refusals
 from numpy.testing import assert_allclose, assert_array_equal
+from pytest import fixture, mark
 from test_golden_methods import CONFIG
 from test_methods import METHOD_TEXTS
 
@@ -15,7 +15,7 @@ from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.registry import parse
 from adapter_bert.methods.weighted_sums import WeightedSum
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 SAME_RANK = (
     "lora(rank=2, alpha=6)",
@@ -35,7 +35,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
+@fixture(scope="module")
 def golden(recording):
     return recording("weighted_sums")
 
@@ -47,7 +47,7 @@ def below(golden, prefix):
     }
 
 
-@pytest.mark.parametrize("case, texts, by", CASES)
+@mark.parametrize("case, texts, by", CASES)
 def test_sums_are_those_of_peft(golden, monkeypatch, case, texts, by):
     density = float(golden["density"])
     has_density = "ties" in by or "dare" in by or "prune" in by
@@ -138,7 +138,7 @@ def test_dare_is_a_function_of_the_seed_and_keeps_the_expectation():
         assert np.any(other != summed)
 
 
-@pytest.mark.parametrize("text", METHOD_TEXTS)
+@mark.parametrize("text", METHOD_TEXTS)
 def test_the_mean_of_equal_adapters_is_the_adapter(text):
     """By each way that a method has, with weights of a sum of one."""
     method = parse(text)
@@ -186,7 +186,7 @@ def test_changes_count_from_where_training_starts():
         assert_allclose(value, 3.0 * values[name], atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "arguments, message",
     [
         ({"by": "sum"}, "--by is 'sum', expected one of average, linear"),
@@ -216,7 +216,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
 PARTS = ("stack({'a': pfeiffer(2)}, pfeiffer(2))",) * 2
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "by, texts, message",
     [
         ("linear", RANKS, "the ranks are 2, 3, 1, but --by=linear adds up"),
