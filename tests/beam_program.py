@@ -4,7 +4,7 @@ import json
 import os
 import random
 
-from conftest import ROOT, TINY_WORDS, run_command
+from conftest import ROOT, TINY_WORDS, flag_words, read_lines, run_command
 from pytest import mark
 
 PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
@@ -24,7 +24,7 @@ LONG = 120
 
 
 def command(*flags, **named):
-    named = [f"--{name}={value}" for name, value in named.items()]
+    named = flag_words(named)
     return [PYTHON, "-m", "adapter_bert", "beam", *named, *flags]
 
 
@@ -46,11 +46,7 @@ def read(paths):
     assert [tuple(map(int, x)) for x in numbers] == list(enumerate(counts)), (
         paths
     )
-    return [
-        json.loads(line)
-        for path in paths
-        for line in path.read_text().splitlines()
-    ]
+    return [json.loads(line) for path in paths for line in read_lines(path)]
 
 
 def write_rows(path, count):

@@ -32,7 +32,7 @@ from tensorflow.python.framework import ops
 
 from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.checkpoints import adapter_artifact, sources, training_state
 from adapter_bert.commands import (
     minilm,
     mpnet,
@@ -47,6 +47,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
 from lab.trials import linux
@@ -99,6 +100,41 @@ def read_json(*path):
 def write_json(path, value):
     """Writes a file with a JSON value."""
     path.write_text(json.dumps(value))
+
+
+def read_lines(*path):
+    """The lines of a file, whose path may be in parts."""
+    return pathlib.Path(*path).read_text().splitlines()
+
+
+def write_lines(path, lines):
+    """Writes a file of lines."""
+    path.write_text("\n".join(lines) + "\n")
+
+
+def read_json_lines(path):
+    """The JSON values of a file's lines."""
+    return list(map(json.loads, read_lines(path)))
+
+
+def write_json_lines(path, values):
+    """Writes a file with a JSON value in each line."""
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+
+
+def flag_words(flags):
+    """Flags as a command line has them."""
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def trained_task(bert, folder):
+    """The task of an adapter's folder."""
+    return load_task(bert, str(folder), None)
+
+
+def latest_step(folder):
+    """The newest whole checkpoint of a training's folder, and its step."""
+    return training_state.latest_step(str(folder))
 
 
 def open_bert(folder, **options):
@@ -289,7 +325,7 @@ def hugging_face_name(name):
 
 def write_bert(folder, words, config, values):
     """Writes a Hugging Face folder from values by Google's names."""
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    write_lines(folder / "vocab.txt", words)
     write_json(folder / "config.json", vars(config))
     safetensors.numpy.save_file(
         {
@@ -451,10 +487,7 @@ def entry_point(module):
 
     def run(**values):
         with flagsaver.flagsaver():
-            FLAGS(
-                [module.__name__]
-                + [f"--{name}={value}" for name, value in values.items()]
-            )
+            FLAGS([module.__name__] + flag_words(values))
             module.main()
 
     try:
@@ -563,7 +596,7 @@ def vector_flags(tiny_flags, tmp_path):
     for number, row in enumerate(rows):
         row["score"] = number % 3
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(path, rows)
     dev = tmp_path / "dev.jsonl"
     dev.write_text(path.read_text())
     return {
@@ -616,7 +649,7 @@ def tiny_texts(tmp_path_factory):
     """A folder with train.txt (40 lines) and eval.txt (8)."""
     folder = tmp_path_factory.mktemp("tiny_texts")
     lines = [text for text, _ in SENTENCES]
-    (folder / "train.txt").write_text("\n".join(lines * 5) + "\n")
+    write_lines(folder / "train.txt", lines * 5)
     (folder / "eval.txt").write_text("\n\n".join(lines) + "\n")
     return folder
 

@@ -6,9 +6,7 @@ import sys
 import time
 
 import numpy as np
-from conftest import ROOT, read_adapter, read_json
-
-from adapter_bert.checkpoints import training_state
+from conftest import ROOT, flag_words, latest_step, read_adapter, read_json
 
 
 def read(folder, *names):
@@ -42,7 +40,7 @@ def check_nearly_equal(first, second, atol=1e-6):
 
 def saved_step(folder):
     """The step of a training's last checkpoint, 0 without one."""
-    return training_state.latest_step(str(folder))[1]
+    return latest_step(folder)[1]
 
 
 def kill(arguments, condition, delay=0.0, program="run_classifier.py"):
@@ -85,7 +83,7 @@ def kill_and_go_on(
     chance, steps = random.Random(seed), [0]
     for _ in range(times):
         kill(
-            [f"--{name}={value}" for name, value in flags.items()],
+            flag_words(flags),
             lambda: saved_step(killed) > steps[-1],
             chance.uniform(0, 0.1),
             program,

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import refusals
 import safetensors.numpy
-from conftest import ROOT, read_json, run_command
+from conftest import ROOT, read_json, read_lines, run_command
 from pytest import fixture, mark
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -56,7 +56,7 @@ def test_spans_of_layers_are_taken_out_and_evaluated(
         env={**os.environ, "RUN": str(run), "PYTHON": sys.executable},
         check=True,
     )
-    for row in (out / "grid.tsv").read_text().splitlines():
+    for row in read_lines(out / "grid.tsv"):
         _, program, *words = shlex.split(row.split("\t")[1])
         assert program == "run_classifier.py"
         classify(**dict(word[2:].split("=", 1) for word in words))

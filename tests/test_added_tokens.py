@@ -7,7 +7,13 @@ import shutil
 
 import numpy as np
 import refusals
-from conftest import TINY_WORDS, open_bert, write_json
+from conftest import (
+    TINY_WORDS,
+    open_bert,
+    trained_task,
+    write_json,
+    write_lines,
+)
 from pytest import fixture, mark
 from roberta_folders import BOTH, change, drop
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -16,7 +22,6 @@ from adapter_bert.commands import convert, merge
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import Pieces
 
@@ -144,7 +149,7 @@ FOLDERS = {
 
 def write(folder, contents, words=WORDS):
     """Writes a vocabulary and files next to it; gives its path."""
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    write_lines(folder / "vocab.txt", words)
     for name, content in contents.items():
         write_json(folder / f"{name}.json", content)
     return str(folder / "vocab.txt")
@@ -270,12 +275,12 @@ def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(tmp_path / "a", berts[1], "lora(rank=2)", task)
     bert = open_bert(berts[1])
-    load_task(bert, str(tmp_path / "a"), None)
+    trained_task(bert, tmp_path / "a")
     assert "other answers now" not in caplog.text
     path = tmp_path / "a" / "adapter_config.json"
     change(path, drop("content_sha256"))
     change(path, drop("tokenizer", "added_tokens"))
-    load_task(bert, str(tmp_path / "a"), None)
+    trained_task(bert, tmp_path / "a")
     assert "not read: 2 added tokens, as ['<e1>', 'Covid']; t" in caplog.text
 
 

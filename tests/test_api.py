@@ -24,7 +24,11 @@ from conftest import (
     TINY_WORDS,
     entry_point,
     read_json,
+    read_json_lines,
+    read_lines,
     write_json,
+    write_json_lines,
+    write_lines,
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -94,7 +98,7 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
     run, bert, tiny_bert, place
 ):
     table = place / "rows.jsonl"
-    table.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_json_lines(table, ROWS)
     with entry_point(run_classifier) as program:
         program(
             task_name="custom",
@@ -272,7 +276,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
             output_dir=place / "audited",
             max_seq_length=24,
         )
-    _, *lines = (place / "audited/suspects.tsv").read_text().splitlines()
+    _, *lines = read_lines(place / "audited/suspects.tsv")
     assert [line.split("\t") for line in lines] == [
         [*map(str, list(suspect.values())[:-1]), f"{suspect['score']:.6f}"]
         for suspect in audited.suspects
@@ -436,7 +440,7 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
     pair = ab.embed(bert, ("the cat", "a dog"))
     table = {"text": ["the cat"], "text_b": ["a dog"]}
     assert_array_equal(ab.embed(bert, table), pair)
-    (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
+    write_lines(tmp_path / "rows.txt", texts)
     assert_array_equal(
         ab.embed(bert, tmp_path / "rows.txt"), ab.embed(bert, texts)
     )
@@ -446,7 +450,7 @@ def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
     folder = shutil.copytree(tiny_bert, tmp_path / "bert")
     # Words without capital or small letters tell no case.
     signs = [*TINY_WORDS[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
-    (folder / "vocab.txt").write_text("\n".join(signs) + "\n")
+    write_lines(folder / "vocab.txt", signs)
     words = {
         ab.embed(
             ab.load_bert(folder, do_lower_case=lower),
@@ -622,7 +626,7 @@ def test_values_are_json(tmp_path):
     # What no task reads is left out if it is no JSON.
     rows = [{"text": "a", "label": value, "more": {1}} for value, _ in pairs]
     memory_rows.write_json_lines(str(path), rows, ["text", "label"], "rows")
-    assert list(map(json.loads, path.read_text().splitlines())) == [
+    assert read_json_lines(path) == [
         {"text": "a", "label": expected} for _, expected in pairs
     ]
 
@@ -716,7 +720,7 @@ def test_the_pages_example_runs(
     for file in ("tickets", "new"):
         rows = SENTENCES * (4 if file == "tickets" else 1)
         lines = ["message,queue", *(f'"{t}",{label}' for t, label in rows)]
-        pathlib.Path(f"{file}.csv").write_text("\n".join(lines) + "\n")
+        write_lines(pathlib.Path(f"{file}.csv"), lines)
     [code] = python_blocks(ROOT / name)
     # The tiny BERT has 32 positions.
     code = code.replace("max_seq_length=64", "max_seq_length=24")

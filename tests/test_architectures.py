@@ -9,10 +9,12 @@ import refusals
 import tensorflow as tf
 from conftest import (
     entry_point,
+    flag_words,
     load_predictor,
     open_bert,
     open_checkpoint,
     read_json,
+    read_lines,
     write_json,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -361,7 +363,7 @@ def command(monkeypatch):
     """Runs a subcommand with flags."""
 
     def run(module, **flags):
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        arguments = flag_words(flags)
         monkeypatch.setattr("sys.argv", ["it", *arguments])
         module.main()
 
@@ -496,7 +498,7 @@ def test_texts_are_learned(
     scores = read_json(out / "eval_results.json")
     assert scores["eval_accuracy"] > 0.8
     predictor = load_predictor(bert, {"one": out / "adapter"})
-    texts = (tiny_data / "dev.tsv").read_text().splitlines()[1:]
+    texts = read_lines(tiny_data / "dev.tsv")[1:]
     rows = [line.split("\t") for line in texts]
     answers = predictor("one", [text for text, _ in rows])
     right = [a["label"] == label for a, (_, label) in zip(answers, rows)]

@@ -10,6 +10,7 @@ from conftest import (
     open_bert,
     program_fixture,
     read_json,
+    read_lines,
     run_process,
     write_table,
 )
@@ -25,7 +26,7 @@ run = program_fixture(audit)
 
 
 def cells(path):
-    return [line.split("\t") for line in path.read_text().splitlines()]
+    return [line.split("\t") for line in read_lines(path)]
 
 
 def read_csv(path):

@@ -21,7 +21,7 @@ from beam_program import (
     shards,
     write_rows,
 )
-from conftest import ROOT, own_lines
+from conftest import ROOT, flag_words, own_lines
 from pytest import fixture
 from sweep_stand_in import wait_for
 
@@ -224,7 +224,7 @@ def jobs(tmp_path_factory):
     ):
 
         def start(*flags, wrong="", **named):
-            words = [f"--{name}={value}" for name, value in named.items()]
+            words = flag_words(named)
             process.stdin.write(json.dumps([wrong, *words, *flags]) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())

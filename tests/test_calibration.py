@@ -11,6 +11,7 @@ from conftest import (
     open_bert,
     read_adapter_config,
     read_json,
+    read_lines,
     write_table,
 )
 from hypothesis import given, settings
@@ -423,7 +424,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     )
     predictor = load_predictor(tiny_bert, [out / "adapter"])
     texts, lines = (
-        path.read_text().splitlines()[1:]
+        read_lines(path)[1:]
         for path in (
             calibrating["data_dir"] / "test.tsv",
             out / "test_predictions.tsv",

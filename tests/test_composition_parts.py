@@ -3,7 +3,6 @@
 # Fixtures are arguments of the same names.
 # ruff: noqa: F811
 
-import json
 import shutil
 
 import refusals
@@ -15,6 +14,7 @@ from conftest import (
     load_predictor,
     read_adapter_config,
     read_json,
+    read_json_lines,
     write_json,
 )
 from numpy.testing import assert_allclose, assert_array_equal
@@ -326,7 +326,7 @@ def answer(tiny_bert, tmp_path):
         bert = {"init_checkpoint": tiny_bert, "input": rows, "output": output}
         with entry_point(predict_program) as run:
             run(**bert, **values)
-        lines = map(json.loads, output.read_text().splitlines())
+        lines = read_json_lines(output)
         return [[*line["scores"].values()] for line in lines]
 
     return answer

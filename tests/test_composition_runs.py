@@ -12,6 +12,7 @@ from conftest import (
     read_adapter,
     read_adapter_config,
     read_json,
+    read_lines,
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
@@ -119,7 +120,7 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     assert shown["adapters"] == ["a", "b"]
     assert shown["places"] == [[0, "ffn"], [1, "ffn"]]
     assert_allclose(np.sum(shown["weights"], axis=1), 1, atol=1e-5)
-    table = (fused / "fusion_attention.tsv").read_text().splitlines()
+    table = read_lines(fused / "fusion_attention.tsv")
     assert table[0] == "layer\tsublayer\ta\tb" and len(table) == 3
     assert (fused / "fusion_attention.png").read_bytes()[:4] == b"\x89PNG"
     run = read_json(fused / "run.json")

@@ -17,6 +17,7 @@ from conftest import (
     read_json,
     run_process,
     write_json,
+    write_lines,
 )
 from hub_modules import write_tf1, write_tf2
 from pytest import fixture, mark, raises
@@ -52,7 +53,7 @@ def convert(monkeypatch, capsys):
 @fixture
 def words(tmp_path):
     path = tmp_path / "words.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
+    write_lines(path, TINY_WORDS)
     return path
 
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 import tensorflow as tf
-from conftest import entry_point, run_process
+from conftest import entry_point, flag_words, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import fixture, mark
@@ -250,6 +250,6 @@ def test_texts_and_vocabularies_without_what_is_needed(create, raw, tmp_path):
 
 
 def test_the_program_by_its_name(raw):
-    flags = [f"--{name}={value}" for name, value in raw.items()]
+    flags = flag_words(raw)
     run_process(*flags, program="create_pretraining_data.py")
     assert read(raw["output_file"])

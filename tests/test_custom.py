@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import numpy as np
+from conftest import write_json_lines
 from pytest import approx, mark
 from task_files import (
     CUSTOM,
@@ -49,11 +50,6 @@ def test_labels_of_the_users_files_are_sorted(tmp_path):
     task = complete(CUSTOM, tmp_path)
     assert task.labels == ("a", "b", "c")
     assert task.describe() == {"labels": ["a", "b", "c"], "pairs": False}
-
-
-def write_json_lines(path, rows):
-    """Writes rows of keyword arguments."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_files_without_a_header_have_numbered_columns(tmp_path):

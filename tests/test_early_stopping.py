@@ -7,7 +7,7 @@ import types
 
 import numpy as np
 import refusals
-from conftest import read_json
+from conftest import flag_words, latest_step, read_json, read_lines
 from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, kill
 from tensorboard.backend.event_processing.event_accumulator import (
@@ -175,7 +175,7 @@ def test_a_training_that_gets_no_better_is_ended(
     contents = []
     for _ in range(2):
         classify(**tiny_flags, early_stopping=2)
-        assert training_state.latest_step(str(out))[1] == 15
+        assert latest_step(out)[1] == 15
         contents.append(
             (artifact_bytes(out), (out / "dev_scores.json").read_bytes())
         )
@@ -266,7 +266,7 @@ def test_sigkill_while_steps_are_scored(classify, tiny_flags, out, tmp_path):
         scores = dev_scores.read(str(out))
         return scores and len(scores.by_step) >= 6
 
-    words = [f"--{name}={value}" for name, value in tiny_flags.items()]
+    words = flag_words(tiny_flags)
     kill(words, is_scored, random.Random(3).uniform(0, 0.1))
     classify(**tiny_flags)
     check_same_end(out, tmp_path / "whole")
@@ -331,7 +331,7 @@ def test_another_choice_of_the_best_is_another_run(classify, tiny_flags, out):
     tiny_flags["keep_best"] = "accuracy"
     classify(**tiny_flags)
     assert read_json(out / "run.json")["training"]["examples"] == 16
-    table = (out / "eval_labels.tsv").read_text().splitlines()[1:]
+    table = read_lines(out / "eval_labels.tsv")[1:]
     assert sum(int(line.split("\t")[1]) for line in table) == 3
     for part, change in (
         ("training.keep_best was", {"keep_best": "loss"}),

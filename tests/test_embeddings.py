@@ -2,6 +2,7 @@
 
 import numpy as np
 import refusals
+from conftest import trained_task
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark
 from test_golden_model import Recorded
@@ -14,7 +15,6 @@ from adapter_bert.serving.embeddings import (
     VectorForm,
     embed,
 )
-from adapter_bert.serving.trained_task import load_task
 
 ROWS = ["the cat sat", ("a dog", "on the mat"), "", "the mat " * 40, "a cat"]
 
@@ -50,7 +50,7 @@ def test_adapter_changes_vectors_alike_in_any_batch(
     bert, tiny_bert, tmp_path, method
 ):
     make_artifact(tmp_path / "adapter", tiny_bert, method)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     alone = [embed(bert, [row], task=task, pooling="mean") for row in ROWS]
     together = embed(bert, ROWS, task=task, batch_size=2)
     assert (together.dtype, together.shape) == (np.float32, (5, 16))

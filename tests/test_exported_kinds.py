@@ -7,7 +7,7 @@ import pathlib
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import open_bert
+from conftest import open_bert, trained_task
 from prediction_log import PredictionLog
 from pytest import fixture, raises
 from test_http_api import LIMITS, Server
@@ -19,7 +19,6 @@ from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.exported import ExportedModel, Row
 from adapter_bert.serving.shelf import ExportedShelf, RequestRow
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}
@@ -40,7 +39,7 @@ def made(tiny_bert, tmp_path_factory):
     for seed, (name, (method, task, settings)) in enumerate(TASKS.items()):
         more = {"task_settings": settings} if settings else {}
         make_artifact(place / name, tiny_bert, method, None, task, seed, **more)
-        tasks[name] = load_task(bert, str(place / name), None)
+        tasks[name] = trained_task(bert, place / name)
     form = VectorForm("mean")
     return TextModel(bert, tasks, batch_size=5, form=form), bert, tasks
 

@@ -5,7 +5,14 @@ import shutil
 
 import numpy as np
 import tensorflow as tf
-from conftest import entry_point, open_bert, open_checkpoint, run_process
+from conftest import (
+    entry_point,
+    flag_words,
+    open_bert,
+    open_checkpoint,
+    run_process,
+    trained_task,
+)
 from graphs import initialize, session
 from pytest import fixture, mark
 from task_files import put, refusal
@@ -13,7 +20,6 @@ from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import extract_features as program
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.upstream import extract_features, modeling
 
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
@@ -108,7 +114,7 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
     extract(**flags)
     assert read(flags) != with_adapter
     bert = open_bert(tiny_bert)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
     expected = embed(
         bert,
@@ -207,6 +213,6 @@ def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):
 @mark.gate
 @mark.older_stack
 def test_the_program(flags):
-    words = [f"--{name}={value}" for name, value in flags.items()]
+    words = flag_words(flags)
     run_process(*words, program="extract_features.py")
     assert len(read(flags)) == 4

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import refusals
-from conftest import ROOT
+from conftest import ROOT, latest_step
 from pytest import fixture, mark, raises
 from run_folders import artifact_bytes
 
@@ -170,9 +170,9 @@ def test_where_a_folder_was_no_training_begins_anew(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     with folder_lock.hold(str(folder)):
-        assert training_state.latest_step(str(folder)) == (None, 0)
+        assert latest_step(folder) == (None, 0)
         replace(folder)
-        refusals.check(lambda: training_state.latest_step(str(folder)), GONE)
+        refusals.check(lambda: latest_step(folder), GONE)
 
 
 def test_a_folder_that_comes_back_is_the_same(tmp_path):

@@ -9,7 +9,14 @@ import subprocess
 import sys
 
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, TINY_WORDS, read_json
+from conftest import (
+    ROOT,
+    SENTENCES,
+    TINY_WORDS,
+    flag_words,
+    read_json,
+    read_lines,
+)
 from pytest import fixture, mark
 from task_files import TAGGED, conll, put
 
@@ -164,7 +171,7 @@ def test_a_new_task(google_bert, tiny_data, tmp_path, method):
         [
             sys.executable,
             str(ROOT / "tests" / "forks" / "new_task.py"),
-            *(f"--{name}={value}" for name, value in flags.items()),
+            *flag_words(flags),
         ],
         check=True,
         env={"PYTHONPATH": str(ROOT)},
@@ -174,5 +181,5 @@ def test_a_new_task(google_bert, tiny_data, tmp_path, method):
     assert "eval_accuracy" in scores
     adapter = read_json(out / "adapter" / "adapter_config.json")
     assert adapter["task"]["labels"] == ["good", "bad"]
-    predicted = (out / "test_predictions.tsv").read_text().splitlines()
+    predicted = read_lines(out / "test_predictions.tsv")
     assert [line.split("\t")[0] for line in predicted[:2]] == ["id", "test-1"]

@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 import refusals
-from conftest import ROOT, read_json, write_json
+from conftest import ROOT, flag_words, read_json, write_json, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -19,7 +19,7 @@ from pytest import fixture, mark
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from safetensors.numpy import load_file, save_file
 from task_files import PROPERTY
-from test_multiple_choice import copa_row, write_json_lines
+from test_multiple_choice import copa_row
 
 from adapter_bert import folder_lock
 from adapter_bert.data.input_pipeline import Features, make_batch
@@ -204,7 +204,7 @@ def test_a_killed_training_goes_on_with_what_was_kept(
 
 @mark.gate
 def test_two_runs_at_once_compute_it_once(cached, tmp_path):
-    words = [f"--{name}={value}" for name, value in cached.items()]
+    words = flag_words(cached)
     folders = [tmp_path / name for name in ("one", "two")]
     running = [
         subprocess.Popen(

@@ -5,7 +5,7 @@ import os
 import random
 import textwrap
 
-from conftest import run_process
+from conftest import read_lines, run_process
 from pytest import fixture, mark
 from task_files import refusal
 
@@ -136,7 +136,7 @@ def test_inputs_are_read_as_they_were_kept(tmp_path):
     contents = [b"", bytes(range(256)), 'a "line"\n\u20ac'.encode()]
     fuzz.write_kept(tmp_path, "a reader's", contents)
     assert fuzz.read_kept(tmp_path, "a reader's") == contents
-    assert len((tmp_path / "a_reader_s.json").read_text().splitlines()) == 5
+    assert len(read_lines(tmp_path / "a_reader_s.json")) == 5
     assert fuzz.read_kept(tmp_path, "another") == []
 
 

@@ -5,7 +5,7 @@ import sys
 import zipfile
 
 import refusals
-from conftest import ROOT, run_command
+from conftest import ROOT, read_lines, run_command
 from pytest import fixture, mark
 
 from adapter_bert.commands import glue_submission
@@ -88,7 +88,7 @@ def test_what_the_leaderboard_would_refuse_is_refused(
     glue_submission.main()
     target.unlink()
     path = tmp_path / task / PREDICTIONS
-    lines = path.read_text().splitlines()
+    lines = read_lines(path)
     path.unlink()
     if change:
         path.write_text("".join(f"{line}\n" for line in change(lines)))

@@ -14,6 +14,7 @@ from conftest import (
     read_json,
     run_command,
     write_bert,
+    write_lines,
     write_table,
 )
 from pytest import fixture, mark
@@ -199,7 +200,7 @@ def write_files(folder):
     (folder / "new.conll").write_text("a\ncat\nsat\n\n")
     for name, count in (("texts", 40), ("held_out", 8)):
         lines = [text for text, _ in SENTENCES] * count
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+        write_lines(folder / f"{name}.txt", lines)
 
 
 @fixture(scope="session")

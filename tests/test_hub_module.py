@@ -9,7 +9,13 @@ import json
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS, open_bert, open_checkpoint, write_json
+from conftest import (
+    TINY_WORDS,
+    open_bert,
+    open_checkpoint,
+    write_json,
+    write_lines,
+)
 from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,7 +59,7 @@ def words(tmp_path):
     def write_words(words=TINY_WORDS):
         path = tmp_path / "words" / "my_vocab.txt"
         path.parent.mkdir(exist_ok=True)
-        path.write_text("\n".join(words) + "\n")
+        write_lines(path, words)
         return path
 
     return write_words

@@ -5,6 +5,7 @@ import shutil
 import types
 
 import refusals
+from conftest import write_lines
 from pytest import mark, raises
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 from tokenizers import Tokenizer
@@ -279,7 +280,7 @@ def test_tokenizer_and_encoder_are_chosen_apart(
     place = roberta_folder / tokenizer.rpartition("/")[2]
     if tokenizer == "vocab.txt":
         words = "[CLS] [PAD] [SEP] [UNK] the cat sat ##s".split()
-        place.write_text("\n".join(words) + "\n")
+        write_lines(place, words)
     else:
         shutil.copy(golden_dir / tokenizer, place)
     change(roberta_folder / "config.json", put(model_type, "model_type"))

@@ -18,7 +18,9 @@ from conftest import (
     entry_point,
     open_bert,
     read_json,
+    read_json_lines,
     write_bert,
+    write_lines,
 )
 from engine_jobs import (
     CLASSIFICATION,
@@ -332,7 +334,7 @@ def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
 def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
     """An exported model keeps int8, and answers alike."""
     folder = pairs[0]["houlsby"]
-    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    write_lines(tmp_path / "rows.txt", ROWS)
     flags = {"init_checkpoint": tiny_bert, "adapter": folder}
     with entry_point(predict) as run:
         for base in "int8", "float32":
@@ -346,7 +348,7 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
         with raises(flags_module.IllegalFlagValueError, match="int4"):
             run(**flags, base_dtype="int4")
     answers, others = (
-        [json.loads(line) for line in path.read_text().splitlines()]
+        read_json_lines(path)
         for path in (tmp_path / "int8.jsonl", tmp_path / "float32.jsonl")
     )
     assert answers != others

@@ -3,7 +3,7 @@
 import dataclasses
 
 import numpy as np
-from conftest import entry_point, read_json, write_bert
+from conftest import entry_point, read_json, write_bert, write_lines
 from pytest import fixture, mark, raises
 
 from adapter_bert.bert import encoder
@@ -54,7 +54,7 @@ def data(tmp_path_factory):
     """Raw text of both languages, and folders of tagged words."""
     folder = tmp_path_factory.mktemp("languages")
     for name, lines in TEXTS.items():
-        (folder / f"{name}.txt").write_text("\n".join(lines * 8) + "\n")
+        write_lines(folder / f"{name}.txt", lines * 8)
         (folder / name).mkdir()
         for split, times in (("train", 8), ("dev", 1)):
             text = "\n".join([TAGGED[name].replace(" ", "\t")] * times)

@@ -3,7 +3,7 @@
 import json
 import sys
 
-from conftest import read_json
+from conftest import read_json, read_lines
 from pytest import approx, mark
 
 from lab import report
@@ -65,4 +65,4 @@ def test_all_parts_of_a_short_run(tiny_bert, tmp_path, monkeypatch, capsys):
     assert changes["answers"] > 20 and changes["changes"] >= 3
     assert not (changes["wrong"] or changes["tracebacks"])
     assert "| tasks | server" in page.read_text()
-    assert page.read_text().splitlines()[2] in capsys.readouterr().out
+    assert read_lines(page)[2] in capsys.readouterr().out

@@ -10,6 +10,7 @@ from conftest import (
     open_checkpoint,
     read_adapter,
     read_adapter_config,
+    read_lines,
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
@@ -166,7 +167,7 @@ def test_a_merged_bert_answers_as_bert_and_adapter(
     classify(**flags, predict_file=texts, do_predict=True)
     adapter = {"it": str(tmp_path / "adapter")}
     predictor = load_predictor(tiny_bert, adapter)
-    rows = texts.read_text().splitlines()[1:]
+    rows = read_lines(texts)[1:]
     expected = [predictor("it", row)["scores"] for row in rows]
     assert_allclose(
         np.loadtxt(tmp_path / "out" / "test_results.tsv"),

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import ROOT, read_json, run_process
+from conftest import ROOT, flag_words, read_json, run_process
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark, raises
 from run_folders import kill
@@ -161,7 +161,7 @@ def test_two_phases_go_on_where_they_were_killed(
     classify(**flags, output_dir=alone)
     flags["output_dir"] = killed
     for sign in ("phase_1/model.ckpt-5.index", "model.ckpt-5.index"):
-        words = [f"--{name}={value}" for name, value in flags.items()]
+        words = flag_words(flags)
         kill(words, (killed / sign).exists)
     classify(**flags)
     first, second = (

@@ -11,10 +11,14 @@ import refusals
 from conftest import (
     SENTENCES,
     TINY_WORDS,
+    flag_words,
     open_bert,
     read_adapter,
     read_json,
+    read_lines,
+    trained_task,
     write_bert,
+    write_lines,
     write_table,
 )
 from pytest import fixture
@@ -63,7 +67,7 @@ def texts_of(name):
 def spread(bert, folder, name):
     """Changes a random adapter's head, so that answers differ."""
     tables = MixedBert(bert)
-    tasks = {name: (load_task(bert, str(folder), None), texts_of(name))}
+    tasks = {name: (trained_task(bert, folder), texts_of(name))}
     [outputs] = moved_library._compute(tables, tasks)[name].values()
     outputs = outputs.reshape(len(outputs), -1)
     artifact = read_adapter(folder, bert.weights)
@@ -119,7 +123,7 @@ def place(tmp_path_factory, tiny_bert):
             spread(bert, made, name)
         shelf.add(str(made), name)
     lines = [json.dumps({"text": a, "text_b": b}) for a, b in PAIRS * 8]
-    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    write_lines(folder / "texts.jsonl", lines)
     texts = [row[:1] for row in PAIRS[::2]]
     tasks = {"one": (load_task(bert, shelf.folder("one"), None), texts)}
     [logits] = moved_library._compute(MixedBert(bert), tasks)["one"].values()
@@ -144,7 +148,7 @@ def move(place, tiny_bert, other_bert):
             **TRAINING,
             **changed,
         }
-        words = [f"--{flag}={value}" for flag, value in flags.items()]
+        words = flag_words(flags)
         with pytest.MonkeyPatch.context() as patch:
             command = ["library", "move", str(place / shelf), *words, *more]
             patch.setattr(sys, "argv", command)
@@ -181,7 +185,7 @@ def test_dev_rows_score_both(moved):
     assert one["new"]["accuracy"] >= 0.75
     entry = AdapterLibrary(str(moved)).entry("one")
     assert entry.scores == one["new"]
-    lines = (moved / moved_library.TABLE_FILE).read_text().splitlines()
+    lines = read_lines(moved / moved_library.TABLE_FILE)
     cells = [line.split("\t") for line in lines]
     assert cells[0][-3:] == ["score", "old", "new"]
     assert {row[0]: row[-3:] for row in cells[1:]}["sets"] == ["-"] * 3

@@ -8,7 +8,14 @@ import json
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, load_predictor, read_json, write_table
+from conftest import (
+    SENTENCES,
+    load_predictor,
+    read_json,
+    read_lines,
+    write_lines,
+    write_table,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, fixture, mark
 from task_files import complete, make_rows, read
@@ -31,7 +38,7 @@ def write_sets(folder, cells, split="train"):
 
 def write_lists(folder, lists, split="train"):
     lines = [json.dumps({"text": "x", "label": labels}) for labels in lists]
-    (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    write_lines(folder / f"{split}.jsonl", lines)
 
 
 @fixture
@@ -274,7 +281,7 @@ def test_training_learns_sets_and_an_adapter_answers_alike(
     out = tiny_flags["output_dir"]
     results = read_json(out, "eval_results.json")
     assert results["eval_micro_f1"] == results["eval_subset_accuracy"] == 1
-    lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
+    lines = read_lines(out / "test_predictions.tsv")[1:]
     assert [line.split("\t")[1] for line in lines] == [x for _, x in rows]
     config = read_json(out, "adapter/adapter_config.json")
     assert config["task_settings"]["label_threshold"] == 0.4

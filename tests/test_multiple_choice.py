@@ -18,6 +18,10 @@ from conftest import (
     entry_point,
     load_predictor,
     read_json,
+    read_json_lines,
+    read_lines,
+    write_json_lines,
+    write_lines,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, fixture, mark
@@ -41,10 +45,6 @@ LACKING = object()
 ABOUT = {"name": "custom", "pairs": False}
 NUMBERED = {"header": False, "text_a_column": "0", "label_column": "3"}
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
-
-
-def write_json_lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def copa_row(number=0, **changes):
@@ -82,7 +82,7 @@ def test_swag_is_read_as_published(tmp_path, tokenizer):
         "0,v,1,the cat . the dog,the cat .,the dog,gold,sat,ran,is,was,2",
         '1,v,1,x,"a cat, a dog",the,gen,"ran, in",in,on,out,0',
     ]
-    (tmp_path / "val.csv").write_text("\n".join(lines) + "\n")
+    write_lines(tmp_path / "val.csv", lines)
     rows = read(SWAG, tmp_path, "val")
     features = SWAG.featurize(rows, tokenizer, 32)
     assert len(features) == len(rows) == 2 and features.choices == 4
@@ -118,7 +118,7 @@ def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
 
 def write_own(folder, rows, split="train", header="q\ta\tb\tc\tlabel"):
     lines = [header, *("\t".join(row) for row in rows)]
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_lines(folder / f"{split}.tsv", lines)
 
 
 def test_a_label_is_a_number_or_a_column(tmp_path):
@@ -432,12 +432,12 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     out = tiny_flags["output_dir"]
     results = read_json(out / "eval_results.json")
     assert results["eval_accuracy"] == 1.0
-    lines = (out / "test_predictions.tsv").read_text().splitlines()
+    lines = read_lines(out / "test_predictions.tsv")
     assert lines[0] == "index\tprediction"
     predicted = [line.split("\t")[1] for line in lines[1:]]
     assert predicted == ["1", "0"] * 4
     predictor = load_predictor(tiny_bert, [out / "adapter"])
-    rows = map(json.loads, (tmp_path / "test.jsonl").read_text().splitlines())
+    rows = read_json_lines(tmp_path / "test.jsonl")
     answers = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
     assert [str(answer["choice"]) for answer in answers] == predicted
     shares = np.loadtxt(out / "test_results.tsv")

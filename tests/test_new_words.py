@@ -8,6 +8,9 @@ from conftest import (
     open_bert,
     open_checkpoint,
     read_adapter_config,
+    read_lines,
+    trained_task,
+    write_lines,
 )
 from pytest import fixture, mark, raises
 from safetensors.numpy import load_file
@@ -282,15 +285,15 @@ def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):
         place.mkdir()
         adapter_artifact.write(str(place), described, values)
         with raises(UserError, match=message):
-            load_task(bert, str(place), None)
+            trained_task(bert, place)
 
 
 def test_a_vocabulary_with_room_behind_it_takes_no_words(tiny_bert, tmp_path):
     opened = open_checkpoint(tiny_bert)
     config = sources.read_config(opened)
     short = tmp_path / "vocab.txt"
-    lines = (tiny_bert / "vocab.txt").read_text().splitlines()
-    short.write_text("\n".join(lines[:-1]) + "\n")
+    lines = read_lines(tiny_bert / "vocab.txt")
+    write_lines(short, lines[:-1])
     sources.read_tokenizer(opened, config, str(short))
     refusals.check(
         lambda: sources.read_tokenizer(

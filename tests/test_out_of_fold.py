@@ -2,7 +2,7 @@
 
 import numpy as np
 import refusals
-from conftest import SENTENCES, entry_point, read_json, write_table
+from conftest import SENTENCES, entry_point, read_json, read_lines, write_table
 from numpy.testing import assert_array_equal
 from pytest import approx, fixture, mark
 
@@ -59,7 +59,7 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     scores = np.loadtxt(tmp_path / "run" / "test_results.tsv")
     places = np.flatnonzero(fold == 0)
     margins = scores[range(len(places)), labels[places]]
-    lines = (tmp_path / "audit" / "suspects.tsv").read_text().splitlines()
+    lines = read_lines(tmp_path / "audit" / "suspects.tsv")
     guessed = {
         int(cells[0]) - 1: float(cells[-1])
         for cells in (line.split("\t") for line in lines[1:])

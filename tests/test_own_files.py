@@ -7,7 +7,7 @@ import numpy as np
 import refusals
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from conftest import ROOT, SENTENCES, read_json
+from conftest import ROOT, SENTENCES, flag_words, read_json
 from pytest import fixture, mark
 from run_folders import artifact_bytes
 from task_files import refusal
@@ -245,7 +245,7 @@ def trained(task_name="custom", **settings):
 def task_of(classify, description, **values):
     """The task that flags and an adapter's description mean."""
     with flagsaver.flagsaver():
-        names = [f"--{name}={value}" for name, value in values.items()]
+        names = flag_words(values)
         absl_flags.FLAGS(["run_classifier.py", *names])
         return run_classifier.task_from_flags(description)
 
@@ -289,7 +289,7 @@ def test_an_adapter_supplies_its_length(
         run_from_flags, "adapter_description", lambda: description
     )
     with flagsaver.flagsaver():
-        names = [f"--{name}={value}" for name, value in passed.items()]
+        names = flag_words(passed)
         absl_flags.FLAGS(["run_classifier.py", "--adapter=a", *names])
         if isinstance(expected, str):
             assert refusal(run_from_flags.max_seq_length) == expected

@@ -10,9 +10,13 @@ from conftest import (
     ROOT,
     SENTENCES,
     entry_point,
+    flag_words,
     own_lines,
+    read_json_lines,
+    read_lines,
     run_command,
     run_process,
+    write_lines,
     write_table,
 )
 from pytest import approx, fixture, mark, raises
@@ -45,7 +49,7 @@ def adapters(tiny_bert, tmp_path):
 
 @fixture
 def flags(tiny_bert, adapters, tmp_path):
-    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    write_lines(tmp_path / "rows.txt", ROWS)
     return {
         "init_checkpoint": tiny_bert,
         "adapter": adapters[0],
@@ -79,7 +83,7 @@ def test_words_are_tagged(ask, tiny_bert, tmp_path):
 
 
 def answers_in(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_json_lines(path)
 
 
 @mark.gate
@@ -87,7 +91,7 @@ def test_labels_are_those_of_the_run(
     ask, tiny_flags, tiny_bert, tiny_data, tmp_path
 ):
     flags = {**tiny_flags, "do_predict": True, "num_train_epochs": 1}
-    run_process(*(f"--{name}={value}" for name, value in flags.items()))
+    run_process(*flag_words(flags))
     out = tiny_flags["output_dir"]
     answers = tmp_path / "answers.jsonl"
     ask(
@@ -96,7 +100,7 @@ def test_labels_are_those_of_the_run(
         input=tiny_data / "test.tsv",
         output=answers,
     )
-    lines = (out / "test_predictions.tsv").read_text().splitlines()[1:]
+    lines = read_lines(out / "test_predictions.tsv")[1:]
     predicted = answers_in(answers)
     assert len(predicted) == len(lines) == 7
     for answer, line in zip(predicted, lines):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
-from conftest import entry_point, load_predictor, read_json
+from conftest import entry_point, load_predictor, read_json, read_lines
 from numpy.testing import assert_allclose
 from pytest import approx, fixture, mark
 from roberta_folders import BOTH
@@ -184,7 +184,7 @@ def test_texts_are_learned_and_answered(
     )
     lines = (tmp_path / "again" / "test_predictions.tsv").read_text()
     predictor = load_predictor(roberta_folder, {"one": out / "adapter"})
-    texts = (tiny_data / "test.tsv").read_text().splitlines()[1:]
+    texts = read_lines(tiny_data / "test.tsv")[1:]
     labels = [a["label"] for a in predictor("one", texts)]
     assert labels == [row.split("\t")[1] for row in lines.splitlines()[1:]]
 

@@ -2,12 +2,12 @@
 
 import csv
 import io
-import json
 import queue
 import threading
 
 import hypothesis
 import refusals
+from conftest import write_json_lines
 from hypothesis import strategies as st
 from pytest import mark, raises
 
@@ -135,8 +135,8 @@ def test_what_is_written_is_read(tmp_path_factory, rows):
     )
     with open(folder / "a.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(header + rows)
-    (folder / "a.jsonl").write_text(
-        "".join(json.dumps(dict(zip(PAIR[0], row))) + "\n" for row in rows)
+    write_json_lines(
+        folder / "a.jsonl", [dict(zip(PAIR[0], row)) for row in rows]
     )
     # Marks at the beginning of lines are no part of a text.
     hypothesis.assume(not any("\ufeff" in a for a, _ in rows))

@@ -14,6 +14,7 @@ from conftest import (
     entry_point,
     read_adapter,
     read_json,
+    read_lines,
     spoil,
     write_table,
 )
@@ -71,7 +72,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
     rows = np.loadtxt(out / "test_results.tsv")
     assert rows.shape == (7, 2)
     np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-6)
-    predicted = (out / "test_predictions.tsv").read_text().splitlines()
+    predicted = read_lines(out / "test_predictions.tsv")
     assert [line.split("\t")[1] for line in predicted[1:]] == [
         ("bad", "good")[row.argmax()] for row in rows
     ]

@@ -5,6 +5,7 @@ import math
 import refusals
 from conftest import (
     TINY_WORDS,
+    flag_words,
     program_fixture,
     read_adapter,
     read_json,
@@ -53,11 +54,7 @@ def test_a_run_writes_all_its_files(text_flags, tiny_config):
     path = repeated_words(text_flags["output_dir"].parent)
     flags = {**text_flags, "num_train_epochs": 20}
     flags.update(train_file=path, eval_file=path)
-    done = run_process(
-        *(f"--{name}={value}" for name, value in flags.items()),
-        "--do_eval",
-        program="run_mlm.py",
-    )
+    done = run_process(*flag_words(flags), "--do_eval", program="run_mlm.py")
     out = text_flags["output_dir"]
     scores = read_json(out, "eval_results.json")
     assert set(scores) >= {"eval_perplexity", "eval_accuracy", "eval_loss"}

@@ -9,6 +9,7 @@ import refusals
 from conftest import (
     SENTENCES,
     entry_point,
+    flag_words,
     load_predictor,
     make_flags,
     read_json,
@@ -348,7 +349,7 @@ def test_two_workers_train_what_one_does(
 
     def command(folder):
         flags = {**glue_flags, "output_dir": tmp_path / folder}
-        return [f"--{name}={value}" for name, value in flags.items()]
+        return flag_words(flags)
 
     codes, logs = run_workers(
         [command("two")] * 2, tmp_path, program="run_classifier.py"

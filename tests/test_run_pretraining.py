@@ -1,6 +1,7 @@
 """Pretraining's entry point: files, resumption, refusals."""
 
 from conftest import (
+    flag_words,
     open_checkpoint,
     program_fixture,
     read_adapter,
@@ -53,7 +54,7 @@ def from_nothing(pretraining_flags, tiny_bert, tiny_config, tmp_path):
 def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
     """As a user starts it; the result is a BERT for other programs."""
     from_nothing.update(num_train_steps=120, learning_rate=3e-3, do_eval=True)
-    words = [f"--{name}={value}" for name, value in from_nothing.items()]
+    words = flag_words(from_nothing)
     done = run_process(*words, program="run_pretraining.py")
     out = from_nothing["output_dir"]
     assert "trained: 100.00% of all parameters" in done.stderr

@@ -4,13 +4,11 @@ import os
 
 import refusals
 from absl import flags
-from conftest import read_json, run_process, write_json
+from conftest import latest_step, read_json, run_process, write_json
 from pytest import mark
 from task_files import squad_file
 from test_run_classifier import PUBLISHED_FLAGS
 from test_sources import google_bert  # noqa: F401 (a fixture)
-
-from adapter_bert.checkpoints import training_state
 
 FLAGS = flags.FLAGS
 
@@ -125,8 +123,7 @@ def test_steps_may_be_counted_in_windows(answer, squad_flags):
     assert windows > 16
     assert run["training"]["steps"] == -(-windows * 25 // 8)
     assert (
-        training_state.latest_step(str(squad_flags["output_dir"]))[1]
-        == (run["training"]["steps"])
+        latest_step(squad_flags["output_dir"])[1] == (run["training"]["steps"])
     )
     squad_flags["count_steps_in"] = "questions"
     refusals.check(lambda: answer(**squad_flags), "training.steps was")

@@ -6,15 +6,19 @@ import sys
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT, load_predictor, read_json, run_command
+from conftest import (
+    ROOT,
+    flag_words,
+    load_predictor,
+    read_json,
+    read_json_lines,
+    read_lines,
+    run_command,
+)
 from pytest import mark
 from task_files import TAGGED, conll
 
 from adapter_bert.tasks.tagging_files import read_sentences
-
-
-def lines_of(path):
-    return path.read_text().splitlines()
 
 
 @mark.gate
@@ -28,7 +32,7 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     assert results["eval_loss"] < 0.5
     assert {"eval_precision", "eval_recall"} <= set(results)
     assert results["global_step"] == 48
-    report = lines_of(out / "eval_types.tsv")
+    report = read_lines(out / "eval_types.tsv")
     assert report[0].startswith("type\tentities\tpredicted\tprecision")
     assert [line.split("\t")[:2] for line in report[1:]] == [
         ["ANIMAL", "4"],
@@ -75,8 +79,8 @@ def test_a_trained_run_is_scored_on_its_test_file(
             do_predict=split == "test",
         )
         scores[split] = read_json(folder, "eval_results.json")
-    predicted = lines_of(tmp_path / "test" / "test_predictions.conll")
-    sentences = lines_of(tiny_ner / "test.conll")
+    predicted = read_lines(tmp_path / "test" / "test_predictions.conll")
+    sentences = read_lines(tiny_ner / "test.conll")
     assert len(predicted) == len(sentences) and predicted != sentences
     first = read_json(ner_flags["output_dir"], "eval_results.json")
     assert scores["dev"] == first
@@ -131,14 +135,14 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
         tag_column="ner",
     )
     path = flags["output_dir"] / "test_predictions.jsonl"
-    values = [json.loads(line) for line in lines_of(path)]
+    values = read_json_lines(path)
     assert [value["id"] for value in values] == [0, 1, 2, 3]
     assert all(len(v["ner"]) == len(v["text"]) for v in values)
     # The adapter knows the keys.
     again = tmp_path / "again"
     flags.update(do_train=False, output_dir=again)
     tag(**flags, do_predict=True, adapter=path.parent / "adapter")
-    assert lines_of(again / path.name) == lines_of(path)
+    assert read_lines(again / path.name) == read_lines(path)
 
 
 @mark.gate
@@ -160,7 +164,7 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     ner_flags.update(output_dir=again, do_train=False)
     del ner_flags["max_seq_length"]
     tag(**ner_flags, adapter=out / "adapter")
-    assert lines_of(again / "test_predictions.conll") == lines_of(
+    assert read_lines(again / "test_predictions.conll") == read_lines(
         out / "test_predictions.conll"
     )
 
@@ -240,10 +244,7 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     )
     flags = {**ner_flags, "num_train_epochs": 0.5}
     done = run_command(
-        *(sys.executable, "-c", code),
-        *(f"--{name}={value}" for name, value in flags.items()),
-        cwd=ROOT,
-        check=True,
+        *(sys.executable, "-c", code), *flag_words(flags), cwd=ROOT, check=True
     )
     assert done.stdout.splitlines()[-1] == "set()"
 

@@ -1,9 +1,15 @@
 """Kinds of tasks from files to results, within this process."""
 
-import json
-
 import refusals
-from conftest import SENTENCES, STS_B_HEADER, read_json, write_mnli, write_table
+from conftest import (
+    SENTENCES,
+    STS_B_HEADER,
+    read_json,
+    read_lines,
+    write_json_lines,
+    write_mnli,
+    write_table,
+)
 from pytest import fixture, mark
 
 pytestmark = mark.older_stack
@@ -32,11 +38,11 @@ def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     for name in ("eval_accuracy", "eval_loss"):
         assert results[name] != results[f"{name}_mismatched"]
     for name, rows in (("", 3), ("_mismatched", 4)):
-        lines = (out / f"test_results{name}.tsv").read_text().splitlines()
+        lines = read_lines(out / f"test_results{name}.tsv")
         assert len(lines) == rows
-        lines = (out / f"test_predictions{name}.tsv").read_text().splitlines()
+        lines = read_lines(out / f"test_predictions{name}.tsv")
         assert len(lines) == rows + 1
-        lines = (out / f"eval_labels{name}.tsv").read_text().splitlines()
+        lines = read_lines(out / f"eval_labels{name}.tsv")
         assert len(lines) == 4
     small.update(
         task_name="AX",
@@ -85,9 +91,7 @@ def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     rows = [{"t": t, "y": y} for t, y in SENTENCES] * 5
     test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]
     for name, content in (("train", rows), ("test", test)):
-        (tmp_path / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in content)
-        )
+        write_json_lines(tmp_path / f"{name}.jsonl", content)
     small.update(
         text_a_column="t",
         label_column="y",
@@ -97,7 +101,7 @@ def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
         do_predict=True,
     )
     classify(**small)
-    report = (small["output_dir"] / "eval_labels.tsv").read_text().splitlines()
+    report = read_lines(small["output_dir"] / "eval_labels.tsv")
     assert [line.split("\t")[:2] for line in report[1:]] == [
         # A text of each label, with its copies.
         ["bad", "5"],

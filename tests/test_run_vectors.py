@@ -1,10 +1,15 @@
 """Vectors' entry point: a run's files, further runs, refusals."""
 
 import dataclasses
-import json
 
 import refusals
-from conftest import SENTENCES, TINY_WORDS, read_adapter, read_json
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    read_adapter,
+    read_json,
+    write_json_lines,
+)
 from pytest import mark
 from run_folders import artifact_bytes
 from test_methods_runs import without_size
@@ -96,11 +101,8 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
     """Files without a header, and a corpus in JSON as BEIR has it."""
     words = [word for word in TINY_WORDS if word.isalpha()]
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(
-        "".join(
-            json.dumps({"_id": str(n), "text": word}) + "\n"
-            for n, word in enumerate(words)
-        )
+    write_json_lines(
+        corpus, [{"_id": str(n), "text": word} for n, word in enumerate(words)]
     )
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(TEXTS)))

@@ -16,6 +16,7 @@ from conftest import (
     own_lines,
     read_json,
     run_command,
+    trained_task,
     write_bert,
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
@@ -126,7 +127,7 @@ def short(tmp_path_factory):
 def test_every_method_is_written(short, tmp_path, form, method):
     base, bert = short
     make_artifact(tmp_path / "adapter", base, method)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     place = str(tmp_path / "file")
     assert runtimes.export(bert, "mine", task, place, form) <= 1e-5
 
@@ -147,7 +148,7 @@ def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     base = str(golden_dir / name)
     make_artifact(tmp_path / "adapter", base, "ia3")
     bert = FrozenBert.open(base)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     place = tmp_path / "file"
     assert runtimes.export(bert, "mine", task, str(place), form) <= 1e-5
     scores = Folder(place, form).ask(TEXTS)["scores"]
@@ -185,7 +186,7 @@ def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
 
     base, bert = short
     make_artifact(tmp_path / "adapter", base, method)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     runtimes.export(bert, "mine", task, str(tmp_path / "file"), ONNX, "int8")
     path = str(tmp_path / "file/model.onnx")
     arrays = onnx.load(path).graph.initializer

@@ -2,7 +2,7 @@
 
 import numpy as np
 import refusals
-from conftest import SENTENCES, open_bert, program_fixture
+from conftest import SENTENCES, open_bert, program_fixture, read_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx, fixture, mark
@@ -29,7 +29,7 @@ def pool(tmp_path):
 
 
 def cells(path):
-    return [line.split("\t") for line in path.read_text().splitlines()]
+    return [line.split("\t") for line in read_lines(path)]
 
 
 def test_copies_of_a_text_come_last():

@@ -10,7 +10,13 @@ import subprocess
 import numpy as np
 import refusals
 import safetensors.numpy
-from conftest import open_bert, open_checkpoint, read_json, write_json
+from conftest import (
+    open_bert,
+    open_checkpoint,
+    read_json,
+    trained_task,
+    write_json,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
@@ -25,7 +31,6 @@ from adapter_bert.checkpoints import sentence_transformers, sources
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
@@ -385,7 +390,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     bert = open_bert(whole)
     expected = np.load(whole / "vectors.npy")
     assert_allclose(embed(bert, texts), expected, atol=1e-5)
-    query = load_task(bert, str(shelf / "query"), None)
+    query = trained_task(bert, shelf / "query")
     assert query.max_seq_length == 12
     expected = np.load(recorded / "peft" / "vectors.npy")
     vectors = embed(bert, texts, task=query)
@@ -410,7 +415,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     run_library(
         "import", other, written, "--name=again", f"--init_checkpoint={whole}"
     )
-    again = load_task(bert, str(other / "again"), None)
+    again = trained_task(bert, other / "again")
     assert_array_equal(embed(bert, texts, task=again), vectors)
     described = {"name": "vectors", "pooling": "cls", "normalize": True}
     make_artifact(tmp_path / "plain", whole, "lora(rank=2)", None, described)
@@ -466,9 +471,7 @@ def test_the_library_makes_the_same_vectors(
     for folder, trained in ((merged, adapter), (peft, shelf / "query")):
         assert_allclose(
             np.load(folder / "vectors.npy"),
-            embed(
-                bert, read_json(texts), task=load_task(bert, str(trained), None)
-            ),
+            embed(bert, read_json(texts), task=trained_task(bert, trained)),
             atol=1e-5,
         )
     opened = open_checkpoint(merged)

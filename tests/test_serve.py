@@ -18,7 +18,7 @@ import types
 import refusals
 import uvicorn
 from absl.testing import flagsaver
-from conftest import ROOT, entry_point, load_predictor
+from conftest import ROOT, entry_point, load_predictor, read_lines
 from exported_models import mixed_questions
 from pytest import fixture, mark
 from sweep_stand_in import wait_for
@@ -238,7 +238,7 @@ def listening(process):
     }
     for table in ("tcp", "tcp6", "udp", "udp6"):
         path = pathlib.Path(f"/proc/{process.pid}/net/{table}")
-        for line in path.read_text().splitlines()[1:]:
+        for line in read_lines(path)[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if f"socket:[{inode}]" in sockets and state in ("0A", "07"):
                 address, port = local.split(":")

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import safetensors.numpy
-from conftest import read_json
+from conftest import read_json, read_lines
 from pytest import mark
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
@@ -50,7 +50,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert not (run / "done").exists()
     done = sweep.run(*TINY, **quiet)
     assert done.returncode == 0, done.stderr
-    attempts = (run / "attempts.tsv").read_text().splitlines()
+    attempts = read_lines(run / "attempts.tsv")
     assert [line.split("\t")[1] for line in attempts] == [
         "start",
         "start",
@@ -85,14 +85,11 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert counts(output)["finished"] == 300
-    names = [
-        line.split("\t")[0]
-        for line in (sweep.out / "grid.tsv").read_text().splitlines()
-    ]
+    names = [line.split("\t")[0] for line in read_lines(sweep.out / "grid.tsv")]
     assert len(set(names)) == 300
     interrupted = []
     for name in names:
-        lines = (sweep.name(name) / "attempts.tsv").read_text().splitlines()
+        lines = read_lines(sweep.name(name) / "attempts.tsv")
         events = [line.split("\t")[1] for line in lines]
         # Nothing starts while another attempt runs, nothing after its end.
         assert events[-1] == "end 0" and events.count("end 0") == 1

@@ -7,7 +7,7 @@ import numpy as np
 import refusals
 import task_files
 import tensorflow as tf
-from conftest import ROOT, read_json
+from conftest import ROOT, read_json, read_lines
 from pytest import approx, mark, raises
 
 from adapter_bert.data.tables import Layout
@@ -190,7 +190,7 @@ def test_a_run_with_weights(classify, tiny_flags, tmp_path):
     # Weights belong to the training; what is told is the plain loss.
     assert weighed["dev_data"] == plain["dev_data"]
     assert weighed["eval_loss"] != plain["eval_loss"]
-    chosen = (heavy / "eval_confusion.tsv").read_text().splitlines()[1:]
+    chosen = read_lines(heavy / "eval_confusion.tsv")[1:]
     assert [line.split("\t")[2] for line in chosen] == ["4", "4"]
     # Another weighing is another training; an evaluation needs none.
     refusals.check(

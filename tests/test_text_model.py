@@ -13,6 +13,7 @@ from conftest import (
     TINY_WORDS,
     load_predictor,
     open_bert,
+    trained_task,
     write_bert,
     write_json,
 )
@@ -251,7 +252,7 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
         ("norms", "stack({'a': houlsby(size=3)}, ia3)", "has a part that"),
     ):
         make_artifact(tmp_path / name, tiny_bert, text)
-        other = load_task(bert, str(tmp_path / name), None)
+        other = trained_task(bert, tmp_path / name)
         with raises(UserError, match=words):
             TextModel(bert, {**tasks, name: other}, 4)
 
@@ -346,7 +347,7 @@ def test_the_rules_of_the_tokenizers_files(
     for name, task in ("pair", MRPC), ("squad", {"name": "squad"}):
         folder = tmp_path / name
         make_artifact(folder, bert, "houlsby(size=4)", None, task)
-        tasks[name] = load_task(frozen, str(folder), None)
+        tasks[name] = trained_task(frozen, folder)
         predictor.add(str(folder), name)
     assert tasks["pair"].tokenizer.second_segment == 0
     model = TextModel(frozen, tasks, batch_size=5)

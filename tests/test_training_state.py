@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import latest_step
 from engine_jobs import (
     CLASSIFICATION,
     ESTIMATOR,
@@ -88,7 +89,7 @@ def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
         spoil(folder / name)
     left = {path.name for path in folder.iterdir()}
     expected = str(folder / f"model.ckpt-{step}"), step
-    assert training_state.latest_step(str(folder)) == expected
+    assert latest_step(folder) == expected
     with caplog.at_level("WARNING"):
         training_state.recover(str(folder))
     assert words in caplog.text and f"ckpt-{step} is taken" in caplog.text
@@ -96,7 +97,7 @@ def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
     assert tf.train.latest_checkpoint(str(folder)) == expected[0]
     assert left <= {path.name for path in folder.iterdir()}
     caplog.clear()
-    assert training_state.latest_step(str(folder)) == expected
+    assert latest_step(folder) == expected
 
 
 def test_a_whole_folder_is_left_as_it_is(folder, caplog):
@@ -127,7 +128,7 @@ def test_checkpoints_that_were_deleted_whole_are_missed(folder, caplog):
         path.unlink()
     training_state.recover(str(folder))
     assert "model.ckpt-6 is not there any more" in caplog.text
-    assert training_state.latest_step(str(folder))[1] == 4
+    assert latest_step(folder)[1] == 4
 
 
 def test_without_a_whole_checkpoint_no_training_begins_anew(folder):
@@ -139,13 +140,11 @@ def test_without_a_whole_checkpoint_no_training_begins_anew(folder):
         )
     (folder / "checkpoint").unlink()
     refusals.check(
-        lambda: training_state.latest_step(str(folder)),
-        "no checkpoint in ",
-        " is whole",
+        lambda: latest_step(folder), "no checkpoint in ", " is whole"
     )
     for path in folder.glob("model.ckpt-*"):
         path.unlink()
-    assert training_state.latest_step(str(folder)) == (None, 0)
+    assert latest_step(folder) == (None, 0)
 
 
 def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
@@ -155,13 +154,13 @@ def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
         folder / f"model.ckpt-2{DATA}",
         begun / "model.ckpt-2_temp" / "part.data-00000-of-00001",
     )
-    assert training_state.latest_step(str(begun)) == (None, 0)
+    assert latest_step(begun) == (None, 0)
     assert not training_state.holds_checkpoints(str(begun))
     # Data are put in their place before the index.
     shutil.copy(folder / f"model.ckpt-2{DATA}", begun)
-    assert training_state.latest_step(str(begun)) == (None, 0)
+    assert latest_step(begun) == (None, 0)
     (folder / "model.ckpt-8_temp").mkdir()
-    assert training_state.latest_step(str(folder))[1] == 6
+    assert latest_step(folder)[1] == 6
 
 
 def test_a_first_save_may_go_on_while_it_is_looked_for(
@@ -178,8 +177,8 @@ def test_a_first_save_may_go_on_while_it_is_looked_for(
         return result
 
     monkeypatch.setattr(training_state, "_damage", looks_too_early)
-    assert training_state.latest_step(str(begun)) == (None, 0)
-    assert training_state.latest_step(str(begun))[1] == 2
+    assert latest_step(begun) == (None, 0)
+    assert latest_step(begun)[1] == 2
 
 
 def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
@@ -189,7 +188,7 @@ def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
 
     def look():
         copy = shutil.copytree(folder, folder.parent / f"copy{len(seen)}")
-        seen.append(training_state.latest_step(str(copy))[1])
+        seen.append(latest_step(copy)[1])
 
     def looked_at(*arguments, **more):
         look()
@@ -210,7 +209,7 @@ def test_a_save_of_which_the_list_says_nothing_counts(folder, caplog):
         'model_checkpoint_path: "model.ckpt-4"\n'
         'all_model_checkpoint_paths: "model.ckpt-4"\n'
     )
-    assert training_state.latest_step(str(folder))[1] == 6
+    assert latest_step(folder)[1] == 6
     training_state.recover(str(folder))
     assert not caplog.records
     assert tf.train.latest_checkpoint(str(folder)).endswith("-6")
@@ -245,7 +244,7 @@ def test_a_training_goes_on_from_the_checkpoint_before(
     assert again == losses[2:]
     outputs = predict(make(Hardware()), job, rows, 8)
     assert outputs["logits"].shape == (40, 2)
-    assert training_state.latest_step(str(tmp_path))[1] == 4
+    assert latest_step(tmp_path)[1] == 4
 
 
 # What drops out or is drawn again, has gates, patterns or virtual tokens.
@@ -309,9 +308,7 @@ def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
     [data] = folder.glob("model.ckpt-6.data*")
     lost(data)
     refusals.check(
-        lambda: training_state.latest_step(str(folder)),
-        "no checkpoint in ",
-        " is whole",
+        lambda: latest_step(folder), "no checkpoint in ", " is whole"
     )
 
 
@@ -331,7 +328,7 @@ def test_a_list_of_checkpoints_is_read_in_no_time(tmp_path):
     for content in ("\r\n" * 8_000, " " * 8_000 + "x", '" ' * 8_000):
         path.write_text(f'model_checkpoint_path: "model{content}')
         began = time.process_time()
-        assert training_state.latest_step(str(tmp_path)) == (None, 0)
+        assert latest_step(tmp_path) == (None, 0)
         assert time.process_time() - began < 1
 
 

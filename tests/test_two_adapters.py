@@ -7,10 +7,13 @@ import numpy as np
 import refusals
 import tensorflow as tf
 from conftest import (
+    latest_step,
     load_predictor,
     read_adapter,
     read_adapter_config,
     read_json,
+    read_json_lines,
+    write_json_lines,
 )
 from engine_jobs import (
     LENGTH,
@@ -33,7 +36,6 @@ from tiny_artifacts import make_artifact
 from adapter_bert import api
 from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
-from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
@@ -325,7 +327,7 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     assert not (whole / "adapter").exists()
     run = read_json(whole / "run.json")
     assert run["training"]["two_adapters"]
-    rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
+    rows = read_json_lines(flags["eval_file"])
     predictor = load_predictor(tiny_bert, [])
     for side in SIDES:
         folder = whole / "tasks" / side / "adapter"
@@ -358,7 +360,7 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
     """A corpus of the second texts gives the scores of these pairs."""
     flags["num_train_steps"] = 1
     vectors(**{**flags, "output_dir": tmp_path / "pairs"})
-    rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
+    rows = read_json_lines(flags["eval_file"])
     corpus = tmp_path / "corpus.jsonl"
     with corpus.open("w") as file:
         for number, row in enumerate(rows):
@@ -367,7 +369,7 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
             row["match"] = f"d{number}"
     for name in ("train_file", "eval_file"):
         flags[name] = tmp_path / f"{name}.jsonl"
-        flags[name].write_text("".join(json.dumps(x) + "\n" for x in rows))
+        write_json_lines(flags[name], rows)
     vectors(**flags, corpus_file=corpus)
     expected, searched = (
         read_json(folder, "eval_results.json")
@@ -405,7 +407,7 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
                 weights.read(name), begun.read(name), rtol=0, atol=0.02
             )
     # What two have learned is no start of one.
-    checkpoint = training_state.latest_step(str(out))[0]
+    checkpoint = latest_step(out)[0]
     del flags["two_adapters"], flags["adapter"]
     flags.update(init_checkpoint=checkpoint, output_dir=tmp_path / "other")
     refusals.check(

@@ -8,7 +8,14 @@ import shutil
 
 import numpy as np
 import refusals
-from conftest import open_bert, open_checkpoint, read_adapter_config, read_json
+from conftest import (
+    open_bert,
+    open_checkpoint,
+    read_adapter_config,
+    read_json,
+    trained_task,
+    write_lines,
+)
 from exchanged import assert_same_values, change
 from pytest import fixture, mark
 from test_convert_checkpoint import convert  # noqa: F401 (a fixture)
@@ -20,7 +27,6 @@ from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, sources
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.training import run_files
 
 
@@ -42,7 +48,7 @@ def read(folder):
 def states_of(folder, adapter, rows):
     """Hidden states that this program computes, of a BERT with an adapter."""
     bert = open_bert(folder)
-    task = load_task(bert, str(adapter), None) if adapter else None
+    task = trained_task(bert, adapter) if adapter else None
     return embed(bert, rows, task=task, layers=(0, -1), max_seq_length=24)
 
 
@@ -61,7 +67,7 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     )
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     words += map("[unused{}]".format, range(recorded.config.vocab_size - 6))
-    (base / "vocab.txt").write_text("\n".join(words) + "\n")
+    write_lines(base / "vocab.txt", words)
     opened = open_checkpoint(base)
     adapter.mkdir()
     adapter_artifact.write(

@@ -14,9 +14,11 @@ import numpy as np
 import refusals
 from conftest import (
     entry_point,
+    flag_words,
     load_predictor,
     open_checkpoint,
     read_json,
+    read_lines,
     write_json,
 )
 from exchanged import assert_same_values, change, change_tensors, without, write
@@ -52,7 +54,7 @@ def command(monkeypatch):
     """Runs a subcommand with flags."""
 
     def run(module, **flags):
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        arguments = flag_words(flags)
         monkeypatch.setattr("sys.argv", ["it", *arguments])
         module.main()
 
@@ -336,7 +338,7 @@ def test_a_bert_without_a_pooler_gets_one(
     assert "hidden_weights_0" in values
     scores = read_json(out / "eval_results.json")
     assert scores["eval_accuracy"] > 0.8
-    texts = (tiny_data / "dev.tsv").read_text().splitlines()[1:]
+    texts = read_lines(tiny_data / "dev.tsv")[1:]
     rows = [line.split("\t") for line in texts]
     predictor = load_predictor(bare_bert, {"one": out / "adapter"})
     answers = predictor("one", [text for text, _ in rows])

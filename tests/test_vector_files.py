@@ -5,7 +5,14 @@ import shutil
 
 import numpy as np
 import refusals
-from conftest import SENTENCES, entry_point, write_table
+from conftest import (
+    SENTENCES,
+    entry_point,
+    read_lines,
+    trained_task,
+    write_lines,
+    write_table,
+)
 from numpy.testing import assert_array_equal
 from pytest import fixture, mark
 from tiny_artifacts import make_artifact
@@ -13,7 +20,6 @@ from tiny_artifacts import make_artifact
 from adapter_bert.commands import predict
 from adapter_bert.serving import vector_files
 from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.trained_task import load_task
 
 pytestmark = mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]
@@ -28,7 +34,7 @@ def ask():
 
 @fixture
 def flags(tiny_bert, tmp_path):
-    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    write_lines(tmp_path / "rows.txt", ROWS)
     return {"init_checkpoint": tiny_bert, "input": tmp_path / "rows.txt"}
 
 
@@ -38,7 +44,7 @@ def read(path):
         return np.load(path)
     if path.suffix == ".tsv":
         return np.loadtxt(path, np.float32, delimiter="\t", ndmin=2)
-    lines = path.read_text().splitlines()
+    lines = read_lines(path)
     return np.float32([json.loads(line)["vector"] for line in lines])
 
 
@@ -54,7 +60,7 @@ def test_every_kind_of_file_has_the_same_bits(ask, flags, bert, tmp_path):
 
 def test_adapter_and_pairs(ask, flags, bert, tiny_bert, tmp_path):
     make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)")
-    task = load_task(bert, str(tmp_path / "a"), None)
+    task = trained_task(bert, tmp_path / "a")
     output = tmp_path / "vectors.npy"
     ask(**flags, adapter=tmp_path / "a", embeddings="cls", output=output)
     expected = embed(bert, ROWS, task=task, pooling="cls")
@@ -68,11 +74,11 @@ def test_adapter_and_pairs(ask, flags, bert, tiny_bert, tmp_path):
 
 def test_the_letter_case_is_what_is_asked(ask, tiny_bert, tmp_path, capsys):
     folder = shutil.copytree(tiny_bert, tmp_path / "bert")
-    words = (folder / "vocab.txt").read_text().splitlines()
+    words = read_lines(folder / "vocab.txt")
     # Words without capital or small letters tell no case.
     signs = [*words[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
     assert len(signs) == len(words)
-    (folder / "vocab.txt").write_text("\n".join(signs) + "\n")
+    write_lines(folder / "vocab.txt", signs)
     (tmp_path / "rows.txt").write_text("\ud55c\n")
 
     def first_word(**more):

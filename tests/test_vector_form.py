@@ -7,7 +7,15 @@ import shutil
 
 import numpy as np
 import refusals
-from conftest import ROOT, open_bert, open_checkpoint, read_adapter, read_json
+from conftest import (
+    ROOT,
+    open_bert,
+    open_checkpoint,
+    read_adapter,
+    read_json,
+    read_lines,
+    trained_task,
+)
 from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, bytes_by_task
 from test_convert_checkpoint import convert  # noqa: F401
@@ -20,7 +28,6 @@ from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.exported import ExportedModel, Row
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 
@@ -84,7 +91,7 @@ def test_every_way_gives_an_adapter_s_vectors(
     convert,  # noqa: F811
 ):
     bert = open_bert(folder)
-    tasks = {n: load_task(bert, str(x), None) for n, x in adapters.items()}
+    tasks = {n: trained_task(bert, x) for n, x in adapters.items()}
     expected = {
         name: by_hand(bert, tasks[name], prompt)
         for name, prompt in (("query", QUERY), ("passage", DOCUMENT))
@@ -132,7 +139,7 @@ def test_every_way_gives_an_adapter_s_vectors(
     )
     other = tmp_path / "other"
     run_library("import", other, tmp_path / "peft", "--name=again", of_bert)
-    again = load_task(bert, str(other / "again"), None)
+    again = trained_task(bert, other / "again")
     assert again.task.form == tasks["query"].task.form
     close(embed(bert, TEXTS, task=again), expected["query"])
 
@@ -144,7 +151,7 @@ def test_each_task_of_an_export_has_its_dense_layers(
     make_artifact(tmp_path / "class", folder, "houlsby(size=2)")
     bert = open_bert(folder)
     places = {"class": tmp_path / "class", "passage": adapters["passage"]}
-    tasks = {n: load_task(bert, str(x), None) for n, x in places.items()}
+    tasks = {n: trained_task(bert, x) for n, x in places.items()}
     form = VectorForm("trained", normalize=None, prompt=DOCUMENT)
     exported = export(bert, tasks, form, tmp_path / "exported")
     for name, task in tasks.items():
@@ -168,7 +175,7 @@ def test_prompts_are_trained_as_if_they_were_typed(
     for name in ("train_file", "eval_file"):
         typed[name] = tmp_path / f"typed_{name}.jsonl"
         with typed[name].open("w") as file:
-            for line in flags[name].read_text().splitlines():
+            for line in read_lines(flags[name]):
                 row = json.loads(line)
                 row["text"] = QUERY + row["text"]
                 row["match"] = DOCUMENT + row["match"]

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS, write_json
+from conftest import TINY_WORDS, write_json, write_lines
 from engine_jobs import LENGTH, VECTORS, check_gradients, make_job, make_rows
 from numpy.testing import assert_array_equal
 from pytest import approx, fixture, mark
@@ -40,7 +40,7 @@ ROWS = [
 @fixture
 def tokenizer(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
+    write_lines(path, TINY_WORDS)
     return FullTokenizer(str(path), do_lower_case=True)
 
 
@@ -98,7 +98,7 @@ def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
     lines = ["Quality\t#1 String\t#2 String"]
     lines += ["1\ta cat\tthe cat", "0\ta dog\tthe film", "1\ta film\tthe film"]
     for split in ("train", "dev"):
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+        write_lines(tmp_path / f"{split}.tsv", lines)
     features, rows = features_of(task, str(tmp_path), "train", tokenizer)
     assert rows.text_b == ["the cat", "the film"] and len(features) == 2
     features, rows = features_of(task, str(tmp_path), "dev", tokenizer)
