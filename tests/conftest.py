@@ -156,9 +156,9 @@ def open_checkpoint(folder):
     return sources.open_init_checkpoint(str(folder))
 
 
-def read_adapter(folder):
+def read_adapter(folder, *base):
     """The adapter of a folder."""
-    return adapter_artifact.read(str(folder))
+    return adapter_artifact.read(str(folder), *base)
 
 
 def read_adapter_config(folder):

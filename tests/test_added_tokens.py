@@ -239,7 +239,7 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
         ({"tokenizer_config": {"sep_token": "</s>"}}, "sep_token '</s>'; exp"),
         (
             {"special_tokens_map": {"mask_token": {"content": "<m>"}}},
-            r"mask_token '<m>'; expected '\[MASK\]'",
+            "mask_token '<m>'; expected '[MASK]'",
         ),
         (decoder(entry(14, "\u0301")), "is '' once it is normalized"),
         (
@@ -257,7 +257,9 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
-    refusals.check(lambda: FullTokenizer(write(tmp_path, contents)), message)
+    refusals.check(
+        lambda: FullTokenizer(write(tmp_path, contents)), *message.split(".*")
+    )
 
 
 @fixture

@@ -149,7 +149,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
 @mark.parametrize(
     "function, message",
     [
-        (put("WordPiece", "model", "type"), r"lacks \[UNK\]"),
+        (put("WordPiece", "model", "type"), "lacks [UNK]"),
         (put(["BPE"], "model", "type"), "no model.type of type str"),
         (drop("model"), "no model of type dict"),
         (drop("model", "merges"), "no tokenizer that can be read here"),
