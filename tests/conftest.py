@@ -14,13 +14,13 @@ from concurrent import futures
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-import hypothesis
 import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
+from hypothesis import settings
 from pytest import fixture
 from squad_and_ner import (  # noqa: F401
     ner_flags,
@@ -53,8 +53,8 @@ from adapter_bert.training.engines import ENGINES
 from lab.trials import linux
 
 FLAGS = flags.FLAGS
-hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
-hypothesis.settings.load_profile("same")
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 ROOT = pathlib.Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 

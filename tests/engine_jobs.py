@@ -1,10 +1,10 @@
 """Jobs for engines, small enough to train in a second."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import unittest.mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,10 +58,10 @@ SQUAD = Squad(
     n_best_size=5,
     max_answer_length=3,
 )
-TAGGING = dataclasses.replace(
+TAGGING = replace(
     tagging_task(), tags=tuple(map(split_tag, ("O", "B-X", "I-X")))
 )
-CHOICE = dataclasses.replace(COPA, name="choice")
+CHOICE = replace(COPA, name="choice")
 MULTI = multi_task(
     [
         ("labels", CLASSIFICATION),

@@ -13,9 +13,9 @@ import json
 import os
 import pathlib
 import sys
-import types
 import unittest.mock
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
@@ -147,7 +147,7 @@ def refuse(kind, config):
 class Lowered:
     """Stands for a translated step, and for what is compiled of it."""
 
-    memory = types.SimpleNamespace(
+    memory = SimpleNamespace(
         argument_size_in_bytes=1,
         alias_size_in_bytes=0,
         output_size_in_bytes=0,
@@ -173,8 +173,8 @@ class Lowered:
         return {"flops": 5.0, "bytes accessed": 7.0} if self.has_count else None
 
     def runtime_executable(self):
-        module = types.SimpleNamespace(to_string=lambda: self.after)
-        return types.SimpleNamespace(hlo_modules=lambda: [module])
+        module = SimpleNamespace(to_string=lambda: self.after)
+        return SimpleNamespace(hlo_modules=lambda: [module])
 
 
 def accounts():

@@ -1,8 +1,8 @@
 """A run's step as functions: its values, its update, that it is the run's."""
 
-import dataclasses
 import json
 import re
+from dataclasses import replace
 
 import compilers_program
 import jax_steps
@@ -49,8 +49,8 @@ def test_shapes_are_those_of_the_values(step, is_training):
     one = step(SCHEDULE if is_training else None)
     job = one.job
     narrow = narrow_variables(job.table)
-    job = dataclasses.replace(job, narrow=narrow, compute_dtype="bfloat16")
-    one = dataclasses.replace(one, job=job)
+    job = replace(job, narrow=narrow, compute_dtype="bfloat16")
+    one = replace(one, job=job)
     for values, shapes in zip(one.values(), one.shapes()):
         assert {n: (v.shape, v.dtype) for n, v in values.items()} == {
             n: (v.shape, v.dtype) for n, v in shapes.items()

@@ -1,8 +1,8 @@
 """`adapter-bert library` as a user runs it."""
 
 import json
-import shutil
 import sys
+from shutil import copytree
 
 import hub_server
 import refusals
@@ -276,7 +276,7 @@ def test_golden_new_words_come_in_and_go_out(call, tmp_path):
 def test_new_words_with_blanks_around_them_are_refused(call, tmp_path):
     """At once, since the adapter's tokenizer could not be made later."""
     shelf, folder = tmp_path / "shelf", tmp_path / "new_words"
-    shutil.copytree(GOLDEN / "peft" / "new_words", folder)
+    copytree(GOLDEN / "peft" / "new_words", folder)
     for path in map(folder.joinpath, ("added_tokens.json", TOKENIZER_FILE)):
         path.write_text(path.read_text().replace('"foo"', '" foo"'))
     (folder / TOKENIZER_CONFIG_FILE).unlink()
@@ -306,8 +306,8 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
     """From one of several folders, of files of PyTorch or safetensors."""
     shelf, bert = tmp_path / "shelf", HEADS / "bert"
     several = tmp_path / "several"
-    shutil.copytree(HEADS / case, several / "one")
-    shutil.copytree(HEADS / "theirs/peft/tagging", several / "two")
+    copytree(HEADS / case, several / "one")
+    copytree(HEADS / "theirs/peft/tagging", several / "two")
     words = ["import", shelf, several, f"--init_checkpoint={bert}", *more]
     refusals.check(
         lambda: call(*words, "--name=a"), "holds 2 adapters, one, two"
@@ -334,7 +334,7 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
 def test_an_import_may_say_what_becomes_of_capitals(call, tmp_path):
     """Where the BERT's files contradict its vocabulary."""
     bert = tmp_path / "bert"
-    shutil.copytree(GOLDEN / "bert", bert)
+    copytree(GOLDEN / "bert", bert)
     (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     words = call, tmp_path / "shelf", GOLDEN / "adapterhub/lora_7", bert, "hub"
     flag = "--do_lower_case=true"
@@ -398,7 +398,7 @@ def test_an_adapter_goes_to_the_hub_and_back(
     with raises(UserError, match="all; leave out --label$"):
         import_from(call, again, "hf:org/mine", tiny_bert, "b", "--label=x")
     # Its BERT is compared.
-    changed = shutil.copytree(tiny_bert, tmp_path / "changed")
+    changed = copytree(tiny_bert, tmp_path / "changed")
     weights = load_file(changed / "model.safetensors")
     weights = {name: value + 1 for name, value in weights.items()}
     save_file(weights, changed / "model.safetensors")

@@ -3,7 +3,7 @@
 The ids are those of transformers 4.57.1.
 """
 
-import shutil
+from shutil import copy, copytree
 
 import numpy as np
 import refusals
@@ -193,7 +193,7 @@ def test_a_graph_finds_the_same(tmp_path, name):
 @BOTH
 def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     path = tmp_path / "tokenizer.json"
-    shutil.copy(golden_dir / "roberta" / name / "tokenizer.json", path)
+    copy(golden_dir / "roberta" / name / "tokenizer.json", path)
     before = SubwordTokenizer(str(path))
     size = before.vocab_size
     blank = entry(size, "<e1>", lstrip=True, **RAW)
@@ -266,8 +266,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
 def berts(tiny_bert, tmp_path):
     """The tiny BERT, and one whose last two words were added as tokens."""
     other = tmp_path / "bert"
-    shutil.copytree(tiny_bert, other)
-    shutil.copy(tiny_bert / "config.json", other / "config.json")
+    copytree(tiny_bert, other)
+    copy(tiny_bert / "config.json", other / "config.json")
     tokens = entry(28, "<e1>", **RAW), entry(29, "Covid", single_word=True)
     write(other, decoder(*tokens), TINY_WORDS[:-2])
     return tiny_bert, other

@@ -2,17 +2,17 @@
 
 import datetime
 import enum
-import functools
 import gc
 import inspect
 import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
-import types
+from functools import partial
+from shutil import copytree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -215,7 +215,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     answers = ab.Predictor(bert, run).predict(path)
     monkeypatch.setitem(sys.modules, "pandas", None)
     refusals.check(answers.to_frame, "pip install pandas")
-    stand_in = types.SimpleNamespace(json_normalize=lambda rows: rows)
+    stand_in = SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert answers.to_frame() == list(answers)
 
@@ -287,7 +287,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
         (rows, {"train_file": "a.tsv"}, "own arguments say it"),
         (rows, {"fold": 3}, "did you mean folds?"),
     ):
-        call = functools.partial(ab.audit, bert, bad, **settings)
+        call = partial(ab.audit, bert, bad, **settings)
         refusals.check(call, message)
 
 
@@ -320,7 +320,7 @@ def test_rows_to_label_next(run, bert, place):
         (3, {}, "pool: found a int"),
         ([3], {}, "pool:1: found a int"),
     ):
-        call = functools.partial(ab.select, bert, pool, **settings)
+        call = partial(ab.select, bert, pool, **settings)
         refusals.check(call, message)
 
 
@@ -406,7 +406,7 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
 @fixture(scope="module")
 def other_columns(run, place):
     """The run's adapter, as if it was trained on other columns."""
-    folder = shutil.copytree(run.adapter, place / "other_columns")
+    folder = copytree(run.adapter, place / "other_columns")
     path = folder / "adapter_config.json"
     config = read_json(path)
     config["task_settings"].update(columns=["said"], label_column="mood")
@@ -447,7 +447,7 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
 
 
 def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
-    folder = shutil.copytree(tiny_bert, tmp_path / "bert")
+    folder = copytree(tiny_bert, tmp_path / "bert")
     # Words without capital or small letters tell no case.
     signs = [*TINY_WORDS[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
     write_lines(folder / "vocab.txt", signs)
@@ -506,7 +506,7 @@ class Dataset(list):
     column_names = ["text", "label"]
     features = {
         "text": object(),
-        "label": types.SimpleNamespace(names=["bad", "good"]),
+        "label": SimpleNamespace(names=["bad", "good"]),
     }
 
 
@@ -526,7 +526,7 @@ class Arrow(list):
     """What is used of a pyarrow table, as `datasets` makes it."""
 
     column_names = Dataset.column_names
-    schema = types.SimpleNamespace(
+    schema = SimpleNamespace(
         metadata={
             b"huggingface": json.dumps(
                 {

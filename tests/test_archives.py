@@ -1,14 +1,14 @@
 """Pretrained models in archives, as they are downloaded."""
 
-import contextlib
 import gzip
 import io
 import os
 import pathlib
-import shutil
 import tarfile
 import zipfile
 import zlib
+from contextlib import suppress
+from shutil import rmtree
 
 import refusals
 import tensorflow as tf
@@ -64,7 +64,7 @@ def test_googles_archives_are_opened(
 ):
     name = f"uncased_L-2_H-16_A-2{end}"
     path = pack(tmp_path / name, google, pathlib.PurePath(inner))
-    shutil.rmtree(google)
+    rmtree(google)
     opened = open_checkpoint(path)
     check(opened, tiny_weights, tiny_config)
     folder = pathlib.Path(opened.path).parent
@@ -92,7 +92,7 @@ def test_a_downloaded_module_is_opened(
         tmp_path / "module", tiny_bert / "vocab.txt", tiny_weights, 2
     )
     path = pack(tmp_path / "archive.tar.gz", module, pathlib.PurePath(inner))
-    shutil.rmtree(module)
+    rmtree(module)
     opened = open_checkpoint(path)
     check(opened, tiny_weights, tiny_config)
 
@@ -198,7 +198,7 @@ ESCAPES = ("../x", "/x", "a/../../x", "..\\x", "C:\\x", "a/" + "../" * 40 + "x")
 def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
     (tmp_path / "in").mkdir()
     path = write_one(tmp_path / "in" / f"bert{end}", name)
-    with contextlib.suppress(UserError):
+    with suppress(UserError):
         published_models.unpack(path)
     assert os.listdir(tmp_path) == ["in"]
     assert {n.split("-")[0] for n in os.listdir(tmp_path / "in")} <= {
@@ -331,7 +331,7 @@ def test_long_names_are_no_damage(tmp_path):
 def test_names_that_no_file_can_have_are_one_line(tmp_path, end, name):
     (tmp_path / "in").mkdir()
     path = write_one(tmp_path / "in" / f"bert{end}", name)
-    with contextlib.suppress(UserError):
+    with suppress(UserError):
         # Of a zip archive the rest after NUL is left out.
         published_models.unpack(path)
     assert os.listdir(tmp_path) == ["in"]

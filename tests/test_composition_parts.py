@@ -3,7 +3,7 @@
 # Fixtures are arguments of the same names.
 # ruff: noqa: F811
 
-import shutil
+from shutil import copytree, rmtree
 
 import refusals
 import safetensors.numpy
@@ -66,11 +66,11 @@ def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
 def test_another_adapter_of_the_same_name_is_another_run(
     classify, flags, carried, library, tiny_bert, tmp_path
 ):
-    shelf = shutil.copytree(library, tmp_path / "shelf")
-    shutil.rmtree(shelf / "a")
+    shelf = copytree(library, tmp_path / "shelf")
+    rmtree(shelf / "a")
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=9)
-    shutil.copytree(carried, flags["output_dir"])
+    copytree(carried, flags["output_dir"])
     flags["library"] = shelf
     refusals.check(
         lambda: classify(**flags, tuning_method=TEXT),
@@ -120,7 +120,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
     task = restore_task(CLASSIFICATION, {}, "")
     shelf = tmp_path / "shelf"
     make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=77)
-    shutil.copytree(shelf / "a", shelf / "other")
+    copytree(shelf / "a", shelf / "other")
     scores = {
         name: predict(
             classify,
@@ -145,14 +145,14 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
 ):
     """None of them carries what it is made of."""
     shelf = tmp_path / "shelf"
-    shutil.copytree(library, shelf)
+    copytree(library, shelf)
     flags.update(library=shelf, carry_parts=False)
     for text, name in (
         (TEXT, "inner"),
         ("stack(inner, lora(rank=1))", "outer"),
     ):
         classify(**{**flags, "output_dir": tmp_path / name}, tuning_method=text)
-        shutil.copytree(tmp_path / name / "adapter", shelf / name)
+        copytree(tmp_path / name / "adapter", shelf / name)
     again = predict(
         classify, flags, tmp_path / "again", adapter=shelf / "outer"
     )
@@ -178,7 +178,7 @@ def test_what_was_trained_further_is_found_again(
         scores = predict(classify, flags, tmp_path / str(number), **source)
         assert_array_equal(scores, expected)
     # Without an adapter that holds it, the library is asked for.
-    shutil.rmtree(further / "adapter")
+    rmtree(further / "adapter")
     flags["init_checkpoint"] = further / step
     refusals.check(
         lambda: predict(classify, flags, tmp_path / "lost"),
@@ -196,9 +196,9 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
     """Where it was trained, or beside it; what is exchanged is not needed."""
     adapter, expected = lacking / "adapter", predicted(lacking)
     moved, shelf = tmp_path / "moved" / "it", tmp_path / "shelf"
-    shutil.copytree(adapter, moved)
+    copytree(adapter, moved)
     for name in ("b", "low"):
-        shutil.copytree(library / name, shelf / name)
+        copytree(library / name, shelf / name)
     values = {**flags, "library": shelf, "adapter": moved}
     scores = predict(classify, values, tmp_path / "it", exchange_part="a=b")
     assert abs(scores - expected).max() > 1e-5
@@ -209,7 +209,7 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
         f"found none such in {moved.parent}",
         "--library",
     )
-    shutil.copytree(library / "a", moved.parent / "a")
+    copytree(library / "a", moved.parent / "a")
     for number, place in enumerate((adapter, f"{moved}/")):
         folder = tmp_path / str(number)
         scores = predict(classify, flags, folder, adapter=place)
@@ -255,7 +255,7 @@ def test_a_name_may_repeat_the_training(
 def test_odd_names_are_refused(
     classify, flags, library, tmp_path, text, message
 ):
-    shutil.copytree(library / "b", tmp_path / "a")
+    copytree(library / "b", tmp_path / "a")
     text = text.format(library, tmp_path)
     refusals.check(lambda: classify(**flags, tuning_method=text), message)
 
@@ -284,7 +284,7 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
 ):
     shelf = tmp_path / "shelf"
     for name in ("a", "b"):
-        shutil.copytree(library / name, shelf / name)
+        copytree(library / name, shelf / name)
     path = shelf / "b" / "adapter_config.json"
     values = read_json(path)
     for name in ("sha256", files.SEAL):
@@ -354,10 +354,10 @@ def test_programs_that_answer_find_parts_in_all_places(
     # As in a library, which needs no flag.
     shelf = tmp_path / "shelf"
     for name, folder in (("a", library / "a"), ("it", adapter)):
-        shutil.copytree(folder, shelf / name)
+        copytree(folder, shelf / name)
     assert answer(adapter=shelf / "it") == answers
     # Runs in place of their adapters.
-    shutil.copytree(library / "a", tmp_path / "runs" / "first" / "adapter")
+    copytree(library / "a", tmp_path / "runs" / "first" / "adapter")
     assert answer(adapter=adapter, library=tmp_path / "runs") == answers
     # Where it lay in the training.
     places = {"parts": {"a": str(library / "a")}}
@@ -395,9 +395,9 @@ def test_parts_are_exchanged_where_texts_are_answered(
     assert answers == answer(adapter=first, exchange_part=f"a={library}/c")
     # Of several adapters those that have it.
     del values["adapter"]
-    shutil.copytree(library / "a", tmp_path / "shelf" / "plain")
-    shutil.copytree(library / "c", tmp_path / "shelf" / "c")
-    shutil.copytree(first, tmp_path / "shelf" / "it")
+    copytree(library / "a", tmp_path / "shelf" / "plain")
+    copytree(library / "c", tmp_path / "shelf" / "c")
+    copytree(first, tmp_path / "shelf" / "it")
     both = answer(
         library=tmp_path / "shelf", task="it,plain", exchange_part="a=c"
     )

@@ -1,6 +1,6 @@
 """Compositions through the entry point, from training to answers."""
 
-import shutil
+from shutil import copytree, rmtree
 
 import numpy as np
 import refusals
@@ -194,15 +194,15 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     # Its run tells where they lay.
     assert_array_equal(answers(tiny_bert, small), expected)
     alone = tmp_path / "far" / "alone"
-    shutil.copytree(small, alone)
+    copytree(small, alone)
     refusals.check(
         lambda: answers(tiny_bert, alone), "needs the adapter ", "add it to the"
     )
     shelf = tmp_path / "shelf"
-    shutil.copytree(library, shelf)
+    copytree(library, shelf)
     for name in PARTS:
         (shelf / name).rename(shelf / f"old-{name}")
-    shutil.copytree(small, shelf / "it")
+    copytree(small, shelf / "it")
     assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
     # As the run itself does, with the library of then.
     predict(classify, flags, tmp_path / "p", adapter=small)
@@ -252,8 +252,8 @@ def test_an_exchanged_language_is_what_answers(
 
 @mark.gate
 def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, fused):
-    cut = shutil.copytree(fused, flags["output_dir"])
-    shutil.rmtree(cut / "adapter")
+    cut = copytree(fused, flags["output_dir"])
+    rmtree(cut / "adapter")
     for path in cut.glob("model.ckpt-*"):
         if not path.name.startswith("model.ckpt-2."):
             path.unlink()
@@ -396,7 +396,7 @@ def test_an_adapter_of_another_bert_is_refused(
     classify, flags, library, tmp_path
 ):
     shelf = tmp_path / "shelf"
-    shutil.copytree(library, shelf)
+    copytree(library, shelf)
     change(
         shelf / "a" / "adapter_config.json",
         base__fingerprint="0" * 64,

@@ -1,7 +1,7 @@
 """A corpus: its file, its questions, and what is refused."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
@@ -58,7 +58,7 @@ def test_documents_are_found_by_their_ids(tmp_path):
 def test_copies_of_a_question_are_its_text_with_a_title_or_not(tmp_path):
     path = tmp_path / "corpus.csv"
     path.write_text("_id,title,text\n1,Cats,a  cat\n2,,a dog\n3,a,cat\n")
-    corpus = Corpus.read(str(path), dataclasses.replace(LAYOUT, text_b="title"))
+    corpus = Corpus.read(str(path), replace(LAYOUT, text_b="title"))
     rows = rows_of([("a cat", "2"), ("a fish", "1"), ("a dog", "2")])
     search = Search.of(rows, corpus)
     assert search.copies == [[0, 2], [], [1]]
@@ -68,7 +68,7 @@ def test_copies_of_a_question_are_its_text_with_a_title_or_not(tmp_path):
 def test_a_title_stands_before_the_text(tmp_path):
     path = tmp_path / "corpus.csv"
     path.write_text('_id,title,text\n1,Cats,a cat\n2,,a dog\n3,Birds,""\n')
-    titled = dataclasses.replace(LAYOUT, text_b="title")
+    titled = replace(LAYOUT, text_b="title")
     corpus = Corpus.read(str(path), titled)
     assert corpus.texts == ["Cats a cat", "a dog", "Birds"]
     message = refusal(Corpus.read, str(path), LAYOUT)

@@ -3,9 +3,9 @@
 import json
 import os
 import runpy
-import shutil
 import sys
 import zlib
+from shutil import copy
 
 import compilers_program
 import numpy as np
@@ -67,7 +67,7 @@ def make_program(path, folder, *more, values="seed", steps=STEPS):
 
 def run_alone(folder, *words, python=compilers_program.PYTHON, device="cpu"):
     """Runs a copy of `run_program.py` as where nothing else is."""
-    place = shutil.copy(RUNNER, folder)
+    place = copy(RUNNER, folder)
     return run_command(
         *(python, "-I", "-c", ALONE, place, *words),
         timeout=LONG,
@@ -404,7 +404,7 @@ def test_programs_are_made_without_trainings(tmp_path):
 )
 def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
     for name in ("run.sh", "run_program.py", "peer.py"):
-        shutil.copy(ROOT / "lab/devices" / name, tmp_path)
+        copy(ROOT / "lab/devices" / name, tmp_path)
     results = tmp_path / "results.json"
     done = run_command(
         tmp_path / "run.sh",

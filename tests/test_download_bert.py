@@ -3,7 +3,6 @@
 # Fixtures are imported.
 # ruff: noqa: F401, F811
 
-import functools
 import hashlib
 import http.server
 import os
@@ -13,6 +12,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from functools import partial
 
 from conftest import ROOT, open_checkpoint
 from pytest import fixture, mark
@@ -88,7 +88,7 @@ def publish(server, google_bert):
 
 @fixture
 def download(server, tmp_path):
-    whole = functools.partial(subprocess.run, capture_output=True)
+    whole = partial(subprocess.run, capture_output=True)
 
     def run(*arguments, script=SCRIPT, start=whole):
         return start(
@@ -141,7 +141,7 @@ def test_a_download_that_was_cut_off_goes_on(
 def test_of_two_runs_at_once_one_fetches(download, publish, server, tmp_path):
     publish()
     server.may_send.clear()
-    start = functools.partial(subprocess.Popen, stdout=subprocess.PIPE)
+    start = partial(subprocess.Popen, stdout=subprocess.PIPE)
     try:
         first = download(SMALL, "berts", start=start)
         assert first.stdout.readline().startswith("fetching ")

@@ -1,9 +1,9 @@
 """Dev sets are scored while a task is trained, and the best step is kept."""
 
-import functools
 import random
 import shutil
-import types
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import refusals
@@ -303,7 +303,7 @@ def test_what_is_lost_or_changed_is_not_guessed(
             assert text.count('"accuracy": 0.5,') == 1
             path.write_text(text.replace('"accuracy": 0.5', '"accuracy": 0.7'))
         again = {**tiny_flags, "output_dir": folder}
-        refusals.check(functools.partial(classify, **again), *parts)
+        refusals.check(partial(classify, **again), *parts)
         assert artifact_bytes(folder) == before
         assert (folder / "checkpoint").read_text() == listed
 
@@ -340,15 +340,13 @@ def test_another_choice_of_the_best_is_another_run(classify, tiny_flags, out):
         ("training.dev_data", {"max_eval_examples": 1000}),
         ("another configuration", {"max_train_examples": 17}),
     ):
-        call = functools.partial(classify, **{**tiny_flags, **change})
+        call = partial(classify, **{**tiny_flags, **change})
         refusals.check(call, part)
 
 
 def steps(eval_steps, num_train_steps, epochs=3.0):
     training = Training(epochs=epochs, eval_steps=eval_steps)
-    setup = types.SimpleNamespace(
-        experiment=types.SimpleNamespace(training=training)
-    )
+    setup = SimpleNamespace(experiment=SimpleNamespace(training=training))
     schedule = Schedule(1.0, num_train_steps, 0)
     return sorted(early_stopping.steps_to_score(setup, schedule))
 

@@ -1,10 +1,10 @@
 """The TPUEstimator engine's graphs for a TPU, on mocked cores."""
 
 import contextlib
-import dataclasses
 import itertools
 import re
 import unittest.mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,7 +105,7 @@ def tpu_training_graph(
         if reduce is not None:
             stack.enter_context(patch(v1.tpu, "cross_replica_sum", reduce))
         job = make_job(config, folder, length=LENGTH, share_layers=False, **job)
-        job = dataclasses.replace(
+        job = replace(
             job, for_accelerator=True, recompute_layers=recompute_layers
         )
         rows = rows or make_rows(CLASSIFICATION, [9] * 40)
@@ -159,7 +159,7 @@ def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     ],
 )
 def test_a_tpu_computes_layers_again(tiny_config, folders, method, more):
-    config = dataclasses.replace(tiny_config, **more)
+    config = replace(tiny_config, **more)
     plain, again = (
         tpu_training_graph(
             config, folders(str(again)), method=method, recompute_layers=again
@@ -298,7 +298,7 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
         graphs.append(v1.get_default_graph())
         return build(create)
 
-    job = dataclasses.replace(job, build_model=build_model)
+    job = replace(job, build_model=build_model)
     refused = raises(tf.errors.InvalidArgumentError)
     with tpu_engine() as engine, refused:
         predict(engine, job, make_rows(task), 16)

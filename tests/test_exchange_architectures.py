@@ -4,7 +4,7 @@ Recorded (tests/golden/README.md): adapters of AdapterHub's library and of peft,
 theirs and this project's, and merged models.
 """
 
-import shutil
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -140,7 +140,7 @@ def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
 @mark.older_stack
 def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
     theirs = GOLDEN / "roberta" / "adapterhub" / "pfeiffer"
-    folder = shutil.copytree(theirs, tmp_path / "xlm")
+    folder = copytree(theirs, tmp_path / "xlm")
     for path in folder.glob("*.json"):
         change(
             path, model_class="XLMRobertaAdapterModel", model_type="xlm-roberta"
@@ -242,7 +242,7 @@ def test_berts_adapters_are_of_another_model(open_bert, name, case, parts):
 
 @NEWER
 def test_a_head_lacks_no_layer(open_bert, tmp_path):
-    folder = shutil.copytree(
+    folder = copytree(
         GOLDEN / "distilbert" / "peft" / "lora", tmp_path / "lora"
     )
     change_tensors(

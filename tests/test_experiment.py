@@ -2,8 +2,8 @@
 
 import functools
 import json
-import shutil
 import types
+from shutil import copytree
 from unittest import mock
 
 import numpy as np
@@ -76,7 +76,7 @@ def over(tiny_bert, tiny_data, tmp_path_factory):
 @fixture
 def begun(short, over):
     """Its flags, with a copy in their folder."""
-    shutil.copytree(over, short["output_dir"])
+    copytree(over, short["output_dir"])
     return short
 
 
@@ -86,7 +86,7 @@ def spoiled(tiny_bert, tmp_path):
 
     def make(word, value):
         folder = tmp_path / "spoiled"
-        shutil.copytree(tiny_bert, folder)
+        copytree(tiny_bert, folder)
         values = load_file(folder / "model.safetensors")
         name = "embeddings.word_embeddings.weight"
         values[name] = values[name].copy()

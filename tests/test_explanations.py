@@ -1,7 +1,7 @@
 """Attributions of words: complete, equal to gradients, true to the texts."""
 
 import json
-import types
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -263,10 +263,10 @@ def test_words_cover_the_texts(predictor, first, second):
 def test_places_of_words_where_ends_are_kept(tiny_bert, length):
     rules = Rules(truncation_side="left")
     tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"), rules=rules)
-    loaded = types.SimpleNamespace(
+    loaded = SimpleNamespace(
         tokenizer=tokenizer,
         max_seq_length=length,
-        task=types.SimpleNamespace(columns=("a", "b")),
+        task=SimpleNamespace(columns=("a", "b")),
     )
     row = "the cat sat on", "is a dog out ! ?"
     tokens, _, words = explanations._read(loaded, row)

@@ -1,7 +1,7 @@
 """`extract_features.py`: BERT's names, and the program."""
 
 import json
-import shutil
+from shutil import copytree
 
 import numpy as np
 import tensorflow as tf
@@ -138,7 +138,7 @@ def test_lines_are_read_as_by_other_programs(
 ):
     """By the rules of the tokenizer's files; those that are cut are counted."""
     folder = tmp_path / "bert"
-    shutil.copytree(tiny_bert, folder)
+    copytree(tiny_bert, folder)
     rules = {"truncation_side": "left", "model_input_names": ["input_ids"]}
     put(folder / "tokenizer_config.json", json.dumps(rules))
     changed = {"init_checkpoint": folder, "max_seq_length": 6}
@@ -149,7 +149,7 @@ def test_lines_are_read_as_by_other_programs(
     [message] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
     assert "1 of 4 lines" in message
     plain = tmp_path / "plain"
-    shutil.copytree(tiny_bert, plain)
+    copytree(tiny_bert, plain)
     put(flags["input_file"], "cat ||| dog\n")
     extract(**flags | changed)
     first = read(flags)

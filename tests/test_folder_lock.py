@@ -4,11 +4,11 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+from shutil import rmtree
 
 import refusals
 from conftest import ROOT, latest_step
@@ -150,7 +150,7 @@ def replace(folder):
 
 @mark.parametrize(
     "take",
-    [lambda f: f.rename(f.with_name("away")), shutil.rmtree, replace],
+    [lambda f: f.rename(f.with_name("away")), rmtree, replace],
     ids=["moved", "deleted", "replaced"],
 )
 def test_a_folder_that_is_gone_is_noticed(tmp_path, take):
@@ -212,7 +212,7 @@ def test_an_error_that_comes_of_it_is_told_as_that(tmp_path):
     folder.mkdir()
     with raises(UserError, match=GONE):
         with folder_lock.hold(str(folder)):
-            shutil.rmtree(folder)
+            rmtree(folder)
             raise ValueError("NOT_FOUND")
     folder.mkdir()
     with raises(ValueError, match="a defect"):

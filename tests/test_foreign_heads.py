@@ -7,8 +7,8 @@ What AdapterHub's `adapters` 1.3 and peft 0.21 wrote and computed was recorded
 import dataclasses
 import json
 import pathlib
-import shutil
 import sys
+from shutil import copytree
 
 import numpy as np
 import refusals
@@ -148,7 +148,7 @@ def copied(tmp_path):
     """A copy of a recorded adapter, whose files may be changed."""
 
     def copy(case):
-        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
+        return pathlib.Path(copytree(GOLDEN / case, tmp_path / "copy"))
 
     return copy
 
@@ -322,10 +322,10 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     (tmp_path / "README.md").write_text("---\nlibrary_name: adapters\n---\n")
     (tmp_path / ".cache").mkdir()
     first = "theirs/adapterhub/tagging"
-    shutil.copytree(GOLDEN / first, tmp_path / "one")
+    copytree(GOLDEN / first, tmp_path / "one")
     folder, choose = str(tmp_path), foreign_adapters.choose
     assert choose(folder) == str(tmp_path / "one")
-    shutil.copytree(GOLDEN / "theirs/peft/tagging", tmp_path / "two")
+    copytree(GOLDEN / "theirs/peft/tagging", tmp_path / "two")
     refusals.check(
         lambda: choose(folder), "holds 2 adapters, my task, two", "--adapter"
     )
@@ -336,7 +336,7 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     (tmp_path / "one" / CONFIG).write_text("[]")
     assert choose(folder) == str(tmp_path / "two")
     # One that lies outside is meant unless another is named.
-    shutil.copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
+    copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
     assert choose(folder) == folder
     assert choose(folder, "two") == str(tmp_path / "two")
     # Whatever is wrong with a folder without any is told by who reads it.
@@ -348,7 +348,7 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
 def test_compositions_are_refused_and_their_adapters_read(
     tmp_path, speaker, place, file
 ):
-    shutil.copytree(LANGUAGES / "fusion_folders", tmp_path, dirs_exist_ok=True)
+    copytree(LANGUAGES / "fusion_folders", tmp_path, dirs_exist_ok=True)
     (tmp_path / place).mkdir(exist_ok=True)
     (tmp_path / place / file).write_text("{}")
     refusals.check(
@@ -490,7 +490,7 @@ def test_adapters_of_one_folder_come_in_by_names(call, tmp_path):
     call("verify", shelf, BERT)
     # Names of adapters are not those of folders.
     for name in ("one", "two"):
-        shutil.copytree(folder / "a", tmp_path / "twice" / name)
+        copytree(folder / "a", tmp_path / "twice" / name)
     refusals.check(
         lambda: call("import", shelf, tmp_path / "twice", "--name=x,y", BERT),
         "two adapters that are called 'a'",

@@ -4,9 +4,9 @@ import errno
 import io
 import logging
 import os
-import shutil
 import subprocess
 import sys
+from shutil import copytree, rmtree
 from unittest import mock
 
 import numpy as np
@@ -235,7 +235,7 @@ def test_a_finished_training_needs_no_file_any_more(classify, cached):
     classify(**cached)
     curve = read_json(cached["output_dir"] / "dev_scores.json")
     assert {"5", "10"} <= set(curve["scores"])
-    shutil.rmtree(cached["frozen_layers_dir"])
+    rmtree(cached["frozen_layers_dir"])
     classify(**cached, frozen_layers_gb=1e-9)
     assert not cached["frozen_layers_dir"].exists()
 
@@ -278,7 +278,7 @@ def test_runs_share_a_file_and_others_have_their_own(
     assert not run("layers", tuning_method=TOP)
     assert len(kept_files(cached)) == 4
     # Another BERT of this size, and this one computed otherwise.
-    changed = shutil.copytree(cached["init_checkpoint"], tmp_path / "changed")
+    changed = copytree(cached["init_checkpoint"], tmp_path / "changed")
     path = changed / "model.safetensors"
     values = load_file(path)
     save_file(
@@ -292,7 +292,7 @@ def test_runs_share_a_file_and_others_have_their_own(
     assert len(kept_files(cached)) == 6
     # Labels are no part of what is kept.
     other = tmp_path / "other"
-    shutil.copytree(cached["data_dir"], other)
+    copytree(cached["data_dir"], other)
     table = (other / "train.tsv").read_text()
     (other / "train.tsv").write_text(
         table.replace("\tgood", "\t?").replace("\tbad", "\tgood")

@@ -1,7 +1,7 @@
 """The operations with gradients of their own compute the plain formulas."""
 
-import functools
 import math
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -54,8 +54,8 @@ def attend_by_distance(query, key, value, bias, keep):
 
 # Of an operation: its formula, and how many arguments have gradients, first.
 FORMULAS = {
-    functional.gelu: (functools.partial(tf.nn.gelu, approximate=True), 1),
-    functional.gelu_erf: (functools.partial(tf.nn.gelu, approximate=False), 1),
+    functional.gelu: (partial(tf.nn.gelu, approximate=True), 1),
+    functional.gelu_erf: (partial(tf.nn.gelu, approximate=False), 1),
     functional.layer_norm: (plain_layer_norm, 3),
     drop: (plain_drop, 1),
     attend: (plain_attend, 3),
@@ -169,7 +169,7 @@ def check_operation(operation, arguments, way="eager", tolerance=1e-5):
     upstream = normal(*operation(*arguments).shape, seed=9)
     expected = differentiate(plain, count, upstream, *widened(arguments))
     actual = EVERY_WAY[way](
-        functools.partial(differentiate, operation, count, upstream), arguments
+        partial(differentiate, operation, count, upstream), arguments
     )
     for ours, theirs in zip(actual, expected):
         assert ours.dtype == np.float32

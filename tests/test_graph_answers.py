@@ -1,7 +1,7 @@
 """Answers chosen in a graph are those that the task chooses."""
 
-import dataclasses
 import shutil
+from dataclasses import replace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -57,7 +57,7 @@ def squads(n_best):
     """Tasks with every rule, whose heads are of one kind."""
     task = restore_task({"name": "squad"}, {}, "test")
     return [
-        dataclasses.replace(
+        replace(
             task,
             **{"doc_stride": 4, **rules},
             max_query_length=2,
@@ -233,7 +233,7 @@ def test_a_token_behind_a_long_window_is_in_the_next_one_alone(tokenizer):
     """A window that ends before a token shows no text around it."""
     room = 120
     (task, *_) = squads(1)
-    task = dataclasses.replace(task, doc_stride=room)
+    task = replace(task, doc_stride=room)
     # [CLS], two tokens of the question, [SEP], the context's, [SEP].
     loaded = LoadedTask(task, (2,), None, None, None, room + 5)
     rows = GraphRows(

@@ -1,15 +1,15 @@
 """TensorFlow Serving's REST: answers, refusals, and slow clients."""
 
 import base64
-import contextlib
-import dataclasses
-import functools
 import gzip
 import http.client
 import json
 import socket
 import threading
 import time
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
 
 import hypothesis
 import hypothesis.strategies as st
@@ -97,7 +97,7 @@ class Server(Running):
         shelf = shelf or ExportedShelf(self.model)
         self.core = RequestCore("tiny", shelf, limits)
         self.rest = RestServer(self.core, **options)
-        protocol = functools.partial(PatientProtocol, patience=60.0)
+        protocol = partial(PatientProtocol, patience=60.0)
         super().__init__(self.rest.app, http=protocol)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):
@@ -109,7 +109,7 @@ class Server(Running):
 
     def whole(self, *arguments, **options):
         """The code, the headers and the bytes of an answer."""
-        with contextlib.closing(self.send(*arguments, **options)) as connection:
+        with closing(self.send(*arguments, **options)) as connection:
             response = connection.getresponse()
             return response.status, response.headers, response.read()
 
@@ -136,7 +136,7 @@ class Server(Running):
 
 
 def metrics(server):
-    with contextlib.closing(server.send("", "GET", "/metrics")) as connection:
+    with closing(server.send("", "GET", "/metrics")) as connection:
         return connection.getresponse().read()
 
 
@@ -434,7 +434,7 @@ def test_pages_of_some_origins_may_ask():
     asking["Access-Control-Request-Headers"] = "content-type"
     allowed = "Access-Control-Allow-Origin"
     made = Server(origins=["https://a.example"])
-    with contextlib.closing(made) as server:
+    with closing(made) as server:
         status, headers, _ = server.whole(
             "", "OPTIONS", headers={**origin, **asking}
         )
@@ -453,7 +453,7 @@ def test_no_other_origin_may_ask_by_default(server):
 
 
 def test_health_and_readiness():
-    with contextlib.closing(Server()) as server:
+    with closing(Server()) as server:
         for path, status in ("/healthz", "alive"), ("/readyz", "ready"):
             answer = server.ask("", "GET", path)
             assert answer == (200, {"status": status})
@@ -493,7 +493,7 @@ def test_too_many_rows_are_refused_until_there_is_room(slow):
     slow.wait_for_rows(1)
     second = slow.send(slow.rows(*["one"] * 5))
     slow.wait_for_metric(b"waiting_rows 6.0")
-    with contextlib.closing(slow.send(slow.rows("one"))) as refused:
+    with closing(slow.send(slow.rows("one"))) as refused:
         response = refused.getresponse()
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
         assert b"6 rows are waiting" in response.read()
@@ -522,7 +522,7 @@ def test_metrics(server):
 
 
 def test_metrics_of_a_task_end_with_the_task():
-    with contextlib.closing(Server()) as server:
+    with closing(Server()) as server:
         for task in ("one", "two", "broken"):
             server.ask(server.rows(task))
         del server.model.tasks["two"], server.model.tasks["broken"]
@@ -573,7 +573,7 @@ def test_what_was_accepted_is_answered_before_the_end(slow):
 
 
 def test_no_answer_in_time():
-    server = Server(dataclasses.replace(LIMITS, timeout=0.2))
+    server = Server(replace(LIMITS, timeout=0.2))
     server.model.may_go.clear()
     code, content = server.ask(server.rows("one"))
     assert (code, content["error"]) == (504, "no answer within 0.2 seconds")
@@ -591,7 +591,7 @@ COLUMNS = {
 
 @fixture(scope="module")
 def exported(tiny_exported):
-    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    limits = replace(LIMITS, timeout=60.0)
     served = Server(limits, ExportedModel(str(tiny_exported)))
     yield served
     served.close()
@@ -673,7 +673,7 @@ async def app(scope, receive, send):
 
 @fixture(scope="module")
 def impatient():
-    protocol = functools.partial(PatientProtocol, patience=PATIENCE)
+    protocol = partial(PatientProtocol, patience=PATIENCE)
     made = Running(app, http=protocol, timeout_keep_alive=60)
     yield made
     made.close()
@@ -790,7 +790,7 @@ def test_vectors_and_answers_wait_in_one_queue():
     model = Echo()
     model.vector_signature = {"method_name": "vectors"}
     model.vectors = lambda rows: [vector for _ in rows]
-    with contextlib.closing(Server(model=model)) as server:
+    with closing(Server(model=model)) as server:
         status, content = server.post("embed", "none")
         assert (status, content["error"][:6]) == (400, "row 1:")
         embeddings = 200, {"embeddings": [vector] * 2}

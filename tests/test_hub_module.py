@@ -3,8 +3,8 @@
 # Fixtures are imported.
 # ruff: noqa: F401, F811
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -126,20 +126,18 @@ def test_a_run_gets_sizes_vocabulary_and_case(
         tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
     )
     vocabulary.unlink()
-    flags = dataclasses.replace(
-        experiment, init_checkpoint=str(folder), do_lower_case=None
-    )
+    flags = replace(experiment, init_checkpoint=str(folder), do_lower_case=None)
     model = setup.open_model(flags)
     assert model.config == tiny_config
     assert model.tokenizer.do_lower_case is lower
     assert ("The" in model.tokenizer.vocabulary) is not lower
     ours = open_checkpoint(tiny_bert)
     expected = setup.open_model(
-        dataclasses.replace(experiment, init_checkpoint=str(tiny_bert))
+        replace(experiment, init_checkpoint=str(tiny_bert))
     ).base.fingerprint
     assert model.base.fingerprint == expected and ours.trained is None
     # What is named goes before.
-    named = dataclasses.replace(
+    named = replace(
         flags,
         vocab_file=str(tiny_bert / "vocab.txt"),
         do_lower_case=True,
@@ -150,7 +148,7 @@ def test_a_run_gets_sizes_vocabulary_and_case(
     # No shape tells of it.
     config = tmp_path / "config.json"
     write_json(config, {**vars(tiny_config), "num_attention_heads": 4})
-    named = dataclasses.replace(named, bert_config_file=str(config))
+    named = replace(named, bert_config_file=str(config))
     refusals.check(
         lambda: setup.open_model(named),
         "4 attention heads, but ",

@@ -1,8 +1,8 @@
 """Tokens of a `tokenizer.json` against those of transformers."""
 
 import pathlib
-import shutil
 import types
+from shutil import copy
 
 import refusals
 from conftest import write_lines
@@ -157,7 +157,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         (put("x", "model", "vocab", "<s>"), "an id is no whole number"),
         (put(9, "model", "vocab", "x" * 1001), "more than 1000 letters"),
         (put(0.1, "model", "dropout"), "model.dropout is '0.1', but a RoBERTa"),
-        (put("[nowhere]", "model", "unk_token"), "token is '.nowhere.', None"),
+        (put("[nowhere]", "model", "unk_token"), "token is '[nowhere]', None"),
         # Of this the library panics.
         (
             put("a" * 9, "model", "continuing_subword_prefix"),
@@ -200,7 +200,7 @@ def test_a_spoiled_unigram_model_is_refused(
 ):
     path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
     SubwordTokenizer(str(path)).encode(["\u4e2d"])
-    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
+    spoiled = pathlib.Path(copy(path, tmp_path))
     change(spoiled, put(value, *keys))
     change(spoiled, put([], "added_tokens"))
     with raises(UserError, match=message):
@@ -282,7 +282,7 @@ def test_tokenizer_and_encoder_are_chosen_apart(
         words = "[CLS] [PAD] [SEP] [UNK] the cat sat ##s".split()
         write_lines(place, words)
     else:
-        shutil.copy(golden_dir / tokenizer, place)
+        copy(golden_dir / tokenizer, place)
     change(roberta_folder / "config.json", put(model_type, "model_type"))
     # As many entries as any of them has.
     change(roberta_folder / "config.json", put(1000, "vocab_size"))

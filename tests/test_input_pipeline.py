@@ -4,17 +4,17 @@ import dataclasses
 import hashlib
 import weakref
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import refusals
+from hypothesis import given, settings
 from numpy.testing import assert_array_equal
 from pytest import mark
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, TrainPlan
 
-PROPERTY = hypothesis.settings(max_examples=50)
+PROPERTY = settings(max_examples=50)
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**31)
 
@@ -152,7 +152,7 @@ def test_more_steps_than_can_be_counted_are_refused(epochs):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 200), SEEDS)
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 200), SEEDS)
 def test_no_row_is_a_whole_epoch_ahead_of_another(
     lengths, batch_size, steps, seed
 ):
@@ -164,7 +164,7 @@ def test_no_row_is_a_whole_epoch_ahead_of_another(
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 120), st.data())
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 120), st.data())
 def test_rows_do_not_depend_on_the_order_of_calls(
     lengths, batch_size, steps, data
 ):
@@ -225,7 +225,7 @@ def padding_share(features, batches):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.data())
+@given(LENGTHS, st.data())
 def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
     features = make_features(lengths)
     rows = np.array(
@@ -282,7 +282,7 @@ def test_a_run_that_starts_again_reads_the_batches_that_were_left():
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 70), st.integers(0, 300))
+@given(LENGTHS, st.integers(1, 70), st.integers(0, 300))
 def test_batches_grow_up_to_some_tokens(lengths, batch_size, tokens):
     features = make_features(lengths)
     batches = input_pipeline.sorted_batches(features, batch_size, tokens)
@@ -300,7 +300,7 @@ def test_batches_grow_up_to_some_tokens(lengths, batch_size, tokens):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 70))
+@given(LENGTHS, st.integers(1, 70))
 def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     features = make_features(lengths)
     batches = input_pipeline.sorted_batches(features, batch_size)
@@ -370,7 +370,7 @@ def with_token_labels(lengths):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, SEEDS, st.sampled_from([None, 30]))
+@given(LENGTHS, SEEDS, st.sampled_from([None, 30]))
 def test_labels_of_tokens_are_padded_and_weighted(lengths, seed, length):
     features = with_token_labels(lengths)
     rows = np.random.default_rng(seed).permutation(len(lengths))[:7]
@@ -402,7 +402,7 @@ def test_labels_of_tokens_reach_the_fingerprint():
 
 
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=5
     )

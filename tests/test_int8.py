@@ -1,9 +1,9 @@
 """BERT's matrices in int8: rounding, and everything that computes on them."""
 
-import dataclasses
-import functools
 import json
 import math
+from dataclasses import replace
+from functools import partial
 
 import hypothesis
 import hypothesis.extra.numpy
@@ -162,10 +162,10 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     names, fresh = int8_variables(plain.table), plain.initial_values
     weights = Weights("fresh", {}, lambda name: fresh[name]())
     rounded = rounded_to_int8(weights, names)
-    values = {name: functools.partial(rounded.read, name) for name in fresh}
-    plain = dataclasses.replace(plain, initial_values=values)
+    values = {name: partial(rounded.read, name) for name in fresh}
+    plain = replace(plain, initial_values=values)
     kept = str(folder("int8"))
-    return dataclasses.replace(plain, quantized=names, output_dir=kept), plain
+    return replace(plain, quantized=names, output_dir=kept), plain
 
 
 @mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
 ):
     """And a training that was interrupted too."""
     rows = make_rows(CLASSIFICATION)
-    begin = functools.partial(choose_engine(engine)[0], Hardware())
+    begin = partial(choose_engine(engine)[0], Hardware())
     job, plain = int8_job(tiny_config, folders, method, **more)
     assert train(begin(), job, rows, stop_at=2)[-1][0] == 2
     train(begin(), job, rows)
@@ -201,8 +201,8 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
 def test_a_training_under_xla_recomputes_layers(steady_config, folders, steady):
     rows = make_rows(CLASSIFICATION)
     job, plain = int8_job(steady_config, folders, length=LENGTH)
-    job = dataclasses.replace(job, use_xla=True, recompute_layers=True)
-    begin = functools.partial(choose_engine("strategy")[0], Hardware())
+    job = replace(job, use_xla=True, recompute_layers=True)
+    begin = partial(choose_engine("strategy")[0], Hardware())
     losses = [train(begin(), one, rows, steps=2) for one in (job, plain)]
     assert_allclose(*losses, rtol=0, atol=1e-5)
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import refusals
 import tensorflow as tf
+from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark
 from task_files import PROPERTY
@@ -69,7 +69,7 @@ ADAPTERS = {
 
 
 @PROPERTY
-@hypothesis.given(**ADAPTERS)
+@given(**ADAPTERS)
 def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     adapter = make(2 * half, size, nonlinearity, seed=seed)
     x = draw(seed, *shape, 2 * half)
@@ -83,9 +83,7 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
 @mark.gate
 @mark.newer_stack
 @PROPERTY
-@hypothesis.given(
-    **{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))}
-)
+@given(**{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))})
 def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
     """There and back is the identity, so is its gradient."""
     adapter = make(2 * half, size, nonlinearity, seed=seed)

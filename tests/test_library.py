@@ -3,9 +3,9 @@
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
+from shutil import copytree
 
 import disk_order
 import numpy as np
@@ -113,7 +113,7 @@ def test_the_same_adapter_is_taken_once(shelf, make):
 
 
 def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
-    other = shutil.copytree(tiny_bert, tmp_path / "other_bert")
+    other = copytree(tiny_bert, tmp_path / "other_bert")
     path = other / "model.safetensors"
     tensors = load_file(path)
     for name in tensors:
@@ -132,8 +132,8 @@ def test_what_can_be_no_adapter_is_passed_over(
     """A disk's own folders in silence, adapters by name."""
     shelf.add(str(make()), "mine")
     (tmp_path / "shelf" / "theirs").symlink_to(tmp_path / "adapter")
-    shutil.copytree(tmp_path / "adapter", tmp_path / "shelf" / "my adapter")
-    shutil.copytree(tmp_path / "adapter", tmp_path / "shelf" / "caf\udce9")
+    copytree(tmp_path / "adapter", tmp_path / "shelf" / "my adapter")
+    copytree(tmp_path / "adapter", tmp_path / "shelf" / "caf\udce9")
     for name in ("lost+found", "@eaDir"):
         (tmp_path / "shelf" / name).mkdir(mode=0)
     assert shelf.names() == shelf.names() == shelf.answering() == ["mine"]

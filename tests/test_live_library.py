@@ -1,11 +1,11 @@
 """A served library: tasks come, change and go while rows are answered."""
 
-import contextlib
 import errno
 import json
 import os
 import shutil
 import threading
+from contextlib import closing
 
 import refusals
 from conftest import open_bert, write_bert
@@ -376,7 +376,7 @@ def test_answers_are_explained(add, bert, shelf):
     predictor = Predictor(bert)
     predictor.add(shelf.folder("small"), "small")
     expected = predictor("small", "x", explains=True).explanation
-    with contextlib.closing(Server(shelf=live)) as server:
+    with closing(Server(shelf=live)) as server:
         _, plain = server.post("answer", "small")
         status, content = server.post("explain", "small")
         assert status == 200
@@ -410,7 +410,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
         return live.compute(questions)
 
     live.explanations = explanations
-    with contextlib.closing(Server(shelf=live)) as server:
+    with closing(Server(shelf=live)) as server:
         path, rows = "/v1/models/tiny:explain", server.rows("small")
         try:
             explaining = server.send(rows, path=path)
@@ -419,7 +419,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
             assert b"adapter_bert_waiting_rows 1.0" in metrics(server)
         finally:
             may_go.set()
-        with contextlib.closing(explaining):
+        with closing(explaining):
             assert json.load(explaining.getresponse()) == plain
 
 
@@ -432,7 +432,7 @@ def test_a_vocabulary_without_masks_is_the_reason(
     make_artifact(tmp_path / "a", folder, "ia3")
     shelf.add(str(tmp_path / "a"), "a")
     live = LiveLibrary(shelf, Predictor(open_bert(folder)))
-    with contextlib.closing(Server(shelf=live)) as server:
+    with closing(Server(shelf=live)) as server:
         status, content = server.post("explain", "a")
     assert status == 404
     assert "has no mask token" in content["error"]

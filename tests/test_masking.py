@@ -1,10 +1,10 @@
 """Masks: what is masked, by what, and on what alone that depends."""
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import refusals
 from conftest import TINY_WORDS, read_json, write_json
+from hypothesis import given
 from pytest import fixture, mark
 from task_files import PROPERTY
 
@@ -90,7 +90,7 @@ def slowly_chosen(row, drawn, shifts, probability, whole_words):
 
 
 @PROPERTY
-@hypothesis.given(ROWS, HOW, STEPS, st.sampled_from([None, 42, 50]))
+@given(ROWS, HOW, STEPS, st.sampled_from([None, 42, 50]))
 def test_tokens_are_chosen_as_one_would_by_hand(
     pieces, rows, how, step, length
 ):
@@ -130,7 +130,7 @@ def test_tokens_are_chosen_as_one_would_by_hand(
 
 
 @PROPERTY
-@hypothesis.given(ROWS, HOW, STEPS, st.data())
+@given(ROWS, HOW, STEPS, st.data())
 def test_a_rows_masks_depend_on_seed_step_and_row_alone(
     pieces, rows, how, step, data
 ):

@@ -1,8 +1,8 @@
 """What some methods compute, written out in numpy."""
 
-import dataclasses
-import functools
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import refusals
@@ -216,7 +216,7 @@ def test_patterns_give_matrices_ranks_and_scales_of_their_own():
         (2, "query"): (4, 3.0, 0.75),
         (2, "value"): (4, 1.5, 0.375),
     }
-    stable = dataclasses.replace(method, rs=True)
+    stable = replace(method, rs=True)
     assert stable.matrix((2, "query")) == (4, 3.0, 1.5)
     # Older texts say nothing of it.
     assert str(parse("lora")) == (
@@ -272,7 +272,7 @@ def test_vera_takes_no_gradient_of_its_matrices(shaken):
     tiny = shaken("vera(rank=5, targets='query')")
     hooks, context = tiny.model.bert.hooks, tiny.context(training=True)
     handed_on = hooks.begin(context)
-    context = dataclasses.replace(context, handed_on=handed_on)
+    context = replace(context, handed_on=handed_on)
     name = "bert/encoder/layer_0/attention/self/query"
     with tf.GradientTape() as tape:
         tape.watch(handed_on)
@@ -368,12 +368,12 @@ class TestAdapterDrop:
 
     def test_robust_adapters_fit_any_first_layer(self):
         robust = parse("adapterdrop(first=1, size=4, robust=True)")
-        other = dataclasses.replace(robust, first=0)
-        special = dataclasses.replace(robust, robust=False)
+        other = replace(robust, first=0)
+        special = replace(robust, robust=False)
         assert robust.fits(other) and other.fits(robust)
         for one, another in (
-            (robust, dataclasses.replace(other, size=8)),
-            (special, dataclasses.replace(special, first=0)),
+            (robust, replace(other, size=8)),
+            (special, replace(special, first=0)),
             (robust, special),
             (special, robust),
         ):
@@ -426,13 +426,11 @@ def test_an_update_of_a_pooler_that_is_not_there_is_refused(
     tiny_config, method
 ):
     """As of heads that read each token, and of a RoBERTa."""
-    head = functools.partial(SpanHead, 4)
+    head = partial(SpanHead, 4)
     text = f"{method}(rank=2, targets='query,pooler')"
     for method_text in (text, f"stack({{'a': {text}}}, pfeiffer(size=4))"):
         whole = parse(method_text)
-        call = functools.partial(
-            task_model.list_parameters, tiny_config, whole, head
-        )
+        call = partial(task_model.list_parameters, tiny_config, whole, head)
         refusals.check(call, "leave pooler out")
-    roberta = dataclasses.replace(tiny_config, first_position=2)
+    roberta = replace(tiny_config, first_position=2)
     refusals.check(lambda: parse(text).check(roberta), method, "has no pooler")

@@ -1,6 +1,6 @@
 """Rows of many tasks in one batch: each gets what its task alone computes."""
 
-import functools
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -34,11 +34,7 @@ METHODS = (
     "average({'a': parallel(size=4), 'b': lora(rank=2)})",
     "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
 )
-HEADS = (
-    functools.partial(ClassificationHead, 3),
-    RegressionHead,
-    functools.partial(SpanHead, 4),
-)
+HEADS = (partial(ClassificationHead, 3), RegressionHead, partial(SpanHead, 4))
 TOKENS = 9
 
 

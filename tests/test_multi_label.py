@@ -2,8 +2,8 @@
 
 import collections
 import csv
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -108,7 +108,7 @@ def test_each_part_has_every_label_or_the_log_says_so(tmp_path, seed, caplog):
 
 def test_the_log_says_how_common_labels_are():
     rows = make_rows(*"wxyz", label=["a|b", "a", "", "a"])
-    task = dataclasses.replace(SETS, labels=("b", "a"))
+    task = replace(SETS, labels=("b", "a"))
     assert task.summarize(rows) == (
         "b 1 (25.0%), a 3 (75.0%), (no label) 1 (25.0%)"
     )
@@ -345,7 +345,7 @@ def test_an_adapter_knows_the_columns_of_its_labels(
 
 
 HALF = custom_task(**MANY, dev_share=0.5)
-CAT = dataclasses.replace(SETS, labels=("a", "cat"))
+CAT = replace(SETS, labels=("a", "cat"))
 
 
 @refusals.table(

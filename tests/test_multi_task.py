@@ -1,8 +1,8 @@
 """Several tasks together: rows, names, heads, gradients, scores."""
 
-import dataclasses
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -136,7 +136,7 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
             for name in ("output_weights", "output_bias")
         },
     )
-    of_task = dataclasses.replace(features, counts={}, task_labels={})
+    of_task = replace(features, counts={}, task_labels={})
     of_task.labels.update(features.task_labels["labels"])
     expected_loss, expected = alone(of_task, rows)
     assert loss == expected_loss
@@ -157,7 +157,7 @@ def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     monkeypatch.setattr(text_classification, "dropout", lambda x, *_: x)
     features = make_rows(MULTI)
-    step = Step(dataclasses.replace(tiny_config, **off), MULTI)
+    step = Step(replace(tiny_config, **off), MULTI)
     parts = [[1, 2], [16, 17], [31, 39]]
     loss, gradients = step(features, sum(parts, []))
     losses, apart = zip(*(step(features, part) for part in parts))

@@ -4,7 +4,7 @@ import functools
 import json
 import os
 import sys
-import types
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -207,7 +207,7 @@ LOGITS = np.array([[1], [2], [0], [3], [0], [1]], np.float32)
 def test_scores_and_files_are_of_the_chosen(tmp_path):
     write_own(tmp_path, [(*"qxyz", "1"), (*"qxyz", "c")])
     rows = OWN.keep(read(OWN, tmp_path, "train"))
-    features = types.SimpleNamespace(labels=OWN.label_features(["1", "c"]))
+    features = SimpleNamespace(labels=OWN.label_features(["1", "c"]))
     outputs = OWN.decode(rows, features, {"logits": LOGITS})
     scores = OWN.evaluate(rows, features, outputs)
     assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
@@ -246,7 +246,7 @@ def test_other_heads_are_not_mistaken(call, parts):
 
 # Long texts
 
-NUMBERS = types.SimpleNamespace(
+NUMBERS = SimpleNamespace(
     classify_id=-1,
     separate_id=-2,
     between=[-2],

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-import types
+from types import SimpleNamespace
 
 import numpy as np
 import refusals
@@ -323,10 +323,8 @@ def test_held_out_rows_are_of_both_files(tmp_path):
 
 @mark.newer_stack
 def test_a_composition_is_refused():
-    model = types.SimpleNamespace(
+    model = SimpleNamespace(
         method=registry.parse("union(lora, prefix)"),
-        sources=types.SimpleNamespace(
-            trained=types.SimpleNamespace(source="old")
-        ),
+        sources=SimpleNamespace(trained=SimpleNamespace(source="old")),
     )
     assert "old is the composition union(" in refusal(imprinting.check, model)

@@ -4,7 +4,6 @@ ChromeDriver tells Chromium what to do, by WebDriver's protocol.
 """
 
 import base64
-import contextlib
 import http.client
 import json
 import os
@@ -14,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
 from conftest import run_command
@@ -101,7 +101,7 @@ def server():
 
 @mark.parametrize("path", FILES)
 def test_files(server, path):
-    with contextlib.closing(server.send("", "GET", path)) as connection:
+    with closing(server.send("", "GET", path)) as connection:
         response = connection.getresponse()
         assert (response.status, len(response.read()) > 100) == (200, True)
         for name, value in HEADERS.items():
@@ -145,7 +145,7 @@ class Browser:
 
     def __call__(self, path, body, method="POST"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        with contextlib.closing(connection):
+        with closing(connection):
             path = f"/session{self.session}{path}"
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text)

@@ -1,7 +1,7 @@
 """Additions of several tasks to a BERT that is trained for all of them."""
 
-import dataclasses
-import functools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -38,7 +38,7 @@ def test_each_task_is_computed_as_what_is_kept_of_it(tiny_config, text):
     }
     outputs = []
     for number, task in enumerate("xyz"):
-        context = dataclasses.replace(tiny.context(), task=tf.constant(number))
+        context = replace(tiny.context(), task=tf.constant(number))
         actual = tiny.model(tiny.features, context)["logits"]
         method, values = parse(f"per_task({text}, tasks='x,y,z')").of_task(
             tiny_config, task, trained
@@ -57,13 +57,13 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
     """Lanes without a row have no task either."""
     method = parse("per_task(lora(rank=2))").for_tasks(MULTI.trained_together)
     job = make_job(tiny_config, tmp_path, method, task=MULTI)
-    model = job.build_model(functools.partial(create_variable, seed=1))
+    model = job.build_model(partial(create_variable, seed=1))
     rows = OneTaskFeatures.of(Features.from_rows([([2, 5, 3], [0] * 3)], {}), 1)
     batch = make_batch(rows, np.array([0]), None)
     outputs = []
     for lanes in (1, 3):
         predict = tf.function(
-            functools.partial(
+            partial(
                 training_step.predict, training_step.Prediction(lanes), model
             ),
             input_signature=[batch_signature(rows, None, None)],
@@ -79,7 +79,7 @@ def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
     tiny = TinyModel(tiny_config, parse("per_task(pals(6, 2), tasks='x,y')"))
     tiny.shake(0.2)
     of_tasks = {n: v for n, v in tiny.variables.items() if n.startswith(SCOPE)}
-    context = dataclasses.replace(tiny.context(), task=tf.constant(1))
+    context = replace(tiny.context(), task=tf.constant(1))
     with tf.GradientTape() as tape:
         predictions = tiny.model(tiny.features, context)
         losses = tiny.model.head.loss(predictions, tiny.features)

@@ -1,6 +1,6 @@
 """Pretraining: records, head, scores."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -102,13 +102,11 @@ def test_a_model_with_one_vector_of_segments(task, tiny_bert):
 
 def test_splits_and_patterns(task, tmp_path):
     write(tmp_path / "more.tfrecord", EXAMPLES[:2])
-    both = dataclasses.replace(
-        task, input_file=str(tmp_path / "*.tfrecord"), most_scored=4
-    )
+    both = replace(task, input_file=str(tmp_path / "*.tfrecord"), most_scored=4)
     _, rows = both.read("", ["train", "dev"])
     assert [len(rows["train"]), len(rows["dev"])] == [5, 4]
     more = str(tmp_path / "more.tfrecord")
-    _, rows = dataclasses.replace(task, eval_file=more).read("", ["dev"])
+    _, rows = replace(task, eval_file=more).read("", ["dev"])
     assert rows["dev"] == Records((more,), 2)
     assert len(list(task.first(rows["dev"], 1))) == 1
 
@@ -197,7 +195,7 @@ def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
         error = refusal(task.featurize, rows["train"], tokenizer, length)
         assert "with this --max_seq_length and --max_predictions_p" in error
     path = write(tmp_path / "rows", [example([2, 10**6, 3], second=2)])
-    other = dataclasses.replace(task, input_file=str(path))
+    other = replace(task, input_file=str(path))
     _, rows = other.read("", ["train"])
     error = refusal(other.featurize, rows["train"], tokenizer, LENGTH)
     assert f"expected ids below {tokenizer.vocab_size}" in error
@@ -214,7 +212,7 @@ def test_other_files_are_refused(tmp_path_factory, content):
 def test_a_file_that_was_cut_is_refused(task, tmp_path):
     whole = (tmp_path / "rows.tfrecord").read_bytes()
     path = put(tmp_path / "cut", whole[:-1])
-    other = dataclasses.replace(task, input_file=str(path))
+    other = replace(task, input_file=str(path))
     assert "TFRecord file" in refusal(other.read, "", ["train"])
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-import types
+from types import SimpleNamespace
 
 import refusals
 import tensorflow as tf
@@ -32,7 +32,7 @@ class Clock:
 @fixture
 def clock(monkeypatch):
     clock = Clock()
-    stand_in = types.SimpleNamespace(monotonic=clock.monotonic, time=time.time)
+    stand_in = SimpleNamespace(monotonic=clock.monotonic, time=time.time)
     monkeypatch.setattr(progress, "time", stand_in)
     return clock
 
@@ -40,9 +40,9 @@ def clock(monkeypatch):
 @fixture
 def screen(monkeypatch):
     """Stands in for `sys` in `progress`: no terminal, unless a test says so."""
-    screen = types.SimpleNamespace(is_terminal=False)
+    screen = SimpleNamespace(is_terminal=False)
     screen.isatty = lambda: screen.is_terminal
-    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=screen))
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=screen))
     return screen
 
 

@@ -1,10 +1,10 @@
 """Models that are named by TF-Hub's and Kaggle's handles."""
 
 import hashlib
-import shutil
 import socket
 import sys
 import types
+from shutil import copytree
 
 import pytest
 import refusals
@@ -50,14 +50,14 @@ def module(tmp_path, tiny_bert, tiny_weights):
 def in_tf_hub(module, caches):
     """The folder of the module in TF-Hub's cache."""
     digest = hashlib.sha1(TF_HUB.encode()).hexdigest()
-    return shutil.copytree(module, caches[0] / digest)
+    return copytree(module, caches[0] / digest)
 
 
 @fixture
 def in_kaggle(module, caches):
     """The folder of the module's version 3 in Kaggle's cache."""
     folder = caches[1] / "models" / KAGGLE / "3"
-    shutil.copytree(module, folder)
+    copytree(module, folder)
     folder.with_name("3.complete").touch()
     return folder
 

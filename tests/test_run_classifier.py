@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-import shutil
+from shutil import copytree
 
 import numpy as np
 import refusals
@@ -44,10 +44,10 @@ def trained(classify, tiny_flags, kept):
     """Flags of a training of 20 steps that is over in its folder."""
     tiny_flags["save_checkpoints_steps"] = 8
     if kept.exists():
-        shutil.copytree(kept, tiny_flags["output_dir"])
+        copytree(kept, tiny_flags["output_dir"])
     else:
         classify(**tiny_flags, do_eval=True)
-        shutil.copytree(tiny_flags["output_dir"], kept)
+        copytree(tiny_flags["output_dir"], kept)
     return tiny_flags
 
 
@@ -127,7 +127,7 @@ def test_an_adapter_gives_the_same_results_elsewhere(
     classify(**tiny_flags, do_eval=True, do_predict=True)
     out = tiny_flags["output_dir"]
     moved = tmp_path / "moved"
-    shutil.copytree(out / "adapter", moved)
+    copytree(out / "adapter", moved)
     for name in ("do_train", "tuning_method"):
         del tiny_flags[name]
     tiny_flags["output_dir"] = tmp_path / "elsewhere"

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-import shutil
+from shutil import copytree, rmtree
 
 import numpy as np
 import refusals
@@ -57,7 +57,7 @@ def trained(tiny_bert, tiny_glue, tmp_path_factory):
 @fixture
 def again(trained, glue_flags):
     """A copy of that run, in the folder of the flags, which are its own."""
-    shutil.copytree(trained, glue_flags["output_dir"])
+    copytree(trained, glue_flags["output_dir"])
     return {**glue_flags, "do_predict": True}
 
 
@@ -253,7 +253,7 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
 ):
     out = again["output_dir"]
     expected = read_json(out / "eval_results.json")
-    shutil.rmtree(out / "tasks" / "mnli" / "adapter")
+    rmtree(out / "tasks" / "mnli" / "adapter")
     (out / "eval_results.json").unlink()
     evaluate = {**again, "do_train": False}
     # The folder knows it.
@@ -375,7 +375,7 @@ def test_two_workers_train_what_one_does(
 def test_a_missing_file_is_told_before_bert_is_read(
     classify, glue_flags, tiny_glue, tmp_path
 ):
-    data = shutil.copytree(tiny_glue, tmp_path / "data")
+    data = copytree(tiny_glue, tmp_path / "data")
     path = data / "Reviews" / "dev.tsv"
     path.unlink()
     glue_flags.update(data_dir=data, init_checkpoint="nowhere")

@@ -4,8 +4,8 @@ import contextlib
 import glob
 import json
 import os
-import shutil
 import subprocess
+from shutil import copytree
 
 import numpy as np
 import refusals
@@ -67,7 +67,7 @@ FILES = (
 
 def write(folder, bert, pooled, place=""):
     """Writes a folder as version 2 does, with its model in a place."""
-    shutil.copytree(bert, folder / place)
+    copytree(bert, folder / place)
     described = sentence_transformers.describe(pooled, 16)
     described["modules.json"][0]["path"] = place
     described[f"{place}/sentence_bert_config.json".lstrip("/")] = described.pop(
@@ -185,7 +185,7 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         )
     ):
         copy = tmp_path / str(number)
-        shutil.copytree(folder, copy)
+        copytree(folder, copy)
         spoiled(copy)
         refuses(copy, message, "pass its model.safetensors")
     # What has no effect.
@@ -206,10 +206,8 @@ FORMS = sorted(path.name for path in (GOLDEN / "forms").iterdir())
 def form(tmp_path, request):
     """A folder of that library, with the recorded model."""
     folder = tmp_path / request.param
-    shutil.copytree(GOLDEN / "whole", folder)
-    shutil.copytree(
-        GOLDEN / "forms" / request.param, folder, dirs_exist_ok=True
-    )
+    copytree(GOLDEN / "whole", folder)
+    copytree(GOLDEN / "forms" / request.param, folder, dirs_exist_ok=True)
     return folder
 
 
@@ -401,7 +399,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
         lambda: run_library(*to), "query makes vectors, which sentence"
     )
     other = tmp_path / "vocabulary"
-    shutil.copytree(whole, other)
+    copytree(whole, other)
     words = (other / "vocab.txt").read_text().split("\n")
     words[-3:-1] = words[-2], words[-3]
     (other / "vocab.txt").write_text("\n".join(words))

@@ -1,7 +1,6 @@
 """The server as its operator runs it, asked by many clients at once."""
 
 import concurrent.futures
-import contextlib
 import http.client
 import json
 import os
@@ -14,6 +13,7 @@ import subprocess
 import sys
 import time
 import types
+from contextlib import closing, suppress
 
 import refusals
 import uvicorn
@@ -68,7 +68,7 @@ def running(tiny_exported):
 def get(port, path, body=None, **headers):
     """The code and the bytes of an answer; with a body it is posted."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    with contextlib.closing(connection):
+    with closing(connection):
         connection.request("POST" if body else "GET", path, body, headers)
         response = connection.getresponse()
         return response.status, response.read()
@@ -266,14 +266,14 @@ def test_it_is_reached_from_this_machine_alone_and_waits_as_it_is_told(
         assert many == (400, {"error": "2 rows, of at most 1"})
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         silent = socket.create_connection(("127.0.0.1", port), timeout=60)
-        with contextlib.closing(idle), silent:
+        with closing(idle), silent:
             idle.request("GET", "/readyz")
             assert idle.getresponse().read() == b'{"status":"ready"}'
             began = time.monotonic()
             assert idle.sock.recv(1) == b""
             assert 3 < time.monotonic() - began < 30
             # It has the time of a request besides.
-            with contextlib.suppress(ConnectionResetError):
+            with suppress(ConnectionResetError):
                 assert silent.recv(1) == b""
             assert time.monotonic() - began > 4
         process.send_signal(signal.SIGTERM)

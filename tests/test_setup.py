@@ -1,8 +1,8 @@
 """What a run opens: model, vocabulary, rate; whether they fit together."""
 
-import dataclasses
 import functools
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -52,7 +52,7 @@ def experiment(tiny_bert, tmp_path):
 
 
 def opened(experiment, **changes):
-    return setup.open_model(dataclasses.replace(experiment, **changes))
+    return setup.open_model(replace(experiment, **changes))
 
 
 def copy_of(tiny_bert, tmp_path, **keys):
@@ -89,7 +89,7 @@ def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
 def test_the_rate_is_the_methods_own_unless_one_is_given(experiment):
     method = experiment.method
     assert opened(experiment).learning_rate == method.learning_rate == 3e-4
-    training = dataclasses.replace(TRAINING, learning_rate=0.5)
+    training = replace(TRAINING, learning_rate=0.5)
     assert opened(experiment, training=training).learning_rate == 0.5
 
 
@@ -116,7 +116,7 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     model = opened(experiment, init_checkpoint=str(folder))
     assert model.config.vocab_size == padded
     folder.joinpath("vocab.txt").write_text("\n".join(TINY_WORDS[:-1]))
-    experiment = dataclasses.replace(experiment, init_checkpoint=str(folder))
+    experiment = replace(experiment, init_checkpoint=str(folder))
     too_many = len(TINY_WORDS) + sources.MAX_VOCABULARY_PADDING
     config = read_json(folder / "config.json")
     config["vocab_size"] = too_many
@@ -172,7 +172,7 @@ def test_the_flag_counts_only_where_it_is_named(
 
 def begun(experiment, **changes):
     """The setup of a run of the experiment's task."""
-    experiment = dataclasses.replace(experiment, **changes)
+    experiment = replace(experiment, **changes)
     model = setup.open_model(experiment)
     return setup.complete(experiment, model, model.task)
 

@@ -1,10 +1,10 @@
 """The soak finds what a program loses, and tells of it."""
 
 import dataclasses
-import functools
 import itertools
 import random
 import time
+from functools import partial
 
 import refusals
 from conftest import read_json, run_process
@@ -252,12 +252,12 @@ def test_soaks_add_up(tmp_path, monkeypatch):
 
 
 def test_items_are_worked_on_in_processes_until_the_time_is_over():
-    calls = (functools.partial(abs, -number) for number in itertools.count())
+    calls = (partial(abs, -number) for number in itertools.count())
     results = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
     assert len(results) > 5
     assert sorted(results) == list(range(len(results)))
     with raises(ZeroDivisionError):
-        list(soak.in_processes(1, [functools.partial(divmod, 1, 0)]))
+        list(soak.in_processes(1, [partial(divmod, 1, 0)]))
 
 
 @mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])

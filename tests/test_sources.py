@@ -1,9 +1,9 @@
 """Every layout of weights that can be read, and what lies next to them."""
 
-import dataclasses
 import hashlib
 import os
-import shutil
+from dataclasses import replace
+from shutil import copy, copytree
 
 import numpy as np
 import refusals
@@ -78,8 +78,8 @@ def google_bert(tmp_path, tiny_bert, tiny_weights):
     folder.mkdir()
     extra = {"cls/predictions/output_bias": np.zeros(3, np.float32)}
     save_tensorflow(folder / "bert_model.ckpt", {**tiny_weights, **extra})
-    shutil.copy(tiny_bert / "vocab.txt", folder)
-    shutil.copy(tiny_bert / "config.json", folder / "bert_config.json")
+    copy(tiny_bert / "vocab.txt", folder)
+    copy(tiny_bert / "config.json", folder / "bert_config.json")
     return folder
 
 
@@ -114,7 +114,7 @@ def test_every_layout_gives_the_same_weights(
 @mark.parametrize("form", ["zip", "older"])
 def test_golden_file_of_pytorch_gives_a_berts_weights(tmp_path, form):
     """As transformers' models are in `pytorch_model.bin`."""
-    shutil.copy(GOLDEN / f"bert.{form}.bin", tmp_path / "pytorch_model.bin")
+    copy(GOLDEN / f"bert.{form}.bin", tmp_path / "pytorch_model.bin")
     opened = open_checkpoint(tmp_path)
     assert opened.path == str(tmp_path / "pytorch_model.bin")
     with np.load(GOLDEN / "bert.npz") as expected:
@@ -294,7 +294,7 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
     tiny_bert, tiny_config
 ):
     base = open_checkpoint(tiny_bert).weights
-    wide = dataclasses.replace(tiny_config, intermediate_size=64)
+    wide = replace(tiny_config, intermediate_size=64)
     wide = task_model.list_parameters(wide, Houlsby(4), TASK.build_head)
     message = r"has the shape \[16, 32\].*\[16, 64\]"
     with raises(UserError, match=message):
@@ -304,7 +304,7 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
 def test_a_bert_without_a_pooler_is_told_from_another_model(tiny_bert):
     base = open_checkpoint(tiny_bert).weights
     shapes = {k: v for k, v in base.shapes.items() if "pooler" not in k}
-    bare = dataclasses.replace(base, shapes=shapes)
+    bare = replace(base, shapes=shapes)
     refusals.check(
         lambda: check_shape(bare, "bert/pooler/dense/kernel", (16, 16)),
         "saved without BERT's pooler",
@@ -333,7 +333,7 @@ def test_truncated_files_are_one_clear_line(
 ):
     if layout == "safetensors":
         path = victim = tmp_path / "model.safetensors"
-        shutil.copy(tiny_bert / "model.safetensors", path)
+        copy(tiny_bert / "model.safetensors", path)
     else:
         path = google_bert / "bert_model.ckpt"
         victim = google_bert / "bert_model.ckpt.data-00000-of-00001"
@@ -397,18 +397,18 @@ def test_an_empty_path_is_said():
 def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
     folder = tmp_path / "model"
     folder.mkdir()
-    shutil.copy(tiny_bert / "config.json", folder)
+    copy(tiny_bert / "config.json", folder)
     (folder / name).write_bytes(b"PK")
     for path in (folder, folder / name):
         refuses(path, name, "checkpoints.md")
     # What can be read goes before.
-    shutil.copy(tiny_bert / "model.safetensors", folder)
+    copy(tiny_bert / "model.safetensors", folder)
     open_checkpoint(folder)
 
 
 def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     folder = tmp_path / "model"
-    shutil.copytree(tiny_bert, folder)
+    copytree(tiny_bert, folder)
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"')
     opened = open_checkpoint(folder)
     assert opened.path == str(folder / "model.safetensors")
@@ -451,11 +451,11 @@ def test_models_are_read_through_tensorflows_file_systems(
 
 def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     path = tmp_path / "model.safetensors"
-    shutil.copy(tiny_bert / "model.safetensors", path)
+    copy(tiny_bert / "model.safetensors", path)
     weights = hugging_face.open_safetensors(str(path))
     name = "bert/pooler/dense/bias"
     before = weights.read(name)
-    shutil.copy(path, tmp_path / "new")
+    copy(path, tmp_path / "new")
     assert_array_equal(weights.read(name), before)
     (tmp_path / "new").replace(path)
     refusals.check(lambda: weights.read(name), "has changed since it was")
@@ -491,7 +491,7 @@ def described(tiny_bert, tmp_path):
 
     def make(tensors=(), **contents):
         folder = tmp_path / "described"
-        shutil.copytree(tiny_bert, folder, dirs_exist_ok=True)
+        copytree(tiny_bert, folder, dirs_exist_ok=True)
         values = load_file(folder / "model.safetensors")
         save_file({**values, **dict(tensors)}, folder / "model.safetensors")
         for name, content in contents.items():

@@ -1,10 +1,9 @@
 """Question answering: head, scores, and the task without a model's training."""
 
-import dataclasses
 import json
 import logging
+from dataclasses import replace
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import refusals
@@ -12,6 +11,7 @@ import tensorflow as tf
 from absl import logging as absl_logging
 from conftest import write_json
 from engine_jobs import SQUAD
+from hypothesis import given, settings
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, fixture, mark
 
@@ -39,7 +39,7 @@ TASK = Squad(
     n_best_size=4,
     max_answer_length=5,
 )
-TASK_2 = dataclasses.replace(TASK, version_2_with_negative=True)
+TASK_2 = replace(TASK, version_2_with_negative=True)
 
 
 @fixture
@@ -94,12 +94,12 @@ def test_splits_are_read_from_the_files_that_are_named(tmp_path):
     assert read(TASK, str(tmp_path), "dev") == TWO[1:]
     assert read(TASK, str(tmp_path), "test") == TWO[1:]
     path = str(tmp_path / "dev.json")
-    elsewhere = dataclasses.replace(TASK, train_file=path)
+    elsewhere = replace(TASK, train_file=path)
     assert read(elsewhere, "", "train") == TWO[1:]
 
 
 def without_answers(question):
-    return dataclasses.replace(question, answers=None)
+    return replace(question, answers=None)
 
 
 def test_questions_to_answer_need_no_answers(tmp_path):
@@ -115,7 +115,7 @@ def test_impossible_questions_are_of_version_2(tmp_path, warnings):
     assert not warnings.text
 
 
-UNNAMED = dataclasses.replace(TASK, train_file="", predict_file="")
+UNNAMED = replace(TASK, train_file="", predict_file="")
 
 
 def lost(number):
@@ -134,7 +134,7 @@ def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
     assert ": lost0, lost1, lost2, lost3, lost4, ..." in warnings.text
     assert "lost5" not in warnings.text
     warnings.clear()
-    verbose = dataclasses.replace(TASK, verbose_logging=True)
+    verbose = replace(TASK, verbose_logging=True)
     assert read(verbose, str(tmp_path), "train") == TWO
     assert "lost4, lost5, lost6" in warnings.text
     assert "..." not in warnings.text
@@ -230,7 +230,7 @@ def test_steps_are_counted_in_questions_or_in_windows(
     assert len(features) == 15
     for task, expected in (
         (TASK, questions),
-        (dataclasses.replace(TASK, count_steps_in="windows"), windows),
+        (replace(TASK, count_steps_in="windows"), windows),
     ):
         assert task.count_train_steps(features, batch_size, epochs) == expected
 
@@ -247,7 +247,7 @@ def test_contexts_without_tokens_are_nothing_to_learn_from(tokenizer):
 @mark.parametrize("unit", ["questions", "windows"])
 def test_steps_beyond_all_numbers_are_refused(tokenizer, unit):
     features = TASK.featurize(TWO, tokenizer, 9)
-    task = dataclasses.replace(TASK, count_steps_in=unit)
+    task = replace(TASK, count_steps_in=unit)
     refusals.check(
         lambda: task.count_train_steps(features, 1, 1e12), "too many steps"
     )
@@ -305,7 +305,7 @@ HEAD = {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}
 
 def make_head(hidden_size, config, n_best_size=4):
     rng = np.random.default_rng(0)
-    config = dataclasses.replace(config, hidden_size=hidden_size)
+    config = replace(config, hidden_size=hidden_size)
     return SpanHead(
         n_best_size,
         config,
@@ -399,14 +399,14 @@ def test_there_is_no_pooler_whatever_is_trained(tiny_config, method):
 
 
 def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
-    other = dataclasses.replace(SQUAD, doc_stride=7, max_answer_length=9)
+    other = replace(SQUAD, doc_stride=7, max_answer_length=9)
     assert other.head_kind == SQUAD.head_kind
     assert hash(other.head_kind) == hash(SQUAD.head_kind)
-    more = dataclasses.replace(SQUAD, n_best_size=6)
+    more = replace(SQUAD, n_best_size=6)
     assert more.head_kind != SQUAD.head_kind
 
 
-PROPERTY = hypothesis.settings(max_examples=50)
+PROPERTY = settings(max_examples=50)
 
 
 @mark.parametrize(
@@ -468,8 +468,8 @@ def test_an_answer_of_articles_only_is_matched_by_no_answer():
 SQUAD_TEXTS = st.sampled_from(["", "the", "cat", "a cat", "slow cat", "dog"])
 
 
-@hypothesis.settings(PROPERTY, max_examples=200)
-@hypothesis.given(
+@settings(PROPERTY, max_examples=200)
+@given(
     st.lists(
         st.tuples(
             st.lists(SQUAD_TEXTS, max_size=2),

@@ -1,8 +1,8 @@
 """The tf.distribute engine, and that both engines compute the same."""
 
-import dataclasses
 import os
 import unittest.mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -255,7 +255,7 @@ def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
 
         return job.build_model(create_and_note)
 
-    noted = dataclasses.replace(job, build_model=build_model)
+    noted = replace(job, build_model=build_model)
     train(new_engine(), noted, make_rows(CLASSIFICATION))
     trained = {p.name for p in job.table.trained}
     assert len(models) == len(job.table.parameters)
@@ -269,7 +269,7 @@ def test_a_loss_that_is_no_number_is_one_clear_line(tiny_config, folders, name):
     job = make_job(tiny_config, folders("run"))
     values = dict(job.initial_values)
     values["output_bias"] = lambda: np.full(2, np.nan, np.float32)
-    job = dataclasses.replace(job, initial_values=values)
+    job = replace(job, initial_values=values)
     refusals.check(
         lambda: train(new_engine(name), job, make_rows(CLASSIFICATION)),
         "lower --learning_rate",
@@ -326,7 +326,7 @@ def test_the_gradient_is_the_mean_over_the_batch_and_clipped_then(
     rng = np.random.default_rng(3)
     large = rng.normal(0, 30, (2, 16)).astype(np.float32)
     values["output_weights"] = lambda: large
-    job = dataclasses.replace(job, initial_values=values, parts=parts)
+    job = replace(job, initial_values=values, parts=parts)
     losses = train(new_engine(name), job, rows, steps=1)
     chosen = TrainPlan(rows.lengths, 8, 1, 1).rows(0)
     loss, gradients = gradient_by_hand(steady_config, job, rows, chosen)

@@ -2,10 +2,10 @@
 
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
+from shutil import rmtree
 
 import safetensors.numpy
 from conftest import read_json, read_lines
@@ -58,7 +58,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     ]
     killed = (run / "adapter" / "adapter.safetensors").read_bytes()
     assert read_json(run / "cost.json")["resumed"] is True
-    shutil.rmtree(run)
+    rmtree(run)
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
     # What the whole took is only known of the second.
@@ -102,7 +102,7 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     for name in rng.sample(interrupted, 3):
         artifact = sweep.name(name) / "adapter" / "adapter.safetensors"
         content = artifact.read_bytes()
-        shutil.rmtree(sweep.name(name))
+        rmtree(sweep.name(name))
         row = str(names.index(name) + 1)
         environment = {**sweep.environment, "SLOT": "0", "JOBS": "2"}
         subprocess.run(

@@ -1,14 +1,14 @@
 """Tagging: windows, scores, and the task without a model's training."""
 
-import dataclasses
+from dataclasses import replace
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, spoil
 from engine_jobs import TAGGING, make_rows
+from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, mark
 from task_files import PROPERTY, refusal
@@ -212,7 +212,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
     task = restored()
     rows = Sentences.of_words([["the", "cat", "\x01"], ["the", "film"]])
     tags = "O B-ANIMAL B-ANIMAL O B-THING".split()
-    rows = dataclasses.replace(rows, tags=list(map(split_tag, tags)))
+    rows = replace(rows, tags=list(map(split_tag, tags)))
     features = task.featurize(rows, tokenizer, 6)
     logits = np.zeros((2, 4, len(TAGS)), np.float32)
     logits[:, 1, 0] = 1
@@ -246,7 +246,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
 def test_sentences_that_all_are_empty_have_scores(tokenizer):
     """As the first ones of a file may be, which alone are then scored."""
     task = restored()
-    rows = dataclasses.replace(Sentences.of_words([[], []]), tags=[])
+    rows = replace(Sentences.of_words([[], []]), tags=[])
     features = task.featurize(rows, tokenizer, 6)
     scores = task.evaluate(rows, features, task.decode(rows, features, {}))
     assert set(scores.values()) == {0.0}
@@ -321,7 +321,7 @@ def sentences(draw):
 
 @mark.older_stack
 @PROPERTY
-@hypothesis.given(sentences())
+@given(sentences())
 def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     lengths, room = sentence
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
@@ -364,7 +364,7 @@ def test_windows_overlap_by_half():
 
 @mark.older_stack
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.lists(
             st.sampled_from([*WORDS, "cats", "\x00", "sat\u00a0on", "a" * 3]),
@@ -445,7 +445,7 @@ BIO_TAGS = st.lists(
 
 @mark.older_stack
 @PROPERTY
-@hypothesis.given(st.lists(BIO_TAGS, min_size=1, max_size=5))
+@given(st.lists(BIO_TAGS, min_size=1, max_size=5))
 def test_scores_are_those_of_counted_entities(sentences):
     """Sentences do not run into each other."""
     sides = []

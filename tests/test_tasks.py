@@ -3,10 +3,10 @@
 import json
 import types
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 from conftest import read_json
+from hypothesis import given, settings
 from pytest import approx, mark, raises
 from task_files import (
     CLASSIFICATIONS,
@@ -113,7 +113,7 @@ def test_missing_and_empty_files_are_refused_by_every_task(
 @mark.newer_stack
 @EVERY_TASK
 @PROPERTY
-@hypothesis.given(content=FILE_CONTENTS)
+@given(content=FILE_CONTENTS)
 def test_any_bytes_are_read_or_refused(tmp_path_factory, task, content):
     folder = tmp_path_factory.getbasetemp() / "any_bytes"
     folder.mkdir(exist_ok=True)
@@ -191,8 +191,8 @@ SPECIAL = types.SimpleNamespace(
 TOKENS = st.integers(0, 40)
 
 
-@hypothesis.settings(PROPERTY, max_examples=300)
-@hypothesis.given(TOKENS, TOKENS, st.integers(3, 60))
+@settings(PROPERTY, max_examples=300)
+@given(TOKENS, TOKENS, st.integers(3, 60))
 def test_pairs_are_cut_as_if_token_by_token(len_a, len_b, max_seq_length):
     a, b = list(range(100, 100 + len_a)), list(range(200, 200 + len_b))
     tokens, segments = make_row(a, b, SPECIAL, max_seq_length)

@@ -1,7 +1,7 @@
 """Classification: what an evaluation tells, and how classes are weighed."""
 
-import dataclasses
 import re
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -23,7 +23,7 @@ from adapter_bert.tasks.text_classification import (
 )
 from adapter_bert.tasks.text_regression import TextRegression
 
-TASK = dataclasses.replace(custom_task(), labels=("a", "b", "c"))
+TASK = replace(custom_task(), labels=("a", "b", "c"))
 
 
 def make_rows(labels, text_b=None):
@@ -65,7 +65,7 @@ def test_a_task_knows_of_as_many_texts_as_its_files_have(
     assert task.columns == columns
     for wrong in (columns[1:] or ("a", "b"), (*columns, "more")):
         with raises(ValueError, match=f"files have {len(columns)} texts"):
-            dataclasses.replace(task, columns=wrong)
+            replace(task, columns=wrong)
 
 
 def test_the_guide_s_task_reads_pairs():

@@ -1,10 +1,10 @@
 """Text in, answers out, in one graph: equal to the predictor's."""
 
-import dataclasses
 import itertools
 import json
 import pathlib
 import types
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -242,7 +242,7 @@ def test_a_task_alone_without_labels(load):
 def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     bert, tasks = load("small", "large")
     cased = types.SimpleNamespace(do_lower_case=False)
-    cased = dataclasses.replace(tasks["large"], tokenizer=cased)
+    cased = replace(tasks["large"], tokenizer=cased)
     refusals.check(
         lambda: TextModel(bert, {"cased": cased, "small": tasks["small"]}, 4),
         "small reads lower-cased text, cased",
@@ -334,7 +334,7 @@ def test_the_rules_of_the_tokenizers_files(
     """With one vector of segments both texts of a pair get it."""
     name = "bert/embeddings/token_type_embeddings"
     values = {**tiny_weights, name: tiny_weights[name][:segments]}
-    config = dataclasses.replace(tiny_config, type_vocab_size=segments)
+    config = replace(tiny_config, type_vocab_size=segments)
     bert = tmp_path / "bert"
     bert.mkdir()
     write_bert(bert, [*TINY_WORDS[:-1], "\u00e9"], config, values)

@@ -1,6 +1,6 @@
 """Windows that are cut in a graph are those of the tasks."""
 
-import dataclasses
+from dataclasses import replace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -50,7 +50,7 @@ def make_tasks():
             yield plain, (1, 2), length
         for stride, query in ((1, 1), (3, 4), (100, 2)):
             if query + 4 < length:
-                squad = dataclasses.replace(
+                squad = replace(
                     SQUAD, doc_stride=stride, max_query_length=query
                 )
                 yield squad, (2,), length
@@ -69,9 +69,7 @@ TASKS = [
 
 def make_reader(tasks, tokenizer):
     """A function of columns: windows, words and features."""
-    reader = TextReader(
-        {n: dataclasses.replace(t, tokenizer=tokenizer) for n, t in tasks}
-    )
+    reader = TextReader({n: replace(t, tokenizer=tokenizer) for n, t in tasks})
     text = tf.TensorSpec([None], tf.string)
     choices = tf.TensorSpec([None, None], tf.string)
 

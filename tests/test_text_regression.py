@@ -1,7 +1,7 @@
 """Numbers as labels, in whatever unit."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -120,7 +120,7 @@ def test_another_training_keeps_the_unit_of_the_head():
         (("1e-44", "2e-44"), "labels from 1e-44 to 2e-44 hardly differ"),
     ],
 )
-@mark.parametrize("task", [TASK, dataclasses.replace(TASK, unit=AS_IS)])
+@mark.parametrize("task", [TASK, replace(TASK, unit=AS_IS)])
 def test_labels_that_are_alike_are_refused(task, labels, message):
     assert message in refusal(task.learn, rows_of(labels))
 
@@ -147,7 +147,7 @@ def test_a_unit_that_is_none_is_refused(unit):
 
 
 def test_labels_far_from_the_trainings_are_counted():
-    task = dataclasses.replace(TASK, unit=UNIT)
+    task = replace(TASK, unit=UNIT)
     assert task.summarize(rows_of(("-27", "127"))).endswith("mean 50")
     about = task.summarize(rows_of(("5", "128", "1900", "-28")))
     assert about.endswith(
@@ -205,7 +205,7 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
                 assert_array_equal(theirs.values[part], expected(part))
     # A training that begins with such a head begins with its answers.
     shapes = {name: value.shape for name, value in values.items()}
-    task = dataclasses.replace(TASK, unit=UNIT)
+    task = replace(TASK, unit=UNIT)
     begun = task.begin_head(Weights("merged", shapes, values.__getitem__))
     for name in ("output_weights", "output_bias"):
         assert_allclose(begun.read(name), value_of(name), atol=1e-5)

@@ -3,9 +3,9 @@
 import gzip
 import json
 
-import hypothesis
 import hypothesis.strategies as st
 from conftest import read_json, write_json
+from hypothesis import given, settings
 from pytest import fixture, mark, raises
 from tokenizers import Tokenizer, models
 
@@ -40,7 +40,7 @@ TEXTS = st.lists(
     max_size=12,
 ).map("".join)
 
-PROPERTY = hypothesis.settings(max_examples=200)
+PROPERTY = settings(max_examples=200)
 CASES = mark.parametrize("case", ["uncased", "cased"])
 
 
@@ -131,7 +131,7 @@ def check_any_text(tokenizer, text):
 
 @CASES
 @PROPERTY
-@hypothesis.given(TEXTS)
+@given(TEXTS)
 def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
     check_any_text(tokenizers[case], text)
 
@@ -139,14 +139,14 @@ def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
 @mark.pretrained
 @CASES
 @PROPERTY
-@hypothesis.given(TEXTS)
+@given(TEXTS)
 def test_any_text_has_pretrained_tokens(pretrained_tokenizers, case, text):
     check_any_text(pretrained_tokenizers[case], text)
 
 
 @CASES
 @PROPERTY
-@hypothesis.given(TEXTS, st.none() | TEXTS, st.integers(5, 20))
+@given(TEXTS, st.none() | TEXTS, st.integers(5, 20))
 def test_the_file_for_the_library_makes_the_same_rows(
     tokenizers, case, text, other, length
 ):
@@ -163,7 +163,7 @@ def test_the_file_for_the_library_makes_the_same_rows(
 
 @CASES
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.sampled_from(["[SEP]", "[CLS]", "[", "]", " ", "\0", "##s", "a"])
     ).map("".join)
@@ -176,7 +176,7 @@ def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
 
 @CASES
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.sampled_from([*"the The cats aaa . ! \ue000".split(), " ", "\n"])
     ).map("".join)

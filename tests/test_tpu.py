@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-import types
+from types import SimpleNamespace
 
 import google_cloud
 import pytest
@@ -272,9 +272,8 @@ def test_a_tpu_has_one_host_and_the_cores_asked_for(
     monkeypatch, hosts, cores, part
 ):
     """There is none here: TensorFlow's part is made up."""
-    metadata = types.SimpleNamespace(
-        extended=types.SimpleNamespace(num_hosts=hosts),
-        num_replicas_in_sync=cores,
+    metadata = SimpleNamespace(
+        extended=SimpleNamespace(num_hosts=hosts), num_replicas_in_sync=cores
     )
     for place, name, made_up in (
         (tf.config, "experimental_connect_to_cluster", None),

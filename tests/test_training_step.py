@@ -1,6 +1,6 @@
 """Lanes: rows that are computed at the same time give what one group gives."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,8 +59,8 @@ def in_lanes(
     **changes,
 ):
     """A job with as many lanes, of a BERT that is soon built."""
-    config = dataclasses.replace(config, num_hidden_layers=layers)
-    return dataclasses.replace(
+    config = replace(config, num_hidden_layers=layers)
+    return replace(
         make_job(config, folder, method, task=task), lanes=lanes, **changes
     )
 
@@ -313,9 +313,7 @@ def test_frozen_kernels_in_bfloat16_change_no_bit(
     names = task_model.narrow_variables(plain.table)
     assert "bert/encoder/layer_0/intermediate/dense/kernel" in names
     assert not names & {p.name for p in plain.table.trained}
-    narrow = dataclasses.replace(
-        plain, output_dir=str(folders("narrow")), narrow=names
-    )
+    narrow = replace(plain, output_dir=str(folders("narrow")), narrow=names)
     jobs = plain, narrow
     train_alike(jobs, rows, 0, make_engine)
     assert_array_equal(

@@ -1,7 +1,7 @@
 """Two adapters for vectors, of questions and of documents, in one training."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -216,7 +216,7 @@ def make_engine(engine):
 @mark.older_stack
 def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     rows = rows_of(3)
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
+    config = replace(tiny_config, num_hidden_layers=1)
     whole, parts = (
         make_job(config, folders(folder), task=TWO, lanes=2)
         for folder in ("whole", "parts")
@@ -238,7 +238,7 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
 @mark.newer_stack
 def test_xla_computes_the_same(steady_config, folders):
     """Its batches have fixed shapes, where both adapters read every text."""
-    config = dataclasses.replace(steady_config, num_hidden_layers=1)
+    config = replace(steady_config, num_hidden_layers=1)
     rows, engine = rows_of(3), choose_engine("strategy")[0](Hardware())
     plain = make_job(config, folders("plain"), task=TWO)
     compiled = make_job(
@@ -286,7 +286,7 @@ def test_single_texts_have_one_side():
 
 @mark.older_stack
 def test_a_run_of_one_adapter_does_not_go_on_with_two():
-    one = dataclasses.replace(TWO, two_adapters=False)
+    one = replace(TWO, two_adapters=False)
     for task, other in ((one, TWO), (TWO, one)):
         described = {"name": task.name, **task.describe()}
         assert task.go_on(described, "out") == task

@@ -7,8 +7,8 @@ import dataclasses
 import json
 import pathlib
 import re
-import shutil
 import struct
+from shutil import copytree
 
 import numpy as np
 import refusals
@@ -129,7 +129,7 @@ def test_what_transformers_saved_is_written_the_same(tmp_path, name):
     "wrapper", ["module.", "_orig_mod.", "model.", "module._orig_mod."]
 )
 def test_names_within_another_module_are_read(tmp_path, wrapper):
-    folder = shutil.copytree(GOLDEN / "untied_bert", tmp_path / "wrapped")
+    folder = copytree(GOLDEN / "untied_bert", tmp_path / "wrapped")
     change_tensors(
         folder / "model.safetensors",
         lambda tensors: {f"{wrapper}{k}": v for k, v in tensors.items()},
@@ -154,7 +154,7 @@ def save_bfloat16(path, tensors):
 
 
 def test_bfloat16_is_read(tmp_path):
-    folder = shutil.copytree(GOLDEN / "untied_bert", tmp_path / "narrow")
+    folder = copytree(GOLDEN / "untied_bert", tmp_path / "narrow")
     path = folder / "model.safetensors"
     save_bfloat16(path, load_file(path))
     weights, *_ = read_base(folder)
@@ -227,7 +227,7 @@ def test_golden_adapters_of_peft(tmp_path, name):
 def test_names_of_an_adapter_in_another_module_are_read(
     tmp_path, name, before, after
 ):
-    folder = shutil.copytree(PEFT / name, tmp_path / "one")
+    folder = copytree(PEFT / name, tmp_path / "one")
 
     def rename(tensors):
         renamed = {re.sub(before, after, k): v for k, v in tensors.items()}
@@ -252,7 +252,7 @@ def test_a_problem_type_says_what_a_head_answers(
     tmp_path, name, problem, labels, is_multi_label, refused
 ):
     """Beside the class of the base, which peft has no other of."""
-    folder = shutil.copytree(PEFT / "layer_norms", tmp_path / "one")
+    folder = copytree(PEFT / "layer_norms", tmp_path / "one")
     change_tensors(
         folder / "adapter_model.safetensors",
         lambda tensors: {
@@ -285,7 +285,7 @@ def test_the_way_out_for_pissa_works():
 @fixture
 def bare_bert(tiny_bert, tmp_path):
     """The folder of a tiny BERT without a pooler, as `run_mlm.py` saves it."""
-    folder = shutil.copytree(tiny_bert, tmp_path / "bare")
+    folder = copytree(tiny_bert, tmp_path / "bare")
     change_tensors(folder / "model.safetensors", without("pooler"))
     # Google's program has it.
     change(folder / "config.json", hidden_act="gelu_new")
@@ -351,7 +351,7 @@ def test_a_matrix_of_masked_words_is_trained_and_kept(
     tiny_texts, tiny_bert, tmp_path
 ):
     """From the word embeddings' values, of which it is no copy then."""
-    bert = shutil.copytree(tiny_bert, tmp_path / "untied")
+    bert = copytree(tiny_bert, tmp_path / "untied")
     change(bert / "config.json", tie_word_embeddings=False)
     words = read_base(bert)[0].read(WORD_EMBEDDINGS)
     decoder = {"cls.predictions.decoder.weight": words.copy()}

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-import shutil
+from shutil import copytree
 
 import numpy as np
 import refusals
@@ -40,8 +40,8 @@ QUERY, DOCUMENT = "the cat: ", "a dog "
 def folder(tmp_path_factory):
     """A folder with two dense layers, whose mean leaves out a prompt."""
     folder = tmp_path_factory.mktemp("form") / "bert"
-    shutil.copytree(GOLDEN / "whole", folder)
-    shutil.copytree(GOLDEN / "forms/two_layers", folder, dirs_exist_ok=True)
+    copytree(GOLDEN / "whole", folder)
+    copytree(GOLDEN / "forms/two_layers", folder, dirs_exist_ok=True)
     return folder
 
 

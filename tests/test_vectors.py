@@ -1,7 +1,7 @@
 """Vectors of texts: what is read, learned and scored."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import refusals
@@ -159,7 +159,7 @@ def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
 
 
 def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
-    task = dataclasses.replace(SCORED, sizes=[2])
+    task = replace(SCORED, sizes=[2])
     features, rows = features_of(task, write(tmp_path), "dev", tokenizer)
     assert_array_equal(features.labels["label_scores"], [3, 0.5, -1])
     outputs = {"vectors": np.random.default_rng(0).normal(size=(6, 4))}
@@ -179,7 +179,7 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
     documents = ["the cat", "a dog", "the film", "a film"]
     corpus = tmp_path / "corpus.tsv"
     corpus.write_text("\n".join(f"d{n}\t{x}" for n, x in enumerate(documents)))
-    task = dataclasses.replace(
+    task = replace(
         TRIPLES,
         corpus_file=str(corpus),
         corpus_layout=Layout(1, header=False, row_id=0),
@@ -242,7 +242,7 @@ def test_a_pair_s_first_text_is_no_answer_to_itself(
 def test_gains_of_documents_choose_matches_and_count(tmp_path, tokenizer):
     corpus = tmp_path / "corpus.csv"
     corpus.write_text("_id,title,text\nd0,a,cat\nd1,the,dog\nd2,,a film\n")
-    task = dataclasses.replace(
+    task = replace(
         SCORED,
         corpus_file=str(corpus),
         corpus_layout=Layout("text", "title", row_id="_id"),
@@ -279,7 +279,7 @@ def test_all_rows_of_a_text_are_held_out_together(tmp_path, tokenizer):
     rows = [{"a": f"a {n // 2}", "b": f"b {n}", "no": "c"} for n in range(20)]
     write(tmp_path, rows)
     (tmp_path / "dev.jsonl").unlink()
-    task = dataclasses.replace(TRIPLES, held_out=HeldOut(0.3, 1))
+    task = replace(TRIPLES, held_out=HeldOut(0.3, 1))
     _, by_split = task.read(str(tmp_path), ["train", "dev"])
     train, dev = by_split["train"], by_split["dev"]
     assert (len(train), len(dev)) == (14, 6) and not dev.choices
@@ -287,7 +287,7 @@ def test_all_rows_of_a_text_are_held_out_together(tmp_path, tokenizer):
     assert {*train.text_b} | {*dev.text_b} == {row["b"] for row in rows}
     description = {"name": "vectors", **task.describe()}
     assert task.restore(description, "it").held_out == task.held_out
-    other = dataclasses.replace(task, held_out=HeldOut(0.3, 2))
+    other = replace(task, held_out=HeldOut(0.3, 2))
     message = refusal(other.restore, description, "it")
     assert "--dev_share=0.3 --split_seed=1; pass the same" in message
     assert TRIPLES.restore(description, "it").held_out is None
