@@ -5,12 +5,12 @@ import dataclasses
 import gc
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
 from concurrent import futures
+from pathlib import Path
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -55,7 +55,8 @@ from lab.trials import linux
 FLAGS = flags.FLAGS
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
-ROOT = pathlib.Path(__file__).parent.parent
+module_fixture = fixture(scope="module")
+ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
 
@@ -94,7 +95,7 @@ def tests_leave_nothing_behind():
 
 def read_json(*path):
     """The JSON value of a file, whose path may be in parts."""
-    return json.loads(pathlib.Path(*path).read_bytes())
+    return json.loads(Path(*path).read_bytes())
 
 
 def write_json(path, value):
@@ -104,7 +105,7 @@ def write_json(path, value):
 
 def read_lines(*path):
     """The lines of a file, whose path may be in parts."""
-    return pathlib.Path(*path).read_text().splitlines()
+    return Path(*path).read_text().splitlines()
 
 
 def write_lines(path, lines):
@@ -166,7 +167,7 @@ def read_adapter_config(folder):
     return adapter_artifact.read_config(str(folder))
 
 
-@fixture(scope="module")
+@module_fixture
 def bert(tiny_bert):
     """The tiny BERT, opened to answer."""
     return open_bert(tiny_bert)
@@ -185,7 +186,7 @@ TINY_WORDS = (
 
 
 # What other programs computed.
-RECORDED = pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+RECORDED = Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
 
 
 @fixture(scope="session")
@@ -194,7 +195,7 @@ def golden_dir():
     return RECORDED
 
 
-@fixture(scope="module")
+@module_fixture
 def eagerly():
     """Computes without graphs, whose building takes longer."""
     tf.config.run_functions_eagerly(True)
@@ -244,7 +245,7 @@ def shared_dir():
 def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
     try:
-        return pathlib.Path(minilm.folder())
+        return Path(minilm.folder())
     except UserError as error:
         pytest.skip(str(error))
 
@@ -253,7 +254,7 @@ def pretrained_dir():
 def mpnet_dir():
     """The pretrained MPNet's folder; tests that ask for it skip without."""
     try:
-        return pathlib.Path(mpnet.folder())
+        return Path(mpnet.folder())
     except UserError as error:
         pytest.skip(str(error))
 

@@ -207,7 +207,7 @@ def new_engine(name="strategy", **hardware):
 def train_alike(jobs, rows, tolerance, make_engine=new_engine, **more):
     """Trains two jobs that come to the same; returns their losses."""
     losses = [train(make_engine(), job, rows, **more) for job in jobs]
-    assert_allclose(*losses, rtol=0, atol=tolerance)
+    assert_allclose(*losses, atol=tolerance)
     check_equal(*map(trained_values, jobs), tolerance)
     return losses
 
@@ -232,13 +232,11 @@ def check_gradients(trained, slopes, expected):
     for (name, _), slope, other in zip(trained, slopes, expected):
         other = tf.convert_to_tensor(other).numpy()
         tolerance = 1e-6 * max(1, np.abs(other).max())
-        assert_allclose(slope, other, rtol=0, atol=tolerance, err_msg=name)
+        assert_allclose(slope, other, atol=tolerance, err_msg=name)
         assert np.abs(slope).max() > 1e-5 or "bias" in name, name
 
 
 def check_equal(values, expected, tolerance=0.0):
     assert set(values) == set(expected)
     for name, value in expected.items():
-        assert_allclose(
-            values[name], value, rtol=0, atol=tolerance, err_msg=name
-        )
+        assert_allclose(values[name], value, atol=tolerance, err_msg=name)

@@ -165,7 +165,7 @@ def test_the_step_is_that_of_both_engines(
     )
     expected = np.array(losses)[:, 1]
     assert len(set(expected)) == jax_steps.STEPS
-    assert_allclose(results["losses"], expected, rtol=0, atol=1e-5)
+    assert_allclose(results["losses"], expected, atol=1e-5)
     prefix = "values/"
     values = {
         name.removeprefix(prefix): value

@@ -6,11 +6,11 @@ import gc
 import inspect
 import json
 import os
-import pathlib
 import re
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
 
@@ -23,6 +23,7 @@ from conftest import (
     SENTENCES,
     TINY_WORDS,
     entry_point,
+    module_fixture,
     read_json,
     read_json_lines,
     read_lines,
@@ -32,7 +33,7 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark, raises
+from pytest import approx, mark, raises
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
@@ -53,23 +54,23 @@ SETTINGS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def bert(tiny_bert):
     return ab.load_bert(tiny_bert)
 
 
-@fixture(scope="module")
+@module_fixture
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("api")
 
 
-@fixture(scope="module")
+@module_fixture
 def run(bert, place):
     """A training on rows in memory."""
     return ab.train(bert, ROWS, output_dir=place / "run", **SETTINGS)
 
 
-@fixture(scope="module")
+@module_fixture
 def shelf(run, tiny_adapters, place):
     shelf = ab.Library(place / "shelf")
     shelf.add(run.adapter, name="mood")
@@ -79,7 +80,7 @@ def shelf(run, tiny_adapters, place):
 
 def bits(folder):
     """The bytes that a run's settings decide."""
-    folder = pathlib.Path(folder)
+    folder = Path(folder)
     names = "adapter/adapter.safetensors", "eval_results.json"
     return [(folder / name).read_bytes() for name in names]
 
@@ -131,7 +132,7 @@ def test_a_run_has_its_scores_curves_and_adapter(run):
         (results["global_step"], approx(results["loss"], abs=1e-6))
     ]
     assert {"loss", "learning_rate"} <= set(run.curve)
-    assert pathlib.Path(run.adapter, "adapter.safetensors").exists()
+    assert Path(run.adapter, "adapter.safetensors").exists()
     assert run.adapters == {"custom": run.adapter}
     assert run.engine == "StrategyEngine"
     assert run.settings["training"]["seed"] == 1
@@ -403,7 +404,7 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
     refusals.check(lambda: predictor.predict(["a"]), "no adapter is loaded")
 
 
-@fixture(scope="module")
+@module_fixture
 def other_columns(run, place):
     """The run's adapter, as if it was trained on other columns."""
     folder = copytree(run.adapter, place / "other_columns")
@@ -720,13 +721,13 @@ def test_the_pages_example_runs(
     for file in ("tickets", "new"):
         rows = SENTENCES * (4 if file == "tickets" else 1)
         lines = ["message,queue", *(f'"{t}",{label}' for t, label in rows)]
-        write_lines(pathlib.Path(f"{file}.csv"), lines)
+        write_lines(Path(f"{file}.csv"), lines)
     [code] = python_blocks(ROOT / name)
     # The tiny BERT has 32 positions.
     code = code.replace("max_seq_length=64", "max_seq_length=24")
     code = code.replace("answers.to_frame()", "answers")
     exec(compile(code, name, "exec"), {})
-    assert pathlib.Path("out/tickets/adapter/adapter.safetensors").exists()
+    assert Path("out/tickets/adapter/adapter.safetensors").exists()
 
 
 def test_the_signature_shows_the_settings():

@@ -21,7 +21,7 @@ from beam_program import (
     shards,
     write_rows,
 )
-from conftest import ROOT, flag_words, own_lines
+from conftest import ROOT, flag_words, module_fixture, own_lines
 from pytest import fixture
 from sweep_stand_in import wait_for
 
@@ -207,7 +207,7 @@ for line in sys.stdin:
 """
 
 
-@fixture(scope="module")
+@module_fixture
 def jobs(tmp_path_factory):
     """Runs jobs one after the other in one process; tells how each ends."""
     place = tmp_path_factory.mktemp("jobs") / "stderr"

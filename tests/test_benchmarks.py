@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT, read_json
+from conftest import ROOT, module_fixture, read_json
 from pytest import fixture, mark
 
 from adapter_bert.bert import encoder
@@ -174,7 +174,7 @@ CONFIG = encoder.BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32)
 METHOD = "houlsby(size=4)"
 
 
-@fixture(scope="module")
+@module_fixture
 def answers(tmp_path_factory):
     """The second of each kind of worker; they get ready together."""
     rows = str(tmp_path_factory.mktemp("rows") / "rows.npz")

@@ -5,7 +5,7 @@ import json
 import refusals
 import tensorflow as tf
 from conftest import write_json
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pytest import fixture, mark
 
@@ -114,7 +114,6 @@ def test_a_config_without_a_size_names_it(tmp_path):
     )
 
 
-@settings(max_examples=100)
 @given(place=st.floats(0, 0.999), byte=st.binary(max_size=3))
 def test_a_spoiled_config_is_a_config_or_one_line(
     tmp_path_factory, tiny_config, place, byte

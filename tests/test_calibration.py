@@ -8,6 +8,7 @@ from conftest import (
     SENTENCES,
     TINY_WORDS,
     load_predictor,
+    module_fixture,
     open_bert,
     read_adapter_config,
     read_json,
@@ -202,7 +203,7 @@ ROWS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def calibrated(tiny_bert, tmp_path_factory):
     """Folders of adapters, their answers, and their least probabilities.
 
@@ -250,7 +251,7 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
             assert (one[key] is None) == (one["probability"] < least[name])
 
 
-@fixture(scope="module")
+@module_fixture
 def exported(tiny_bert, calibrated, tmp_path_factory):
     bert = open_bert(tiny_bert)
     tasks = {

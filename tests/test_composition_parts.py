@@ -12,6 +12,7 @@ from conftest import (
     SENTENCES,
     entry_point,
     load_predictor,
+    module_fixture,
     read_adapter_config,
     read_json,
     read_json_lines,
@@ -39,13 +40,13 @@ pytestmark = mark.newer_stack
 TEXT = "stack(a, pfeiffer(size=2))"
 
 
-@fixture(scope="module")
+@module_fixture
 def carried(composed):
     """A run whose adapter carries its part."""
     return composed(tuning_method=TEXT)
 
 
-@fixture(scope="module")
+@module_fixture
 def lacking(composed):
     """A run whose adapter names its part alone."""
     return composed(tuning_method=TEXT, carry_parts=False)

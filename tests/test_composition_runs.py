@@ -9,6 +9,7 @@ from conftest import (
     entry_point,
     load_predictor,
     make_flags,
+    module_fixture,
     read_adapter,
     read_adapter_config,
     read_json,
@@ -41,7 +42,7 @@ TEXTS = [text for text, _ in SENTENCES[:7]]
 TASK = restore_task(CLASSIFICATION, {}, "")
 
 
-@fixture(scope="module")
+@module_fixture
 def library(tiny_bert, tmp_path_factory):
     return make_library(tmp_path_factory.mktemp("library"), tiny_bert)
 
@@ -59,7 +60,7 @@ def flags(tiny_flags, library):
     return composing(tiny_flags, library)
 
 
-@fixture(scope="module")
+@module_fixture
 def composed(tiny_bert, tiny_data, library, tmp_path_factory):
     """Trains in a folder that no test changes, and returns the folder."""
 
@@ -73,7 +74,7 @@ def composed(tiny_bert, tiny_data, library, tmp_path_factory):
     return compose
 
 
-@fixture(scope="module")
+@module_fixture
 def fused(composed):
     """A run of five steps."""
     return composed(

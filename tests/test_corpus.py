@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 from pytest import mark
-from task_files import PROPERTY, refusal
+from task_files import refusal
 
 from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
@@ -75,7 +75,6 @@ def test_a_title_stands_before_the_text(tmp_path):
     assert "corpus.csv:4: the document's text is empty" in message
 
 
-@PROPERTY
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5)),

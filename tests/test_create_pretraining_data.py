@@ -2,12 +2,12 @@
 
 import gzip
 import json
-import pathlib
 import random
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from conftest import entry_point, flag_words, run_process
+from conftest import entry_point, flag_words, module_fixture, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import fixture, mark
@@ -31,7 +31,7 @@ SHAPES = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def recorded(golden_dir):
     path = golden_dir / "pretraining.json.gz"
     if not path.exists():
@@ -182,14 +182,14 @@ def test_what_a_killed_program_leaves_is_no_row_file(
     def stop(*arguments):
         left.extend(arguments[-1])
         for path in left:
-            put(pathlib.Path(path), "half")
+            put(Path(path), "half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(names, "write_instance_to_example_files", stop)
     monkeypatch.setattr(tf.io.gfile, "remove", lambda path: None)
     with pytest.raises(KeyboardInterrupt):
         create(**raw)
-    assert all(pathlib.Path(path).parent == tmp_path for path in left) and left
+    assert all(Path(path).parent == tmp_path for path in left) and left
     put(tmp_path / "rows.1", "whole")
     for pattern in "rows*", "*rows*":
         paths = files.matching(str(tmp_path / pattern), "--input_file")

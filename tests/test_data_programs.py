@@ -1,7 +1,6 @@
 """What strangers have made is data: nothing of it is run as a program."""
 
 import copy
-import io
 import itertools
 import json
 import os
@@ -9,6 +8,7 @@ import pickle
 import re
 import types
 import zipfile
+from io import BytesIO
 
 import numpy as np
 import tensorflow as tf
@@ -148,25 +148,25 @@ PROGRAMS = {
 
 
 def zipped(name, content):
-    file = io.BytesIO()
+    file = BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(name, content)
     return file.getvalue()
 
 
 def numpy_file(value):
-    file = io.BytesIO()
+    file = BytesIO()
     np.save(file, value, allow_pickle=True)
     return file.getvalue()
 
 
 def load_numpy(content):
-    loaded = np.load(io.BytesIO(content), allow_pickle=True)
+    loaded = np.load(BytesIO(content), allow_pickle=True)
     return loaded["a"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
 
 
 def load_torch(content):
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    with zipfile.ZipFile(BytesIO(content)) as archive:
         return pickle.loads(archive.read("archive/data.pkl"))
 
 

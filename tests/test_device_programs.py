@@ -10,7 +10,7 @@ from shutil import copy
 import compilers_program
 import numpy as np
 from compilers_program import LONG, compile_run, needed
-from conftest import ROOT, read_json, run_command, run_process
+from conftest import ROOT, module_fixture, read_json, run_command, run_process
 from numpy.testing import assert_allclose
 from pytest import approx, fixture, mark
 
@@ -29,13 +29,13 @@ ALONE = (
 )
 
 
-@fixture(scope="module")
+@module_fixture
 def runner():
     """What `run_program.py` defines."""
     return runpy.run_path(str(RUNNER))
 
 
-@fixture(scope="module")
+@module_fixture
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("programs")
     tiny_files.make(place)
@@ -99,7 +99,7 @@ def errors_of(done):
     return [x for x in done.stderr.splitlines() if x.startswith("error: ")]
 
 
-@fixture(scope="module")
+@module_fixture
 def training(folder):
     path = folder / "training.npz"
     log = make_program(path, folder, "--do_train=true")
@@ -131,7 +131,7 @@ class TestTraining:
         assert run["agrees"] and run["device"] == "cpu"
         losses, expected = run["losses"], run["losses_of_cpu"]
         assert (len(losses), len(expected)) == (15, STEPS)
-        assert_allclose(losses[:STEPS], expected, rtol=0, atol=1e-5)
+        assert_allclose(losses[:STEPS], expected, atol=1e-5)
         assert np.mean(expected[-3:]) < np.mean(expected[:3]) - 0.02
         assert run["rows_per_second"] == approx(8 / run["seconds"])
         # Another time, the run of the same program takes its place.

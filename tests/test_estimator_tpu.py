@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import module_fixture
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -136,7 +137,7 @@ def task(request):
     return TASKS[request.param]
 
 
-@fixture(scope="module")
+@module_fixture
 def tpu_graph(task, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tpu")
     rows = make_rows(task, [9] * 40)

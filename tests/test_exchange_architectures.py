@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import RECORDED, read_json
+from conftest import RECORDED, module_fixture, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -52,7 +52,7 @@ OTHER_TASKS = (
 )
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def open_bert():
     """Opens a model once."""
     opened = {}

@@ -14,6 +14,7 @@ from conftest import (
     TINY_WORDS,
     entry_point,
     make_flags,
+    module_fixture,
     read_json,
     write_table,
 )
@@ -64,7 +65,7 @@ def short(tiny_flags):
     return tiny_flags
 
 
-@fixture(scope="module")
+@module_fixture
 def over(tiny_bert, tiny_data, tmp_path_factory):
     """The folder of such a training, which no test changes."""
     out = tmp_path_factory.mktemp("over") / "out"

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import entry_point, load_predictor, open_bert, write_bert
+from conftest import (
+    entry_point,
+    load_predictor,
+    module_fixture,
+    open_bert,
+    write_bert,
+)
 from html_reader import Page
 from pytest import approx, fixture
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -75,7 +81,7 @@ TASKS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def predictor(bert, tiny_bert, tmp_path_factory):
     """Answers all of `TASKS`, and a tagging."""
     made = Predictor(bert)

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import read_json
+from conftest import module_fixture, read_json
 from exported_models import NAMES
-from pytest import fixture, mark, raises
+from pytest import mark, raises
 from test_http_api import Server
 
 from adapter_bert import files
@@ -20,7 +20,7 @@ from adapter_bert.serving.exported import ExportedModel, Row
 pytestmark = mark.newer_stack
 
 
-@fixture(scope="module")
+@module_fixture
 def model(tiny_exported):
     return ExportedModel(str(tiny_exported))
 

@@ -7,9 +7,9 @@ import pathlib
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import open_bert, trained_task
+from conftest import module_fixture, open_bert, trained_task
 from prediction_log import PredictionLog
-from pytest import fixture, raises
+from pytest import raises
 from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
 from tiny_artifacts import make_artifact
@@ -31,7 +31,7 @@ TASKS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def made(tiny_bert, tmp_path_factory):
     """A model, its BERT and its tasks."""
     place = tmp_path_factory.mktemp("adapters")
@@ -44,14 +44,14 @@ def made(tiny_bert, tmp_path_factory):
     return TextModel(bert, tasks, batch_size=5, form=form), bert, tasks
 
 
-@fixture(scope="module")
+@module_fixture
 def model(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     saved_model.export(*made, str(folder))
     return ExportedModel(str(folder))
 
 
-@fixture(scope="module")
+@module_fixture
 def served(model):
     return ExportedShelf(model)
 
@@ -146,7 +146,7 @@ def test_vectors_read_a_text_or_a_pair(made, model):
     )
     for vector, (name, texts) in zip(vectors, rows):
         alone = Embedder(bert, tasks[name], VectorForm("mean"))([texts])[0]
-        np.testing.assert_allclose(vector, alone, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(vector, alone, atol=1e-6)
 
 
 def test_warm_up(made, model):

@@ -103,7 +103,7 @@ def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
             values = np.array([x["values"] for x in token["layers"]])
             assert np.array_equal(values, values.round(6))
             np.testing.assert_allclose(
-                values, [x[row, place] for x in states], rtol=0, atol=2e-6
+                values, [x[row, place] for x in states], atol=2e-6
             )
 
 
@@ -130,7 +130,7 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
             [number for layer in x["layers"] for number in layer["values"]]
             for x in line["features"]
         ]
-        np.testing.assert_allclose(values, vectors, rtol=0, atol=2e-6)
+        np.testing.assert_allclose(values, vectors, atol=2e-6)
 
 
 def test_lines_are_read_as_by_other_programs(

@@ -16,7 +16,7 @@ import shutil
 
 import numpy as np
 import refusals
-from conftest import RECORDED, open_bert, read_json
+from conftest import RECORDED, module_fixture, open_bert, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -63,7 +63,7 @@ PEFT_TENSORS = "adapter_model.safetensors"
 LABELS = exchange.THREE["labels"]
 
 
-@fixture(scope="module")
+@module_fixture
 def bert(eagerly):
     return open_bert(GOLDEN / "bert")
 

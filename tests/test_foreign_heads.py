@@ -13,7 +13,13 @@ from shutil import copytree
 import numpy as np
 import refusals
 import safetensors.numpy
-from conftest import RECORDED, open_bert, read_adapter, read_json
+from conftest import (
+    RECORDED,
+    module_fixture,
+    open_bert,
+    read_adapter,
+    read_json,
+)
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -65,18 +71,18 @@ WRITTEN = (
 )
 
 
-@fixture(scope="module")
+@module_fixture
 def bert(eagerly):
     return open_bert(GOLDEN / "bert")
 
 
-@fixture(scope="module")
+@module_fixture
 def speaker(eagerly):
     """The BERT of the recorded languages."""
     return open_bert(LANGUAGES / "bert")
 
 
-@fixture(scope="module")
+@module_fixture
 def cases(bert, tmp_path_factory):
     """Ours, written again: their folder and artifact, by place."""
     folder, made, refused = tmp_path_factory.mktemp("written"), {}, set()

@@ -14,10 +14,11 @@ from conftest import (
     SENTENCES,
     TINY_WORDS,
     flag_words,
+    module_fixture,
     read_json,
     read_lines,
 )
-from pytest import fixture, mark
+from pytest import mark
 from task_files import TAGGED, conll, put
 
 pytestmark = [mark.older_stack, mark.gate]
@@ -42,7 +43,7 @@ json.dump(results, open(f"{out}/results.json", "w"))
 """
 
 
-@fixture(scope="module")
+@module_fixture
 def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     """The tiny BERT as Google publishes one."""
     folder = tmp_path_factory.mktemp("google_bert")
@@ -56,7 +57,7 @@ def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     return folder
 
 
-@fixture(scope="module")
+@module_fixture
 def data(tmp_path_factory, tiny_data):
     folder = tmp_path_factory.mktemp("forks_data")
     put(folder / "tags.txt", conll(TAGGED))
@@ -71,7 +72,7 @@ def data(tmp_path_factory, tiny_data):
     return folder
 
 
-@fixture(scope="module")
+@module_fixture
 def run(tmp_path_factory, google_bert, data):
     """What the programs return, from one process of their own."""
     out = tmp_path_factory.mktemp("forks")

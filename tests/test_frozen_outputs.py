@@ -18,7 +18,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from safetensors.numpy import load_file, save_file
-from task_files import PROPERTY
 from test_multiple_choice import copa_row
 
 from adapter_bert import folder_lock
@@ -402,7 +401,6 @@ def test_an_evaluation_does_not_mind(classify, cached):
     classify(**{**cached, "do_train": False, "do_eval": True})
 
 
-@PROPERTY
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     data=st.data(),

@@ -2,8 +2,9 @@
 
 import numpy as np
 import tensorflow as tf
+from conftest import module_fixture
 from numpy.testing import assert_allclose
-from pytest import fixture, mark
+from pytest import mark
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert.hooks import Context
@@ -36,7 +37,7 @@ METHODS = {
 RESULTS = ("outputs/", "gradients/", "after/")
 
 
-@fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("compositions")
 

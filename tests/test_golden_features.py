@@ -1,7 +1,7 @@
 """Features of recorded and published GLUE files."""
 
-from conftest import read_json
-from pytest import fixture, mark
+from conftest import module_fixture, read_json
+from pytest import mark
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
@@ -12,7 +12,7 @@ pytestmark = mark.older_stack
 EVERY_SPLIT = mark.parametrize("split", ["train", "dev", "test"])
 
 
-@fixture(scope="module")
+@module_fixture
 def pretrained_tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 

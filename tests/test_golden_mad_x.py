@@ -5,6 +5,7 @@
 
 import numpy as np
 import tensorflow as tf
+from conftest import module_fixture
 from numpy.testing import assert_allclose
 from pytest import fixture
 from test_golden_compositions import RESULTS, below, golden  # noqa: F401
@@ -16,7 +17,7 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 
 
-@fixture(scope="module")
+@module_fixture
 def case(golden):
     """The variables of the case, and what was computed, by name."""
     return below(golden, "mad_x/")
@@ -94,7 +95,6 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
         assert_allclose(
             gradients[name],
             expected,
-            rtol=0,
             atol=1e-5 * np.linalg.norm(expected),
             err_msg=name,
         )

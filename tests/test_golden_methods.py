@@ -2,7 +2,8 @@
 
 import numpy as np
 import tensorflow as tf
-from pytest import fixture, mark
+from conftest import module_fixture
+from pytest import mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -31,7 +32,7 @@ METHODS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("methods")
 

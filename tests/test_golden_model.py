@@ -98,9 +98,7 @@ def test_golden_forward_pass(folder):
     inputs = set(recorded.features)
     assert set(computed) == set(recorded.arrays.files) - inputs
     for name, value in computed.items():
-        assert_allclose(
-            value, recorded.arrays[name], rtol=0, atol=1e-5, err_msg=name
-        )
+        assert_allclose(value, recorded.arrays[name], atol=1e-5, err_msg=name)
 
 
 def test_golden_trained_variables(folder):
@@ -145,9 +143,9 @@ def test_golden_twenty_optimizer_steps(folder):
             expected = np.load(after)
             for name, variable in recorded.trained:
                 assert_allclose(
-                    variable, expected[name], rtol=0, atol=1e-4, err_msg=name
+                    variable, expected[name], atol=1e-4, err_msg=name
                 )
-    assert_allclose(losses, recorded.training["losses"], rtol=0, atol=1e-4)
+    assert_allclose(losses, recorded.training["losses"], atol=1e-4)
 
 
 def test_golden_trained_checkpoint(folder):

@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 import tensorflow as tf
-from conftest import read_json
-from pytest import fixture, mark
+from conftest import module_fixture, read_json
+from pytest import mark
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import squad, squad_data
@@ -32,7 +32,7 @@ KANA = re.compile("[\u3040-\u30ff]")
 VERSIONS = mark.parametrize("version", [1, 2])
 
 
-@fixture(scope="module")
+@module_fixture
 def tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
@@ -161,7 +161,6 @@ def check_answers(folder, tokenizer, version, output_dir):
         np.testing.assert_allclose(
             [row["probability"] for row in written],
             [row["probability"] for row in rows],
-            rtol=0,
             atol=1e-6,
         )
     if version == 2:

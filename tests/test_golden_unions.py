@@ -2,7 +2,8 @@
 
 import numpy as np
 import tensorflow as tf
-from pytest import fixture, mark
+from conftest import module_fixture
+from pytest import mark
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert import encoder
@@ -27,7 +28,7 @@ METHODS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("unions")
 

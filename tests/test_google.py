@@ -1,6 +1,6 @@
 """TensorFlow's checkpoints are read whole, and damage is one line."""
 
-import pathlib
+from pathlib import Path
 
 import numpy as np
 import refusals
@@ -52,7 +52,7 @@ def test_a_partitioned_variable_is_read_whole(tmp_path):
 
 def test_checkpoints_of_the_laboratory_are_as_tensorflow_reads_them(tmp_path):
     for end, content in write_bundle(VALUES).items():
-        pathlib.Path(f"{tmp_path / 'a'}{end}").write_bytes(content)
+        Path(f"{tmp_path / 'a'}{end}").write_bytes(content)
     reader = google.Reader(str(tmp_path / "a"))
     assert set(reader.shapes) == set(VALUES)
     for name, value in VALUES.items():
@@ -64,7 +64,7 @@ def test_no_bit_changes_a_value(tmp_path, end):
     """A changed bit is refused, or is none of a value's."""
     prefix = str(tmp_path / "a")
     training_state.save_tensors(prefix, VALUES)
-    path = pathlib.Path(f"{prefix}{end}")
+    path = Path(f"{prefix}{end}")
     whole, refused = path.read_bytes(), 0
     for place in range(len(whole)):
         flipped = bytearray(whole)

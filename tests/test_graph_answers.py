@@ -7,8 +7,8 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import tensorflow as tf
-from conftest import TINY_WORDS, write_json
-from pytest import fixture, mark
+from conftest import TINY_WORDS, module_fixture, write_json
+from pytest import mark
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
@@ -169,7 +169,7 @@ class Chooser:
         }
 
 
-@fixture(scope="module")
+@module_fixture
 def choosers(tiny_bert, golden_dir, tmp_path_factory):
     """Of one answer or all; a token that was added has blanks around it.
 
@@ -190,7 +190,6 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
 
 @mark.gate
 @mark.parametrize("name", [1, LENGTH, "mpnet"])
-@hypothesis.settings(max_examples=100)
 @hypothesis.given(
     st.lists(
         st.tuples(st.integers(0, len(RULES) - 1), CONTEXTS),
@@ -203,30 +202,24 @@ def test_answers_are_those_of_the_task(choosers, name, contexts, seed):
     choosers[name].check(contexts, seed)
 
 
-@mark.parametrize("null", [1.0, 1.5, 2.0])
-def test_a_list_of_one_that_no_answer_takes(choosers, null):
-    """The best answer's sum of logits is 3, the threshold 50."""
-    chooser = choosers[1]
-    task = len(RULES) - 1
+@mark.parametrize(
+    "null, start, task, context",
+    [
+        # The best answer's sum of logits is 3, the threshold 50.
+        *((null, 4, len(RULES) - 1, "the cat sat") for null in (1, 1.5, 2)),
+        # An added token with blanks makes an answer without.
+        (0, 5, 0, "cat <y> sat"),
+    ],
+)
+def test_a_list_of_one(choosers, null, start, task, context):
     outputs = {
-        "start_indexes": np.int32([[4]]),
+        "start_indexes": np.int32([[start]]),
         "end_indexes": np.int32([[5]]),
         "start_logits": np.float32([[1.0]]),
         "end_logits": np.float32([[2.0]]),
         "null_logits": np.float32([[null, null]]),
     }
-    chooser.check([(task, "the cat sat")], fixed=outputs)
-
-
-def test_an_added_token_with_blanks_makes_an_answer_without(choosers):
-    outputs = {
-        "start_indexes": np.int32([[5]]),
-        "end_indexes": np.int32([[5]]),
-        "start_logits": np.float32([[1.0]]),
-        "end_logits": np.float32([[2.0]]),
-        "null_logits": np.float32([[0.0, 0.0]]),
-    }
-    choosers[1].check([(0, "cat <y> sat")], fixed=outputs)
+    choosers[1].check([(task, context)], fixed=outputs)
 
 
 def test_a_token_behind_a_long_window_is_in_the_next_one_alone(tokenizer):

@@ -8,7 +8,8 @@ import unicodedata
 import hypothesis
 import numpy as np
 import tensorflow as tf
-from pytest import fixture, mark
+from conftest import module_fixture
+from pytest import mark
 from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
 from adapter_bert.data.tokenization import FullTokenizer
@@ -56,7 +57,7 @@ class Both:
             assert tokens[1] == one.offsets, ascii(text)
 
 
-@fixture(scope="module")
+@module_fixture
 def small(tmp_path_factory):
     words = [*WORDS, "\u03c2", "##\u03c3", "##\u03c2", "\u03b1", "##\u03b1"]
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), words)
@@ -69,7 +70,7 @@ def small(tmp_path_factory):
     }
 
 
-@fixture(scope="module")
+@module_fixture
 def pretrained(pretrained_dir):
     path = str(pretrained_dir / "vocab.txt")
     return {"uncased": Both(path, True), "cased": Both(path, False)}

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import refusals
 import tensorflow as tf
+from numpy.random import default_rng
 from pytest import mark
 from tiny_model import create_variable
 
@@ -67,11 +68,11 @@ def test_layers_are_dense_and_the_activation():
         "scope/",
         4,
         lambda name, shape, _: tf.Variable(
-            np.random.default_rng(len(name)).normal(size=shape), dtype="float32"
+            default_rng(len(name)).normal(size=shape), dtype="float32"
         ),
     )
     assert len(layers.layers) == 2
-    inputs = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    inputs = default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     expected = inputs
     for weights, bias in layers.layers:
         expected = np.maximum(expected @ weights.numpy().T + bias.numpy(), 0)

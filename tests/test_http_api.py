@@ -1,7 +1,6 @@
 """TensorFlow Serving's REST: answers, refusals, and slow clients."""
 
 import base64
-import gzip
 import http.client
 import json
 import socket
@@ -10,11 +9,13 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from gzip import compress, decompress
 
 import hypothesis
 import hypothesis.strategies as st
 import tensorflow as tf
 import uvicorn
+from conftest import module_fixture
 from google.protobuf import json_format
 from pytest import approx, fixture, mark, raises
 from sweep_stand_in import wait_for
@@ -145,7 +146,7 @@ def one(**row):
     return {"instances": [row]}
 
 
-@fixture(scope="module")
+@module_fixture
 def server():
     made = Server()
     yield made
@@ -356,7 +357,7 @@ GZIP = {"Content-Encoding": "gzip"}
 
 def test_bodies_may_be_gzip(server):
     row = one(task="one", text="cat " * 400)
-    packed = gzip.compress(json.dumps(row).encode())
+    packed = compress(json.dumps(row).encode())
     expected = (200, {"predictions": [{"echo": "cat " * 400, "n": 0}]})
     assert server.ask(packed, headers=GZIP) == expected
     plain = json.dumps(row)
@@ -367,7 +368,7 @@ def test_bodies_may_be_gzip(server):
         plain, headers={"Accept-Encoding": "gzip"}
     )
     assert (status, headers["Content-Encoding"]) == (200, "gzip")
-    assert json.loads(gzip.decompress(content)) == expected[1]
+    assert json.loads(decompress(content)) == expected[1]
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
@@ -392,7 +393,7 @@ def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
     assert headers["Vary"] == "Accept-Encoding"
 
 
-WHOLE = gzip.compress(b'{"instances": []}')
+WHOLE = compress(b'{"instances": []}')
 
 
 @mark.parametrize(
@@ -403,12 +404,12 @@ WHOLE = gzip.compress(b'{"instances": []}')
         (WHOLE[:-1], 400, "the gzip of the body is cut off"),
         (WHOLE[:-5] + b"12345", 400, "the body is not gzip: "),
         (WHOLE + b"x", 400, "the body goes on behind the end of its gzip"),
-        (gzip.compress(b"["), 400, "the body is not JSON"),
+        (compress(b"["), 400, "the body is not JSON"),
         # A thousand times as long when it is unpacked.
-        (gzip.compress(b" " * 10**6), 413, "more than 2000 bytes"),
-        (gzip.compress(b" " * 2000), 400, "the body is not JSON"),
+        (compress(b" " * 10**6), 413, "more than 2000 bytes"),
+        (compress(b" " * 2000), 400, "the body is not JSON"),
         # Much that unpacks to nothing.
-        (gzip.compress(b"", 0) * 101, 400, "the body goes on behind the end"),
+        (compress(b"", 0) * 101, 400, "the body goes on behind the end"),
     ],
 )
 def test_gzip_that_is_refused(server, body, code, message):
@@ -589,7 +590,7 @@ COLUMNS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def exported(tiny_exported):
     limits = replace(LIMITS, timeout=60.0)
     served = Server(limits, ExportedModel(str(tiny_exported)))
@@ -671,7 +672,7 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": content})
 
 
-@fixture(scope="module")
+@module_fixture
 def impatient():
     protocol = partial(PatientProtocol, patience=PATIENCE)
     made = Running(app, http=protocol, timeout_keep_alive=60)

@@ -9,8 +9,8 @@ from contextlib import closing, contextmanager
 
 import refusals
 from absl.testing import flagsaver
-from conftest import entry_point
-from pytest import approx, fixture, mark, raises
+from conftest import entry_point, module_fixture
+from pytest import approx, mark, raises
 from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
@@ -34,7 +34,7 @@ def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
 
-@fixture(scope="module")
+@module_fixture
 def server():
     made = Server(tokens=Tokens(TOKENS), origins=["https://a.example"])
     yield made

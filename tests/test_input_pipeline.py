@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import refusals
 from hypothesis import given, settings
+from numpy.random import default_rng
 from numpy.testing import assert_array_equal
 from pytest import mark
 
@@ -179,7 +180,7 @@ def test_rows_do_not_depend_on_the_order_of_calls(
 
 
 def test_a_plan_is_told_by_its_seed():
-    lengths = np.random.default_rng(0).integers(5, 9, 300)
+    lengths = default_rng(0).integers(5, 9, 300)
     plans = {}
     for seed in range(4):
         first, again = (
@@ -206,7 +207,7 @@ def test_epochs_and_pools_have_orders_of_their_own():
 
 
 def test_short_batches_do_not_come_first():
-    lengths = np.random.default_rng(0).integers(5, 128, 3200)
+    lengths = default_rng(0).integers(5, 128, 3200)
     plan = make_plan(lengths, 32, 100, 0)
     means = np.array([lengths[plan.rows(step)].mean() for step in range(100)])
     first, second = means[:50], means[50:]
@@ -254,7 +255,7 @@ def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
 
 @mark.parametrize("shards", [1, 2, 4])
 def test_concatenated_shards_are_the_batch(shards):
-    lengths = np.random.default_rng(0).integers(1, 20, 50)
+    lengths = default_rng(0).integers(1, 20, 50)
     features = make_features(lengths)
     plan = TrainPlan(features.lengths, 8, 20, 0)
     parts = list(
@@ -270,7 +271,7 @@ def test_concatenated_shards_are_the_batch(shards):
 
 
 def test_a_run_that_starts_again_reads_the_batches_that_were_left():
-    features = make_features(np.random.default_rng(0).integers(1, 20, 50))
+    features = make_features(default_rng(0).integers(1, 20, 50))
 
     def batches(first):
         plan = TrainPlan(features.lengths, 8, 120, 3)
@@ -304,7 +305,7 @@ def test_batches_grow_up_to_some_tokens(lengths, batch_size, tokens):
 def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     features = make_features(lengths)
     batches = input_pipeline.sorted_batches(features, batch_size)
-    values = np.random.default_rng(0).normal(size=(len(lengths), 2))
+    values = default_rng(0).normal(size=(len(lengths), 2))
     filled = input_pipeline.fill(batches, batch_size)
     assert {len(batch) for batch in filled} == {batch_size}
     restored = input_pipeline.restore_order(
@@ -316,7 +317,7 @@ def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
 @mark.parametrize("length, batch_size", [(None, None), (24, 8)])
 @mark.parametrize("labels", [False, True])
 def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
-    lengths = np.random.default_rng(0).integers(1, 20, 50)
+    lengths = default_rng(0).integers(1, 20, 50)
     features = make_features(lengths) if labels else with_token_labels(lengths)
     plan = TrainPlan(features.lengths, 8, 20, 0)
 
@@ -339,7 +340,7 @@ def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
 
 
 def test_larger_pools_pad_less_and_one_batch_is_no_grouping():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     lengths = np.clip(rng.lognormal(3.3, 0.6, 3200).astype(int), 4, 128)
     features = make_features(lengths, labels=False)
     shares = [
@@ -373,7 +374,7 @@ def with_token_labels(lengths):
 @given(LENGTHS, SEEDS, st.sampled_from([None, 30]))
 def test_labels_of_tokens_are_padded_and_weighted(lengths, seed, length):
     features = with_token_labels(lengths)
-    rows = np.random.default_rng(seed).permutation(len(lengths))[:7]
+    rows = default_rng(seed).permutation(len(lengths))[:7]
     batch = input_pipeline.make_batch(features, rows, length)
     labels = batch["token_labels"]
     assert labels.dtype == np.int32
@@ -409,7 +410,7 @@ def test_labels_of_tokens_reach_the_fingerprint():
 )
 def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
     outputs = [
-        np.random.default_rng(n).normal(1, 0.1, (*size, 2)).astype(np.float32)
+        default_rng(n).normal(1, 0.1, (*size, 2)).astype(np.float32)
         for n, size in enumerate(sizes)
     ]
     joined = input_pipeline.join_outputs(outputs)

@@ -1,9 +1,9 @@
 """BERT's matrices in int8: rounding, and everything that computes on them."""
 
 import json
-import math
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import hypothesis
 import hypothesis.extra.numpy
@@ -16,6 +16,7 @@ from conftest import (
     SENTENCES,
     TINY_WORDS,
     entry_point,
+    module_fixture,
     open_bert,
     read_json,
     read_json_lines,
@@ -34,7 +35,7 @@ from engine_jobs import (
 from engine_jobs import predict as predict_rows
 from hypothesis import strategies
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark, raises
+from pytest import approx, mark, raises
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
@@ -94,7 +95,7 @@ def test_a_matrix_that_is_not_finite_is_refused():
     assert np.isnan(rounded.read("bert/encoder/layer_0/output/bias")).all()
 
 
-@fixture(scope="module")
+@module_fixture
 def rounded_bert(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
     """A BERT in float32 with the values that int8 keeps of the tiny one's."""
     weights = Weights("tiny", {}, tiny_weights.__getitem__)
@@ -105,9 +106,7 @@ def rounded_bert(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
 
 
 def bytes_of(values):
-    return sum(
-        x.dtype.size * math.prod(x.shape) for x in tf.nest.flatten(values)
-    )
+    return sum(x.dtype.size * prod(x.shape) for x in tf.nest.flatten(values))
 
 
 def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
@@ -129,7 +128,7 @@ def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
         BertConfig(30522),
         BertConfig(30522, 384, 6, 12, 1536, max_position_embeddings=512),
     ):
-        whole = 4 * sum(map(math.prod, encoder.list_variables(config).values()))
+        whole = 4 * sum(map(prod, encoder.list_variables(config).values()))
         assert bytes_of(specs(config)) < 0.27 * whole
 
 
@@ -204,7 +203,7 @@ def test_a_training_under_xla_recomputes_layers(steady_config, folders, steady):
     job = replace(job, use_xla=True, recompute_layers=True)
     begin = partial(choose_engine("strategy")[0], Hardware())
     losses = [train(begin(), one, rows, steps=2) for one in (job, plain)]
-    assert_allclose(*losses, rtol=0, atol=1e-5)
+    assert_allclose(*losses, atol=1e-5)
 
 
 def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
@@ -262,7 +261,7 @@ METHODS = ("houlsby(size=4)", "lora(rank=2)", "prefix(length=2)", "bitfit")
 ROWS = [text for text, _ in SENTENCES]
 
 
-@fixture(scope="module")
+@module_fixture
 def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     """The same adapters for the tiny BERT and for the rounded one."""
     place = tmp_path_factory.mktemp("adapters")

@@ -9,7 +9,6 @@ import tensorflow as tf
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark
-from task_files import PROPERTY
 from test_masked_lm import expected_logits, random_head
 from tiny_model import TASK, TinyModel, table_of
 
@@ -68,7 +67,6 @@ ADAPTERS = {
 }
 
 
-@PROPERTY
 @given(**ADAPTERS)
 def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     adapter = make(2 * half, size, nonlinearity, seed=seed)
@@ -82,7 +80,6 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
 
 @mark.gate
 @mark.newer_stack
-@PROPERTY
 @given(**{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))})
 def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
     """There and back is the identity, so is its gradient."""

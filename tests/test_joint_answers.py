@@ -2,7 +2,7 @@
 
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, open_bert
+from conftest import SENTENCES, module_fixture, open_bert
 from pytest import approx, fixture, mark
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
@@ -60,7 +60,7 @@ def make(tiny_bert, tmp_path):
     return write
 
 
-@fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     """The adapters' folders, by name."""
     place = tmp_path_factory.mktemp("adapters")

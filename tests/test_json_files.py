@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import refusals
-from conftest import open_checkpoint, read_adapter, write_json
+from conftest import module_fixture, open_checkpoint, read_adapter, write_json
 from fake_runs import FakeRuns
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import fixture, mark
+from pytest import mark
 from test_sources import save_tensorflow
 
 from adapter_bert.checkpoints import adapter_artifact, run_record
@@ -67,7 +67,7 @@ def spoil(value, data):
     return value
 
 
-@fixture(scope="module")
+@module_fixture
 def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     """By what it is: the path of a file, and what reads it."""
     folder = tmp_path_factory.mktemp("files")

@@ -4,9 +4,9 @@ import numpy as np
 from conftest import read_json
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, mark
-from task_files import PROPERTY
 
 from adapter_bert.reports import label_errors
 
@@ -65,7 +65,7 @@ def test_wrong_labels_among_rare_ones_are_cleanlab_s(
     rows, classes, seed, wrong
 ):
     """By cleanlab 2.9's joint, scaled to the labels' numbers of rows."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     probabilities = rng.dirichlet(np.full(classes, 0.3), rows)
     labels = rng.integers(0, classes, rows)
     right = rng.random(rows) < 0.5
@@ -74,14 +74,13 @@ def test_wrong_labels_among_rare_ones_are_cleanlab_s(
     assert counted.sum() - np.trace(counted) == approx(wrong, abs=0.051)
 
 
-@PROPERTY
 @given(st.data())
 def test_rows_of_a_label_keep_their_number(data):
     rows = data.draw(st.integers(1, 12))
     labels = np.array(
         data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
     )
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rng = default_rng(data.draw(st.integers(0, 2**32)))
     probabilities = rng.dirichlet([0.5, 0.5, 0.5], rows)
     sizes = label_errors.joint(probabilities, labels).sum(axis=1)
     assert_allclose(sizes, np.bincount(labels, minlength=3))

@@ -3,8 +3,14 @@
 import dataclasses
 
 import numpy as np
-from conftest import entry_point, read_json, write_bert, write_lines
-from pytest import fixture, mark, raises
+from conftest import (
+    entry_point,
+    module_fixture,
+    read_json,
+    write_bert,
+    write_lines,
+)
+from pytest import mark, raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
@@ -33,7 +39,7 @@ TAGGED = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def bert(tmp_path_factory, tiny_config):
     """A small BERT of that vocabulary, with random values."""
     folder = tmp_path_factory.mktemp("multilingual")
@@ -49,7 +55,7 @@ def bert(tmp_path_factory, tiny_config):
     return write_bert(folder, WORDS, config, values)
 
 
-@fixture(scope="module")
+@module_fixture
 def data(tmp_path_factory):
     """Raw text of both languages, and folders of tagged words."""
     folder = tmp_path_factory.mktemp("languages")

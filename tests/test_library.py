@@ -2,9 +2,9 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
+from pathlib import Path
 from shutil import copytree
 
 import disk_order
@@ -243,7 +243,7 @@ def test_what_has_not_changed_of_bert_may_be_missing(shelf, make):
 
 def test_another_score_is_noticed(shelf, make):
     shelf.add(str(make()), "mine")
-    path = pathlib.Path(shelf.folder("mine")) / "library_entry.json"
+    path = Path(shelf.folder("mine")) / "library_entry.json"
     flip(path, '"scores"', '"scorez"')
     refusals.check(lambda: shelf.entry("mine"), path, "damaged")
 
@@ -298,7 +298,7 @@ def test_an_adapter_is_on_the_disk_before_it_has_its_name(
 
 def test_a_damaged_neighbour_does_not_keep_others_out(shelf, make):
     shelf.add(str(make()), "first")
-    (pathlib.Path(shelf.folder("first")) / CONFIG).write_text("{")
+    (Path(shelf.folder("first")) / CONFIG).write_text("{")
     refusals.check(lambda: shelf.entry("first"), "JSON")
     assert shelf.add(str(make("other", seed=1)), "second") == "second"
     shelf.remove("first")

@@ -4,8 +4,8 @@ import errno
 import json
 import os
 import shutil
-import threading
 from contextlib import closing
+from threading import Event
 
 import refusals
 from conftest import open_bert, write_bert
@@ -402,7 +402,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
     """Its graph is traced at first use, which takes seconds."""
     add("small")
     live.look()
-    begun, may_go = threading.Event(), threading.Event()
+    begun, may_go = Event(), Event()
 
     def explanations(questions):
         begun.set()

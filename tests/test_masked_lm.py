@@ -10,7 +10,13 @@ import numpy as np
 import refusals
 import safetensors.numpy
 import tensorflow as tf
-from conftest import TINY_WORDS, entry_point, hugging_face_name, open_checkpoint
+from conftest import (
+    TINY_WORDS,
+    entry_point,
+    hugging_face_name,
+    module_fixture,
+    open_checkpoint,
+)
 from engine_jobs import (
     ESTIMATOR,
     LENGTH,
@@ -20,8 +26,7 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark, raises
-from task_files import PROPERTY
+from pytest import approx, mark, raises
 from test_methods_runs import without_size
 from test_sources import save_tensorflow
 
@@ -51,7 +56,7 @@ HEAD = "cls/predictions/"
 SUFFIX = TINY_WORDS.index("##s")
 
 
-@fixture(scope="module")
+@module_fixture
 def text_rows(tiny_texts, tokenizer):
     """The features of the training file, at most `LENGTH` tokens each."""
     rows = Lines.of(str(tiny_texts / "train.txt"))
@@ -133,7 +138,6 @@ def test_whole_words_that_are_single_tokens_are_named(
     assert bool(shares and whole_words) == ("words have more" in caplog.text)
 
 
-@PROPERTY
 @hypothesis.given(st.integers(0, 300), st.integers(1, 40))
 def test_long_lines_are_cut_evenly_and_nothing_is_lost(count, room):
     parts = list(cut(list(range(count)), room))
@@ -169,7 +173,7 @@ def random_head(config):
     }
 
 
-@fixture(scope="module")
+@module_fixture
 def pretrained(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
     """Folders of one BERT with a pretrained head: Google's, Hugging Face's."""
     folder = tmp_path_factory.mktemp("with_head")
@@ -273,7 +277,7 @@ def test_the_pretrained_head_is_read_and_computes_what_was_published(
     places = batch["masked_positions"][..., np.newaxis]
     read = np.take_along_axis(hidden.numpy().astype(float), places, axis=1)
     expected = expected_logits(read, values)
-    assert_allclose(logits, expected, rtol=0, atol=2e-5)
+    assert_allclose(logits, expected, atol=2e-5)
 
 
 def test_the_head_counts_without_the_embeddings_which_stay_frozen(tiny_config):
@@ -364,7 +368,7 @@ def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     for name in ("estimator", "strategy"):
         jobs.append(make_job(tiny_config, folders(name), task=TASK))
         losses.append(train(engine_of(name), jobs[-1], text_rows, steps=5))
-    assert_allclose(*losses, rtol=0, atol=1e-5)
+    assert_allclose(*losses, atol=1e-5)
     check_equal(trained_values(jobs[0]), trained_values(jobs[1]), 1e-5)
 
 
@@ -396,7 +400,7 @@ def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
         train(engine_of(engine), job, text_rows, steps=2)
         for job in (whole, other)
     ]
-    assert_allclose(*losses, rtol=0, atol=1e-5)
+    assert_allclose(*losses, atol=1e-5)
     check_equal(trained_values(other), trained_values(whole), 1e-4)
 
 
@@ -420,7 +424,7 @@ def test_a_tpu_reads_static_shapes(tiny_config, tmp_path, text_rows):
     assert not inside & REFUSED_OPS
 
 
-@fixture(scope="module")
+@module_fixture
 def trained(tiny_bert, tiny_texts, tmp_path_factory):
     """The folder of a run."""
     out = tmp_path_factory.mktemp("trained") / "out"

@@ -3,10 +3,9 @@
 import hypothesis.strategies as st
 import numpy as np
 import refusals
-from conftest import TINY_WORDS, read_json, write_json
+from conftest import TINY_WORDS, module_fixture, read_json, write_json
 from hypothesis import given
-from pytest import fixture, mark
-from task_files import PROPERTY
+from pytest import mark
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -22,7 +21,7 @@ WORDS = range(5, len(TINY_WORDS))
 MASK_ID = TINY_WORDS.index("[MASK]")
 
 
-@fixture(scope="module")
+@module_fixture
 def pieces(tiny_bert):
     return Pieces.of(FullTokenizer(str(tiny_bert / "vocab.txt")))
 
@@ -89,7 +88,6 @@ def slowly_chosen(row, drawn, shifts, probability, whole_words):
     return sorted(chosen)
 
 
-@PROPERTY
 @given(ROWS, HOW, STEPS, st.sampled_from([None, 42, 50]))
 def test_tokens_are_chosen_as_one_would_by_hand(
     pieces, rows, how, step, length
@@ -129,7 +127,6 @@ def test_tokens_are_chosen_as_one_would_by_hand(
     assert batch["masked_ids"].dtype == batch["input_ids"].dtype == np.int32
 
 
-@PROPERTY
 @given(ROWS, HOW, STEPS, st.data())
 def test_a_rows_masks_depend_on_seed_step_and_row_alone(
     pieces, rows, how, step, data

@@ -9,6 +9,7 @@ import refusals
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark
 from tiny_model import TASK, TinyModel
@@ -64,12 +65,12 @@ def sublayer(tiny, layer, site, inputs, outputs, context=None):
 
 @fixture
 def x():
-    return np.random.default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
+    return default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
 
 
 @fixture
 def f():
-    return np.random.default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
+    return default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
 
 
 def bottleneck(tiny, scope, h, act):
@@ -138,7 +139,7 @@ def gelu(x):
 def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
     tiny = shaken("pals(size=6, heads=2)")
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
-    h = np.random.default_rng(5).normal(size=x.shape).astype(np.float32)
+    h = default_rng(5).normal(size=x.shape).astype(np.float32)
     context = Context(tf.constant(mask), layer_input=tf.constant(h))
 
     def dense(name, x):

@@ -4,7 +4,8 @@ from functools import partial
 
 import numpy as np
 import tensorflow as tf
-from pytest import fixture, mark, raises
+from conftest import module_fixture
+from pytest import mark, raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Kernel
@@ -155,7 +156,6 @@ class Mixed:
                 np.testing.assert_allclose(
                     outputs[f"head_{head}/{name}"][where],
                     expected[0],
-                    rtol=0,
                     atol=1e-5,
                     err_msg=f"{self.tasks[task][0]}: {name}",
                 )
@@ -163,7 +163,7 @@ class Mixed:
         assert sorted(np.concatenate(rows)) == list(range(tasks.size))
 
 
-@fixture(scope="module")
+@module_fixture
 def everything(tiny_config):
     """Two tasks of each method."""
     return Mixed(tiny_config, METHODS)

@@ -12,6 +12,7 @@ from conftest import (
     SENTENCES,
     TINY_WORDS,
     flag_words,
+    module_fixture,
     open_bert,
     read_adapter,
     read_json,
@@ -21,7 +22,7 @@ from conftest import (
     write_lines,
     write_table,
 )
-from pytest import fixture
+from numpy.random import default_rng
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert import encoder
@@ -83,11 +84,11 @@ def spread(bert, folder, name):
 def of_old_bert(bert):
     """A sketch of novelty, which no other BERT can tell."""
     size = bert.config.hidden_size
-    rows = np.random.default_rng(0).normal(size=(novelty.LEAST_ROWS, size))
+    rows = default_rng(0).normal(size=(novelty.LEAST_ROWS, size))
     return {novelty.NOVELTY: novelty.fit(rows.astype(np.float32)).settings}
 
 
-@fixture(scope="module")
+@module_fixture
 def other_bert(tmp_path_factory, tiny_config):
     """A BERT with other sizes, another vocabulary and other values."""
     words = [*TINY_WORDS, "bird"]
@@ -99,7 +100,7 @@ def other_bert(tmp_path_factory, tiny_config):
             "num_hidden_layers": 1,
         }
     )
-    rng, values = np.random.default_rng(5), {}
+    rng, values = default_rng(5), {}
 
     def create(name, shape, initializer):
         mean = 1.0 if name.endswith("gamma") else 0.0
@@ -110,7 +111,7 @@ def other_bert(tmp_path_factory, tiny_config):
     return write_bert(folder, words, config, values)
 
 
-@fixture(scope="module")
+@module_fixture
 def place(tmp_path_factory, tiny_bert):
     """A folder with the shelf, texts, and dev rows that `one` is right on."""
     folder = tmp_path_factory.mktemp("moved")
@@ -135,7 +136,7 @@ def place(tmp_path_factory, tiny_bert):
     return folder
 
 
-@fixture(scope="module")
+@module_fixture
 def move(place, tiny_bert, other_bert):
     """Moves a shelf by the command; gives the new library's folder."""
 
@@ -158,7 +159,7 @@ def move(place, tiny_bert, other_bert):
     return move
 
 
-@fixture(scope="module")
+@module_fixture
 def moved(move, place):
     return move("whole", f"--dev=one={place / 'dev.tsv'}")
 

@@ -25,7 +25,7 @@ from conftest import (
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, fixture, mark
-from task_files import PROPERTY, read
+from task_files import read
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
 from tiny_model import TinyModel
@@ -446,7 +446,6 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
 
 
 @mark.older_stack
-@PROPERTY
 @hypothesis.given(st.integers(1, 5), st.integers(2, 4), st.data())
 def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
     """As the choices would be alone, where each is a row."""

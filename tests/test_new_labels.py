@@ -11,6 +11,7 @@ from conftest import (
     SENTENCES,
     entry_point,
     make_flags,
+    module_fixture,
     read_adapter,
     read_json,
     write_table,
@@ -116,7 +117,7 @@ def test_the_distilling_loss_by_hand(tiny_config):
 # Runs
 
 
-@fixture(scope="module")
+@module_fixture
 def folder(tmp_path_factory, tiny_bert, tiny_data):
     """`old`, a trained adapter of two labels, and `data` with more labels."""
     place = tmp_path_factory.mktemp("new_labels")

@@ -5,6 +5,7 @@ import refusals
 import tensorflow as tf
 from conftest import (
     load_predictor,
+    module_fixture,
     open_bert,
     open_checkpoint,
     read_adapter_config,
@@ -52,7 +53,7 @@ TEXTS = [
 ]
 
 
-@fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     """Adapters with random values, by name."""
     made = {}

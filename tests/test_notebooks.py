@@ -2,11 +2,11 @@
 
 import importlib.util
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import refusals
@@ -170,7 +170,7 @@ def test_nothing_is_installed_where_all_is_there(
     # Twice, as of one who runs the cell again.
     for _ in range(2):
         set_up()
-        assert pathlib.Path.cwd() == checkout
+        assert Path.cwd() == checkout
         assert "nothing, all was there" in capsys.readouterr().out
     assert set_up.started == []
     python = shutil.which("python")
@@ -233,7 +233,7 @@ def test_without_a_checkout_one_is_cloned(
     set_up.started.clear()
     for _ in range(2):
         set_up(REPOSITORY=checkout.as_uri())
-        assert pathlib.Path.cwd() == alone / "adapter-bert"
+        assert Path.cwd() == alone / "adapter-bert"
     assert [command[0] for command in set_up.started].count("git") == 1
     # Jupyter was started anew.
     monkeypatch.chdir(alone)

@@ -9,11 +9,13 @@ from conftest import (
     entry_point,
     load_predictor,
     make_flags,
+    module_fixture,
     read_adapter_config,
     read_json,
     write_table,
 )
-from pytest import approx, fixture, mark
+from numpy.random import default_rng
+from pytest import approx, mark
 from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -39,7 +41,7 @@ from adapter_bert.tasks.novelty import Sketch
 
 def draw(seed, count, size=12, spread=3):
     """Rows that differ most in `spread` of the directions."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     scale = np.where(np.arange(size) < spread, 3.0, 0.1)
     return (rng.normal(size=(count, size)) * scale + 5).astype(np.float32)
 
@@ -78,7 +80,7 @@ def test_far_rows_are_novel():
 
 @mark.parametrize("count", [2, 3])
 def test_few_texts_are_near_and_others_far(count):
-    rows = np.random.default_rng(count).normal(size=(count, 8))
+    rows = default_rng(count).normal(size=(count, 8))
     rows = rows.astype(np.float32)
     sketch = novelty.fit(rows)
     novelty.Sketch.restore(sketch.settings, "a test")
@@ -155,7 +157,7 @@ OTHER = "film bad good slow fast not was ? !".split()
 
 def draw_texts(words, seed, count):
     """Sentences of 4 to 8 words."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     return [
         " ".join(rng.choice(words, rng.integers(4, 9))) for _ in range(count)
     ]
@@ -168,7 +170,7 @@ def read_config(folder):
     return read_json(folder / "adapter_config.json")
 
 
-@fixture(scope="module")
+@module_fixture
 def trained(tiny_bert, tmp_path_factory):
     """A library: `plain` and `novel` are one training, `pair` another.
 
@@ -207,7 +209,7 @@ PAIRS = [(text, "a cat .") for text in TEXTS[::6]]
 NAMES = ("plain", "novel", "score")
 
 
-@fixture(scope="module")
+@module_fixture
 def folders(trained):
     return {name: str(trained / name) for name in NAMES}
 
@@ -219,7 +221,7 @@ def predictor_of(bert, folders, **options):
     return predictor
 
 
-@fixture(scope="module")
+@module_fixture
 def answers(bert, folders):
     predictor = predictor_of(bert, folders)
     rows = {"plain": TEXTS, "novel": TEXTS, "score": PAIRS}
@@ -242,7 +244,7 @@ def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     """No text is further away than all 30, itself among them."""
     texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
     rows = [(text, "good" if n % 2 else "bad") for n, text in enumerate(texts)]
-    order = np.random.default_rng(0).permutation(120)
+    order = default_rng(0).permutation(120)
     write_table(tmp_path / "train.tsv", [(rows * 4)[n] for n in order])
     flags = make_flags(tiny_bert, tmp_path, tmp_path / "out")
     flags = {**flags, "num_train_epochs": 1}
@@ -291,7 +293,7 @@ def assert_alike(answer, expected):
         assert answer.get(name, 0) == value
 
 
-@fixture(scope="module")
+@module_fixture
 def loaded(bert, folders):
     return bert, {n: load_task(bert, f, None) for n, f in folders.items()}
 
@@ -328,7 +330,7 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
         )
     ]
     # Rows of tasks with and without a sketch in turn.
-    order = np.random.default_rng(0).permutation(len(questions))
+    order = default_rng(0).permutation(len(questions))
     questions = [questions[n] for n in order]
     results = model.answers(
         [row_of(name, texts) for name, texts, _ in questions]

@@ -18,7 +18,7 @@ import beam_program
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, open_bert, run_command
+from conftest import ROOT, module_fixture, open_bert, run_command
 from ids_folder import FORMS, Folder
 from pytest import mark
 from task_files import TINY_CONTEXTS
@@ -460,7 +460,7 @@ def decoded(world, task, rows, features, outputs):
     return task.answer(rows, task.decode(rows, features, outputs))
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def world(tiny_bert, tmp_path_factory):
     return World(tiny_bert, tmp_path_factory.mktemp("world"))
 

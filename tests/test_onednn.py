@@ -11,6 +11,7 @@ from conftest import ROOT, run_command
 from engine_jobs import make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark
 
@@ -29,7 +30,7 @@ here = mark.skipif(
 
 
 def draw(*shape, dtype=tf.float32, seed=0):
-    rng = np.random.default_rng([seed, *shape])
+    rng = default_rng([seed, *shape])
     return tf.cast(rng.normal(size=shape).astype(np.float32), dtype)
 
 
@@ -228,7 +229,7 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
     job = make_job(
         tiny_config, tmp_path, method, compute_dtype=dtype.name, use_onednn=True
     )
-    ids = np.random.default_rng(0).integers(4, 30, (6, 9)).astype(np.int32)
+    ids = default_rng(0).integers(4, 30, (6, 9)).astype(np.int32)
     features = dict.fromkeys(("input_ids", "segment_ids", "input_mask"), ids)
     features.update(segment_ids=0 * ids, input_mask=0 * ids + 1)
 

@@ -16,8 +16,8 @@ import time
 from contextlib import closing
 
 import pytest
-from conftest import run_command
-from pytest import fixture, mark
+from conftest import module_fixture, run_command
+from pytest import mark
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
@@ -92,7 +92,7 @@ class AnyKind(Echo):
         }
 
 
-@fixture(scope="module")
+@module_fixture
 def server():
     made = Server(model=AnyKind())
     yield made
@@ -225,7 +225,7 @@ class Browser:
         self.driver.wait()
 
 
-@fixture(scope="module")
+@module_fixture
 def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("there is no chromium, or no chromedriver")

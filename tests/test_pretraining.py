@@ -7,7 +7,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx, fixture, mark
-from task_files import PROPERTY, put, refusal
+from task_files import put, refusal
 from test_masked_lm import as_tensors, random_head
 
 from adapter_bert.bert.hooks import Context
@@ -201,7 +201,6 @@ def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
     assert f"expected ids below {tokenizer.vocab_size}" in error
 
 
-@PROPERTY
 @given(content=st.binary(min_size=1, max_size=60))
 def test_other_files_are_refused(tmp_path_factory, content):
     path = put(tmp_path_factory.mktemp("other") / "rows", content)

@@ -5,7 +5,7 @@ from typing import Any, Callable, NamedTuple
 
 import pytest
 import refusals
-from conftest import entry_point, read_json
+from conftest import entry_point, module_fixture, read_json
 from pytest import mark
 from test_run_pretraining import (  # noqa: F401 (fixtures)
     from_nothing,
@@ -103,7 +103,7 @@ def short(program):
     return program._replace(flags=flags)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def kept(tmp_path_factory):
     """Where `trained` keeps the folders of its trainings."""
     return tmp_path_factory.mktemp("kept")

@@ -3,8 +3,7 @@
 import pathlib
 import shutil
 
-import pytest
-from conftest import read_json, run_process
+from conftest import module_fixture, read_json, run_process
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 
@@ -12,7 +11,7 @@ def results(folder):
     return read_json(pathlib.Path(folder) / "eval_results.json")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def mrpc(tmp_path_factory, golden_dir):
     """A GLUE folder with small MRPC files in the published layout."""
     folder = tmp_path_factory.mktemp("glue") / "MRPC"

@@ -1,9 +1,9 @@
 """Rows from files and pipes: formats, malformed rows, what is read ahead."""
 
 import csv
-import io
 import queue
-import threading
+from io import BytesIO
+from threading import Event
 
 import hypothesis
 import refusals
@@ -44,7 +44,7 @@ def test_words_may_come_as_a_list(tmp_path):
     refusals.check(
         lambda: read(path, columns), "'tokens' is ", ", expected a text or"
     )
-    stream = io.BytesIO(b'{"text": ["a", 3]}\n')
+    stream = BytesIO(b'{"text": ["a", 3]}\n')
     refusals.check(
         lambda: list(row_stream.pipe_rows(stream, columns, True)),
         "stdin:1: 'text' is ",
@@ -53,7 +53,7 @@ def test_words_may_come_as_a_list(tmp_path):
 
 
 def pipe(content, columns):
-    stream = io.BytesIO(content)
+    stream = BytesIO(content)
     return list(row_stream.pipe_rows(stream, columns))
 
 
@@ -233,7 +233,7 @@ def test_nobody_waits_for_a_row_to_come():
 
 def test_rows_that_have_come_are_given_together(monkeypatch):
     monkeypatch.setattr(row_stream, "CHUNK", 3)
-    first_is_taken, three_have_come = threading.Event(), threading.Event()
+    first_is_taken, three_have_come = Event(), Event()
 
     def rows():
         yield ("0",), "here"
@@ -262,7 +262,7 @@ def test_rows_before_an_error_are_given_first():
 
 def test_little_is_read_ahead(monkeypatch):
     monkeypatch.setattr(row_stream, "CHUNK", 4)
-    taken, full = [], threading.Event()
+    taken, full = [], Event()
 
     def rows():
         for number in range(1000):

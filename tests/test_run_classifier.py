@@ -12,6 +12,7 @@ from conftest import (
     ROOT,
     TINY_WORDS,
     entry_point,
+    module_fixture,
     read_adapter,
     read_json,
     read_lines,
@@ -33,7 +34,7 @@ def results(folder):
     return read_json(pathlib.Path(folder) / "eval_results.json")
 
 
-@fixture(scope="module")
+@module_fixture
 def kept(tmp_path_factory):
     """Where `trained` keeps its training."""
     return tmp_path_factory.mktemp("kept") / "out"

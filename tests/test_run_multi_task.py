@@ -12,6 +12,7 @@ from conftest import (
     flag_words,
     load_predictor,
     make_flags,
+    module_fixture,
     read_json,
     write_json,
     write_table,
@@ -36,7 +37,7 @@ FILES = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def trained(tiny_bert, tiny_glue, tmp_path_factory):
     """The folder of a run of 20 steps, which no test changes."""
     out = tmp_path_factory.mktemp("together") / "out"

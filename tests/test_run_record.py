@@ -1,6 +1,6 @@
 """`run.json`: a folder's run goes on, another run is refused."""
 
-import copy
+from copy import deepcopy
 
 import refusals
 import tensorflow as tf
@@ -26,7 +26,7 @@ RECORD = {
 
 def changed(place, value):
     """The record with another value, its place as in `task.labels`."""
-    record = copy.deepcopy(RECORD)
+    record = deepcopy(RECORD)
     *parents, name = place.split(".")
     parent = record
     for key in parents:
@@ -67,7 +67,7 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     for folder in (tmp_path, tmp_path / "missing"):
         run_record.check(str(folder), RECORD, do_train)
     run_record.write(str(tmp_path), RECORD, BASE)
-    run_record.check(str(tmp_path), copy.deepcopy(RECORD), do_train)
+    run_record.check(str(tmp_path), deepcopy(RECORD), do_train)
 
 
 @mark.parametrize(
@@ -107,7 +107,7 @@ def test_another_training_is_refused_but_its_evaluation_fits(folder):
 
 
 def test_a_partial_record_is_compared_by_what_it_has(folder):
-    partial = copy.deepcopy(RECORD)
+    partial = deepcopy(RECORD)
     del partial["task"]["labels"], partial["training"]["data"]
     del partial["versions"], partial["parameters"]
     for do_train in (False, True):
@@ -243,7 +243,7 @@ def test_a_field_of_today_that_the_head_reads_is_a_difference(
 def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
     old = changed("task", {"name": "vectors", "tasks": {"a": {"name": "b"}}})
     run_record.write(str(folder), old, BASE)
-    new = copy.deepcopy(old)
+    new = deepcopy(old)
     form = new["task"]["tasks"]["a"] if place != "task" else new["task"]
     form.update(prompts={"query": "q: "}, similarity_fn_name="cosine")
     run_record.check(str(folder), new, True)

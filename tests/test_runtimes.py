@@ -13,6 +13,7 @@ from conftest import (
     ROOT,
     TINY_WORDS,
     entry_point,
+    module_fixture,
     own_lines,
     read_json,
     run_command,
@@ -79,17 +80,17 @@ def make_base(folder, layers):
     return str(write_bert(folder, TINY_WORDS, config, values))
 
 
-@fixture(scope="module")
+@module_fixture
 def base(tmp_path_factory):
     return make_base(tmp_path_factory.mktemp("base"), 2)
 
 
-@fixture(scope="module")
+@module_fixture
 def bert(base):
     return FrozenBert.open(base)
 
 
-@fixture(scope="module")
+@module_fixture
 def made(base, tmp_path_factory):
     """Folders of `ADAPTERS`, by name."""
     place = tmp_path_factory.mktemp("adapters")
@@ -114,7 +115,7 @@ def export(bert, tmp_path):
 # The outputs
 
 
-@fixture(scope="module")
+@module_fixture
 def short(tmp_path_factory):
     """The folder of a BERT of one layer, which is soon converted; it, open."""
     folder = make_base(tmp_path_factory.mktemp("short"), 1)
@@ -174,7 +175,7 @@ def test_int8(made, export, form, tmp_path):
     for row, together in enumerate(scores):
         one = {key: value[row : row + 1] for key, value in batch.items()}
         alone = small.run(one)["scores"][0]
-        np.testing.assert_allclose(alone, together, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(alone, together, atol=1e-6)
 
 
 @mark.skipif(not HAS_ONNX, reason="as of `FORMS`")

@@ -9,7 +9,7 @@ from concurrent import futures
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT, read_json
+from conftest import ROOT, module_fixture, read_json
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
 from pytest import fixture, mark
@@ -23,7 +23,7 @@ pytestmark = mark.newer_stack
 FLOAT = tf.float32.as_datatype_enum
 
 
-@fixture(scope="module")
+@module_fixture
 def parts(tiny_bert, tiny_adapters):
     return make_parts(tiny_bert, tiny_adapters)
 

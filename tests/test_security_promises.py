@@ -7,9 +7,9 @@ they test; SECURITY.md has a list.
 import contextlib
 import json
 import os
-import pathlib
 import shutil
 import struct
+from pathlib import Path
 
 import refusals
 from conftest import load_predictor, read_json, write_json
@@ -264,7 +264,7 @@ def shelf(tmp_path, tiny_bert, shelf):
 
 
 def test_a_library_holds_no_links(shelf):
-    paths = [path for path in pathlib.Path(shelf.path).rglob("*")]
+    paths = [path for path in Path(shelf.path).rglob("*")]
     assert len(paths) == 5 and not any(path.is_symlink() for path in paths)
 
 
@@ -273,7 +273,7 @@ def test_a_library_holds_no_links(shelf):
     ["adapter.safetensors", "adapter_config.json", "library_entry.json", "x"],
 )
 def test_no_link_of_a_librarys_adapter_is_followed(shelf, tmp_path, file):
-    path = pathlib.Path(shelf.path) / "mine" / file
+    path = Path(shelf.path) / "mine" / file
     (tmp_path / "secret").write_text("secret")
     path.unlink(missing_ok=True)
     path.symlink_to(tmp_path / "secret")
@@ -289,7 +289,7 @@ def test_no_link_of_a_librarys_adapter_is_followed(shelf, tmp_path, file):
 def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     """Whoever made the folder may have put links there."""
     shelf.remove("mine")
-    path = pathlib.Path(shelf.path) / name
+    path = Path(shelf.path) / name
     elsewhere = tmp_path / "elsewhere"
     if name == ".lock":
         path.unlink()

@@ -6,7 +6,6 @@ from conftest import SENTENCES, open_bert, program_fixture, read_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx, fixture, mark
-from task_files import PROPERTY
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import select
@@ -85,7 +84,6 @@ def test_rows_that_differ_most_without_an_adapter(
     assert {text for _, text, _ in rows[:8]} == set(TEXTS)
 
 
-@PROPERTY
 @given(st.integers(2, 12), st.integers(0, 1000))
 def test_each_centre_is_the_farthest_from_those_before(count, seed):
     vectors = np.random.default_rng(seed).normal(size=(12, 3))

@@ -11,13 +11,14 @@ import numpy as np
 import refusals
 import safetensors.numpy
 from conftest import (
+    module_fixture,
     open_bert,
     open_checkpoint,
     read_json,
     trained_task,
     write_json,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark, raises
@@ -247,7 +248,6 @@ def test_recorded_forms(form, convert, tmp_path):  # noqa: F811
     assert pooled[0] == pooled[1]
 
 
-@settings(max_examples=100)
 @given(data=st.data(), name=st.sampled_from(FILES))
 def test_a_spoiled_file_is_a_result_or_one_line(spoiled_folder, data, name):
     path = spoiled_folder / name
@@ -260,7 +260,7 @@ def test_a_spoiled_file_is_a_result_or_one_line(spoiled_folder, data, name):
         path.write_text(whole)
 
 
-@fixture(scope="module")
+@module_fixture
 def spoiled_folder(tmp_path_factory, tiny_bert):
     folder = tmp_path_factory.mktemp("spoiled") / "st"
     write(folder, tiny_bert, Pooled("mean", True, 12))

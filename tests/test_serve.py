@@ -4,7 +4,6 @@ import concurrent.futures
 import http.client
 import json
 import os
-import pathlib
 import random
 import re
 import signal
@@ -14,6 +13,7 @@ import sys
 import time
 import types
 from contextlib import closing, suppress
+from pathlib import Path
 
 import refusals
 import uvicorn
@@ -232,12 +232,12 @@ def listening(process):
     """The addresses at which a process listens, as the system has them."""
     sockets = {
         os.readlink(path)
-        for path in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
+        for path in Path(f"/proc/{process.pid}/fd").iterdir()
         # One may be closed meanwhile.
         if os.path.lexists(path)
     }
     for table in ("tcp", "tcp6", "udp", "udp6"):
-        path = pathlib.Path(f"/proc/{process.pid}/net/{table}")
+        path = Path(f"/proc/{process.pid}/net/{table}")
         for line in read_lines(path)[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if f"socket:[{inode}]" in sockets and state in ("0A", "07"):

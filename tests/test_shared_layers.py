@@ -1,7 +1,7 @@
 """One traced layer for all: the same numbers, and as few traces as there are
 kinds."""
 
-import dataclasses
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -53,12 +53,12 @@ METHODS["gates"] = METHODS["diff_pruning(sparsity=0.05)"].first_phase
 
 @fixture
 def deep(tiny_config):
-    return dataclasses.replace(tiny_config, num_hidden_layers=LAYERS)
+    return replace(tiny_config, num_hidden_layers=LAYERS)
 
 
 @fixture
 def mpnet(deep):
-    return dataclasses.replace(
+    return replace(
         deep,
         type_vocab_size=0,
         first_position=2,
@@ -194,7 +194,7 @@ class Scaling(Hooks):
         return outputs * layer
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Scaled(TuningMethod):
     name = "scaled"
 

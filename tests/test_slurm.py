@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 import pytest
-from conftest import ROOT, run_command
+from conftest import ROOT, module_fixture, run_command
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
 pytestmark = pytest.mark.older_stack
@@ -47,7 +47,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def slurm(tmp_path_factory):
     """Runs Slurm's commands on daemons of its own; yields how."""
     search = f"{os.environ['PATH']}:/usr/sbin"

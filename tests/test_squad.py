@@ -12,6 +12,7 @@ from absl import logging as absl_logging
 from conftest import write_json
 from engine_jobs import SQUAD
 from hypothesis import given, settings
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, fixture, mark
 
@@ -304,7 +305,7 @@ HEAD = {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}
 
 
 def make_head(hidden_size, config, n_best_size=4):
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     config = replace(config, hidden_size=hidden_size)
     return SpanHead(
         n_best_size,
@@ -319,7 +320,7 @@ def make_context(lengths, tokens, training):
     return Context(tf.constant(mask, tf.int32), training, seed)
 
 
-SEQUENCE = np.random.default_rng(1).normal(size=(2, 7, 6)).astype(np.float32)
+SEQUENCE = default_rng(1).normal(size=(2, 7, 6)).astype(np.float32)
 
 
 def test_outside_training_the_best_logits_are_put_out(tiny_config):

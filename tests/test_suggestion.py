@@ -5,8 +5,9 @@ import types
 
 import numpy as np
 import refusals
-from conftest import write_table
-from pytest import fixture, mark
+from conftest import module_fixture, write_table
+from numpy.random import default_rng
+from pytest import mark
 from task_files import make_rows
 from tiny_artifacts import make_artifact
 
@@ -28,7 +29,7 @@ WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "fast", "slow")
 
 def texts(count, seed):
     """Different texts of words in any order."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     shuffled = {" ".join(rng.permutation(WORDS)[:5]) for _ in range(2 * count)}
     return sorted(shuffled)[:count]
 
@@ -61,7 +62,7 @@ def train(folder, bert, rows):
     return str(folder / "run")
 
 
-@fixture(scope="module")
+@module_fixture
 def taught(tiny_bert, tmp_path_factory):
     """A library with the adapters of two tasks over the same texts."""
     place = tmp_path_factory.mktemp("taught")
@@ -83,7 +84,7 @@ def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     """
     sentences, labels = map(list, zip(*by_word(texts(40, 2), "cat")))
     rows = make_rows(*sentences, label=labels)
-    noise = np.random.default_rng(1).normal(size=(40, 4))
+    noise = default_rng(1).normal(size=(40, 4))
     telling = noise + 3 * (np.array(labels) == "good")[:, np.newaxis]
     sha256 = load_task(bert, taught.folder("mats"), None).sha256
 

@@ -11,7 +11,7 @@ from engine_jobs import TAGGING, make_rows
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, mark
-from task_files import PROPERTY, refusal
+from task_files import refusal
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
@@ -320,7 +320,6 @@ def sentences(draw):
 
 
 @mark.older_stack
-@PROPERTY
 @given(sentences())
 def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     lengths, room = sentence
@@ -363,7 +362,6 @@ def test_windows_overlap_by_half():
 
 
 @mark.older_stack
-@PROPERTY
 @given(
     st.lists(
         st.lists(
@@ -444,7 +442,6 @@ BIO_TAGS = st.lists(
 
 
 @mark.older_stack
-@PROPERTY
 @given(st.lists(BIO_TAGS, min_size=1, max_size=5))
 def test_scores_are_those_of_counted_entities(sentences):
     """Sentences do not run into each other."""

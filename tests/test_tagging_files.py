@@ -12,7 +12,6 @@ from conftest import spoil
 from hypothesis import given
 from pytest import mark
 from seqeval.metrics.sequence_labeling import get_entities
-from task_files import PROPERTY
 
 from adapter_bert.tasks import tagging_files
 from adapter_bert.tasks.tagging_files import (
@@ -219,7 +218,6 @@ WORDS = st.text(
 TAGS = st.sampled_from(["O", "B-X", "I-a-b", "E-X"])
 
 
-@PROPERTY
 @given(
     st.lists(
         st.lists(st.tuples(WORDS, TAGS), min_size=1, max_size=4),
@@ -369,7 +367,6 @@ def pack(sentences):
     )
 
 
-@PROPERTY
 @given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
 def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
     rows = pack([write(s, scheme) for s in sentences])
@@ -384,7 +381,6 @@ def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
     assert to_bio(rows.tags, rows.starts) == expected
 
 
-@PROPERTY
 @given(
     st.lists(
         st.lists(
@@ -411,7 +407,6 @@ def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
         ]
 
 
-@PROPERTY
 @given(
     st.lists(
         st.lists(

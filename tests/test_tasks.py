@@ -14,7 +14,6 @@ from task_files import (
     EVERY_CLASSIFICATION,
     EVERY_KIND,
     EVERY_TASK,
-    PROPERTY,
     labels_of,
     listed,
     make_rows,
@@ -112,7 +111,6 @@ def test_missing_and_empty_files_are_refused_by_every_task(
 
 @mark.newer_stack
 @EVERY_TASK
-@PROPERTY
 @given(content=FILE_CONTENTS)
 def test_any_bytes_are_read_or_refused(tmp_path_factory, task, content):
     folder = tmp_path_factory.getbasetemp() / "any_bytes"
@@ -191,7 +189,7 @@ SPECIAL = types.SimpleNamespace(
 TOKENS = st.integers(0, 40)
 
 
-@settings(PROPERTY, max_examples=300)
+@settings(max_examples=300)
 @given(TOKENS, TOKENS, st.integers(3, 60))
 def test_pairs_are_cut_as_if_token_by_token(len_a, len_b, max_seq_length):
     a, b = list(range(100, 100 + len_a)), list(range(200, 200 + len_b))

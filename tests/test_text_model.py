@@ -12,6 +12,7 @@ import tensorflow as tf
 from conftest import (
     TINY_WORDS,
     load_predictor,
+    module_fixture,
     open_bert,
     trained_task,
     write_bert,
@@ -60,7 +61,7 @@ TASKS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     """The adapters' folders, by name."""
     made = {}
@@ -76,12 +77,12 @@ def folders(tiny_bert, tmp_path_factory):
     return made
 
 
-@fixture(scope="module")
+@module_fixture
 def predictor(tiny_bert, folders):
     return load_predictor(tiny_bert, folders)
 
 
-@fixture(scope="module")
+@module_fixture
 def model(tiny_bert, folders):
     bert = open_bert(tiny_bert)
     tasks = {
@@ -175,7 +176,7 @@ def load(tiny_bert, folders):
     return make
 
 
-@fixture(scope="module")
+@module_fixture
 def few(tiny_bert, folders):
     """A model of two tasks, and a function that changes a head's variable."""
     bert = open_bert(tiny_bert)
@@ -307,7 +308,7 @@ def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
     loaded = ExportedModel(str(tmp_path / "exported"))
     for row, (name, texts_of_row) in zip(loaded.vectors(as_rows(rows)), rows):
         alone = Embedder(bert, tasks[name], form)([texts_of_row])[0]
-        np.testing.assert_allclose(row, alone, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(row, alone, atol=1e-6)
     text = (pathlib.Path(output) / "assets.extra" / "tasks.json").read_text()
     assert json.loads(text)["embeddings"] == {
         "pooling": "mean",

@@ -6,8 +6,8 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import tensorflow as tf
-from conftest import TINY_WORDS
-from pytest import fixture, mark, raises
+from conftest import TINY_WORDS, module_fixture
+from pytest import mark, raises
 
 from adapter_bert.serving import text_windows
 from adapter_bert.serving.text_reader import TextReader
@@ -85,7 +85,7 @@ def make_reader(tasks, tokenizer):
     return read
 
 
-@fixture(scope="module")
+@module_fixture
 def read(word_pieces):
     return make_reader(((str(n), t) for n, t in enumerate(TASKS)), word_pieces)
 
@@ -162,7 +162,7 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
     )
 
 
-@fixture(scope="module")
+@module_fixture
 def few(tokenizer):
     """Reads one task of each form."""
     names = {"small": 0, "tags": -13, "choice": -3, "copa": -1}

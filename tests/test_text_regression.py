@@ -8,12 +8,13 @@ import tensorflow as tf
 from conftest import (
     SENTENCES,
     load_predictor,
+    module_fixture,
     read_adapter,
     read_json,
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
+from pytest import mark
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
@@ -156,7 +157,7 @@ def test_labels_far_from_the_trainings_are_counted():
     assert "far" not in TASK.summarize(rows_of(("1900",)))
 
 
-@fixture(scope="module")
+@module_fixture
 def adapters(tiny_bert, tmp_path_factory):
     """Folders of one adapter, in deviations and as in older ones."""
     place = tmp_path_factory.mktemp("regressions")

@@ -4,9 +4,9 @@ import gzip
 import json
 
 import hypothesis.strategies as st
-from conftest import read_json, write_json
+from conftest import module_fixture, read_json, write_json
 from hypothesis import given, settings
-from pytest import fixture, mark, raises
+from pytest import mark, raises
 from tokenizers import Tokenizer, models
 
 from adapter_bert.data import tokenization
@@ -67,7 +67,7 @@ def test_texts_are_read_some_at_a_time(monkeypatch):
     ]
 
 
-@fixture(scope="module")
+@module_fixture
 def tokenizers(tmp_path_factory):
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), WORDS)
     return {
@@ -76,7 +76,7 @@ def tokenizers(tmp_path_factory):
     }
 
 
-@fixture(scope="module")
+@module_fixture
 def pretrained_tokenizers(pretrained_dir):
     path = str(pretrained_dir / "vocab.txt")
     return {

@@ -12,7 +12,7 @@ import google_cloud
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, module_fixture
 from pytest import fixture, mark
 
 from adapter_bert.errors import UserError
@@ -184,7 +184,7 @@ for name in sys.argv[1:]:
 """
 
 
-@fixture(scope="module")
+@module_fixture
 def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")

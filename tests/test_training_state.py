@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import latest_step
+from conftest import latest_step, module_fixture
 from engine_jobs import (
     CLASSIFICATION,
     ESTIMATOR,
@@ -25,7 +25,7 @@ from adapter_bert.checkpoints import training_state
 from adapter_bert.training.engines import Hardware, choose_engine
 
 
-@fixture(scope="module")
+@module_fixture
 def saved(tmp_path_factory):
     """A folder with checkpoints of the steps 2, 4 and 6."""
     folder = tmp_path_factory.mktemp("saved")

@@ -26,6 +26,7 @@ from engine_jobs import (
     train,
     trained_values,
 )
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, fixture, mark
 from run_folders import bytes_by_task, kill_and_go_on
@@ -50,7 +51,7 @@ TOKENS = "input_ids", "input_mask", "segment_ids"
 
 def rows_of(texts):
     """40 rows of so many random texts."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     lengths = rng.integers(3, LENGTH + 1, 40 * texts)
     rows = [(rng.integers(4, 30, n), [0] * n) for n in lengths]
     ids = rng.integers(0, 60, (40, texts)).astype(np.int32)
@@ -65,7 +66,7 @@ def batch_of(texts):
 
 def variables_of(job):
     """Variables of a job by name, shaken where they are trained."""
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     made = {}
     for p in sorted(job.table.parameters, key=lambda p: p.name):
         value = initial_values(p.begins_as, p.shape, p.initializer, 3)
@@ -160,7 +161,7 @@ def test_a_side_is_its_own_texts_and_dropout(tiny_config):
 
     plain = vectors(False).numpy()
     assert plain.shape == (8, 2, 16)
-    assert_allclose(plain[:, 0], plain[:, 1], rtol=0, atol=1e-6)
+    assert_allclose(plain[:, 0], plain[:, 1], atol=1e-6)
     trained = vectors(True).numpy()
     distance = np.abs(trained[:, 0] - trained[:, 1]).max(axis=1)
     assert distance.min() > 1e-3
@@ -176,7 +177,7 @@ def test_both_sides_begin_as_one_adapter_would(tiny_config):
     one = list_parameters(tiny_config, method, VECTORS.build_head)
     two = list_parameters(tiny_config, method, TWO.build_head)
     assert two.trained_count == 2 * one.trained_count
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     values = {
         p.name: rng.normal(size=p.shape).astype(np.float32)
         for p in one.parameters
@@ -231,7 +232,7 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     predicted = predict(make_engine(), whole, rows, 13)["vectors"]
     assert predicted.shape == (120, 16)
     alone = predict(make_engine(), whole, rows, 40)["vectors"]
-    assert_allclose(predicted, alone, rtol=0, atol=1e-5)
+    assert_allclose(predicted, alone, atol=1e-5)
 
 
 @mark.gate
@@ -251,10 +252,10 @@ def test_xla_computes_the_same(steady_config, folders):
     )
     jobs = plain, compiled
     losses = [train(engine, job, rows) for job in jobs]
-    assert_allclose(*losses, rtol=0, atol=1e-4)
+    assert_allclose(*losses, atol=1e-4)
     # The last of these batches has three texts.
     predicted = [predict(engine, job, rows, 13)["vectors"] for job in jobs]
-    assert_allclose(*predicted, rtol=0, atol=5e-4)
+    assert_allclose(*predicted, atol=5e-4)
 
 
 WRONG_METHODS = (
@@ -348,7 +349,7 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     ]
     answers = [answer.vector for answer in predictor.ask(questions)]
     answers = np.reshape(answers, scored[-1].shape)
-    assert_allclose(answers, scored[-1], rtol=0, atol=1e-5)
+    assert_allclose(answers, scored[-1], atol=1e-5)
     # Neither is the other's, so that the score is of both.
     other = predictor("document", [rows[0]["text"]])[0].vector
     assert np.abs(other - answers[0, 0]).max() > 1e-2
@@ -403,9 +404,7 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
         assert weights.shapes == begun.shapes
         for name in begun.shapes:
             # A step changes an entry by the rate at most.
-            assert_allclose(
-                weights.read(name), begun.read(name), rtol=0, atol=0.02
-            )
+            assert_allclose(weights.read(name), begun.read(name), atol=0.02)
     # What two have learned is no start of one.
     checkpoint = latest_step(out)[0]
     del flags["two_adapters"], flags["adapter"]

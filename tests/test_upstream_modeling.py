@@ -206,16 +206,14 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
         }
         initialize(opened)
         for name, value in opened.run(computed).items():
-            assert_allclose(
-                value, arrays[name], rtol=0, atol=1e-5, err_msg=name
-            )
+            assert_allclose(value, arrays[name], atol=1e-5, err_msg=name)
         values = {v.op.name: v for v in optimization.trained_variables()}
         for number in range(1, 21):
             opened.run(step)
             if number in (1, 5, 20):
                 expected = np.load(folder / f"after_{number}.npz")
                 for name, value in opened.run(values).items():
-                    assert_allclose(value, expected[name], rtol=0, atol=1e-4)
+                    assert_allclose(value, expected[name], atol=1e-4)
 
 
 @mark.parametrize(
@@ -281,7 +279,7 @@ def test_single_layers_make_the_same_model():
         initialize(opened)
         expected = [model.embedding_output, *model.all_encoder_layers]
         for x, y in zip(*opened.run([expected, [embedded, *layers]])):
-            assert_allclose(x, y, rtol=0, atol=1e-5)
+            assert_allclose(x, y, atol=1e-5)
 
 
 def test_two_models_share_variables_in_a_scope_that_reuses():

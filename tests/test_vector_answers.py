@@ -2,7 +2,8 @@
 
 import numpy as np
 import refusals
-from pytest import fixture, mark
+from conftest import module_fixture
+from pytest import mark
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.serving import saved_model
@@ -39,7 +40,7 @@ TASKS = {
 }
 
 
-@fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     place = tmp_path_factory.mktemp("vectors")
     for seed, (name, (method, described)) in enumerate(TASKS.items()):
@@ -47,12 +48,12 @@ def folders(tiny_bert, tmp_path_factory):
     return {name: str(place / name) for name in TASKS}
 
 
-@fixture(scope="module")
+@module_fixture
 def tasks(bert, folders):
     return {n: load_task(bert, folder, None) for n, folder in folders.items()}
 
 
-@fixture(scope="module")
+@module_fixture
 def expected(bert, tasks):
     """Each task's vectors, computed without a head or other tasks."""
     forms = {"query": ("mean", True), "document": ("cls", False)}
@@ -68,7 +69,7 @@ def expected(bert, tasks):
 
 
 def close(vectors, expected):
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):

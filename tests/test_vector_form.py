@@ -9,6 +9,7 @@ import numpy as np
 import refusals
 from conftest import (
     ROOT,
+    module_fixture,
     open_bert,
     open_checkpoint,
     read_adapter,
@@ -16,7 +17,7 @@ from conftest import (
     read_lines,
     trained_task,
 )
-from pytest import fixture, mark, raises
+from pytest import mark, raises
 from run_folders import artifact_bytes, bytes_by_task
 from test_convert_checkpoint import convert  # noqa: F401
 from test_sentence_transformers import run_library
@@ -36,7 +37,7 @@ TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 QUERY, DOCUMENT = "the cat: ", "a dog "
 
 
-@fixture(scope="module")
+@module_fixture
 def folder(tmp_path_factory):
     """A folder with two dense layers, whose mean leaves out a prompt."""
     folder = tmp_path_factory.mktemp("form") / "bert"
@@ -45,7 +46,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@fixture(scope="module")
+@module_fixture
 def adapters(folder, tmp_path_factory):
     """Folders of two adapters, which differ in method, prompt and values."""
     pooled = open_checkpoint(folder).pooled
@@ -75,7 +76,7 @@ def by_hand(bert, task, prompt):
 
 
 def close(vectors, expected):
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
 def export(bert, tasks, form, folder):
@@ -252,5 +253,5 @@ def test_dense_layers_begin_as_the_folder_s(
         for name, value in zip(layer.variables(number), layer.values):
             # Three steps change an entry by about the rate each.
             trained = adapter.weights.read(name)
-            np.testing.assert_allclose(trained, value, rtol=0, atol=4e-3)
+            np.testing.assert_allclose(trained, value, atol=4e-3)
             assert np.abs(trained - value).max() > 0

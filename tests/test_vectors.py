@@ -8,6 +8,7 @@ import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, write_json, write_lines
 from engine_jobs import LENGTH, VECTORS, check_gradients, make_job, make_rows
+from numpy.random import default_rng
 from numpy.testing import assert_array_equal
 from pytest import approx, fixture, mark
 from task_files import refusal
@@ -162,7 +163,7 @@ def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
     task = replace(SCORED, sizes=[2])
     features, rows = features_of(task, write(tmp_path), "dev", tokenizer)
     assert_array_equal(features.labels["label_scores"], [3, 0.5, -1])
-    outputs = {"vectors": np.random.default_rng(0).normal(size=(6, 4))}
+    outputs = {"vectors": default_rng(0).normal(size=(6, 4))}
     vectors = task.decode(task.keep(rows), features, outputs)
     assert_array_equal(vectors[1, 0], outputs["vectors"][2])
     scores = task.evaluate(task.keep(rows), features, vectors)
@@ -208,7 +209,7 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
     assert features.relevant == [{0: 1.0, 1: 1.0}, {2: 1.0}]
     # The second text stands in the corpus, and is no answer to itself.
     assert features.copies == [[], [3]]
-    vectors = np.random.default_rng(0).normal(size=(6, 4))
+    vectors = default_rng(0).normal(size=(6, 4))
     predictions = task.decode(task.keep(kept), features, {"vectors": vectors})
     scores = task.evaluate(task.keep(kept), features, predictions)
     assert list(scores) == list(task.score_names)
@@ -406,7 +407,7 @@ def test_the_gradient_is_that_of_the_whole_batch(
     method = "prefix(length=2)" if changes == {} else "houlsby(size=4)"
     job = make_job(steady_config, "unused", method, task=task, **changes)
     model, trained = build(job)
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     for _, variable in trained:
         variable.assign_add(rng.normal(0, 0.1, variable.shape))
     batch = make_batch(make_rows(VECTORS), np.arange(8), LENGTH)

@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import refusals
+from conftest import module_fixture
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
+from pytest import mark
 from test_golden_methods import CONFIG
 from test_methods import METHOD_TEXTS
 
@@ -35,7 +36,7 @@ CASES = [
 ]
 
 
-@fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("weighted_sums")
 

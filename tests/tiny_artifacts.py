@@ -1,6 +1,6 @@
 """Adapters of the tiny BERT with random values, made without training."""
 
-import threading
+from threading import Event, Thread
 
 import safetensors.numpy
 import tensorflow as tf
@@ -81,7 +81,7 @@ def run_while_changing(change, works):
         change: a function, called again and again with 0, 1, 2, ...
         works: functions without arguments.
     """
-    done = threading.Event()
+    done = Event()
 
     def keep_changing():
         number = 0
@@ -89,8 +89,8 @@ def run_while_changing(change, works):
             change(number)
             number += 1
 
-    changing = threading.Thread(target=keep_changing)
-    threads = [threading.Thread(target=work) for work in works]
+    changing = Thread(target=keep_changing)
+    threads = [Thread(target=work) for work in works]
     for thread in [changing, *threads]:
         thread.start()
     for thread in threads:

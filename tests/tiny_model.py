@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from numpy.random import default_rng
 
 from adapter_bert import optimization
 from adapter_bert.bert import encoder
@@ -54,7 +55,7 @@ class TinyModel:
         self.model = task_model.TaskModel(
             config, method, TASK.build_head, create
         )
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         ids = rng.integers(0, config.vocab_size, (4, 9)).astype(np.int32)
         self.features = {
             "input_ids": tf.constant(ids),
@@ -78,7 +79,7 @@ class TinyModel:
 
     def shake(self, scale=0.3, frozen=False):
         """Adds random values to what is trained, or to what is frozen too."""
-        rng = np.random.default_rng(7)
+        rng = default_rng(7)
         for p in self.table.parameters if frozen else self.table.trained:
             value = rng.normal(0, scale, p.shape).astype(np.float32)
             self.variables[p.name].assign_add(value)
