@@ -138,6 +138,11 @@ def latest_step(folder):
     return training_state.latest_step(str(folder))
 
 
+def as_tensors(values):
+    """Values by name, as tensors."""
+    return {name: tf.constant(value) for name, value in values.items()}
+
+
 def open_bert(folder, **options):
     """A BERT that answers, of a folder."""
     return FrozenBert.open(str(folder), **options)

@@ -6,9 +6,9 @@ import sys
 
 import numpy as np
 import refusals
-import safetensors.numpy
 from conftest import ROOT, read_json, read_lines, run_command
 from pytest import fixture, mark
+from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import ablate
@@ -81,7 +81,7 @@ def test_an_adapter_of_tags_is_told_by_its_data_and_f1(take_out):
 def test_only_what_leads_up_in_those_layers_is_zero(take_out):
     adapter, out = take_out()
     before, after = (
-        safetensors.numpy.load_file(folder / "adapter.safetensors")
+        load_file(folder / "adapter.safetensors")
         for folder in (adapter, out / "adapters" / "layers1-1")
     )
     changed = {

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import refusals
 from conftest import read_adapter, read_json, write_json
+from numpy.testing import assert_array_equal
 from pytest import fixture, mark, raises
 
 from adapter_bert.checkpoints import adapter_artifact
@@ -32,9 +33,7 @@ def test_artifact_comes_back_as_it_was_written(artifact):
     opened = read_adapter(artifact)
     assert opened.config["method"] == "houlsby(size=4)"
     assert opened.weights.shapes == {"x": (2, 3)}
-    np.testing.assert_array_equal(
-        opened.weights.read("x"), [[0, 1, 2], [3, 4, 5]]
-    )
+    assert_array_equal(opened.weights.read("x"), [[0, 1, 2], [3, 4, 5]])
 
 
 def test_a_changed_artifact_is_refused(artifact):
@@ -106,7 +105,7 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
     for name, value in trained.items():
         assert opened.shapes[name] == value.shape
         assert opened.read(name).tobytes() == value.tobytes(), name
-    np.testing.assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
+    assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
 
 
 @mark.parametrize(

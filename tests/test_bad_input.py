@@ -5,10 +5,9 @@ import shutil
 
 import refusals
 from conftest import TINY_WORDS, own_lines, run_process, spoil
-from pytest import mark, raises
+from pytest import mark
 
 from adapter_bert import files
-from adapter_bert.errors import UserError
 
 BAD_DATA = {
     "too few columns": (b"text\tlabel\nthe cat\n", "train.tsv:2: found 1"),
@@ -25,8 +24,9 @@ def test_bad_data_is_one_line_with_its_place(
 ):
     content, words = BAD_DATA[case]
     spoil(tmp_path, "train.tsv", content)
-    with raises(UserError, match=words):
-        classify(**{**tiny_flags, "data_dir": tmp_path})
+    refusals.check(
+        lambda: classify(**{**tiny_flags, "data_dir": tmp_path}), words
+    )
 
 
 def test_an_unknown_label_of_the_dev_set_stops_before_training(

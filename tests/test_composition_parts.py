@@ -6,7 +6,6 @@
 from shutil import copytree, rmtree
 
 import refusals
-import safetensors.numpy
 import tensorflow as tf
 from conftest import (
     SENTENCES,
@@ -20,6 +19,7 @@ from conftest import (
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark
+from safetensors.numpy import load_file
 from test_composition_runs import (  # noqa: F401 (three are fixtures)
     composed,
     flags,
@@ -102,9 +102,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
         **{**flags, "library": shelf},
         tuning_method="stack(tags, both, pfeiffer(size=2))",
     )
-    values = safetensors.numpy.load_file(
-        flags["output_dir"] / "adapter" / "adapter.safetensors"
-    )
+    values = load_file(flags["output_dir"] / "adapter" / "adapter.safetensors")
     for scope in ("parts.tags/", "parts.both/", "parts.both/parts.lang/"):
         held = [n for n in values if n.startswith(f"{scope}changes/")]
         poolers = [n for n in held if "pooler" in n]

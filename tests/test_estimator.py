@@ -8,6 +8,7 @@ import unittest.mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import as_tensors
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -159,7 +160,7 @@ def engine_step(job, rows, compile_step):
     model_fn = EstimatorEngine(Hardware())._model_fn(job, schedule, 8)
 
     def step():
-        features = {name: tf.constant(value) for name, value in batch.items()}
+        features = as_tensors(batch)
         spec = model_fn(features, None, tf.estimator.ModeKeys.TRAIN, {})
         return [spec.loss, spec.train_op]
 

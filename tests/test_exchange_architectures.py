@@ -9,7 +9,6 @@ from shutil import copytree
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 from conftest import RECORDED, module_fixture, read_json
 from exchanged import (
     assert_computes,
@@ -21,6 +20,7 @@ from exchanged import (
     write,
 )
 from pytest import mark
+from safetensors.numpy import load_file
 
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
 from adapter_bert.methods.registry import parse
@@ -161,8 +161,7 @@ def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
     model = RECORDED / exchange.MODELS[name]
     exchange.write_merged(str(model), str(tmp_path), made)
     tensors, expected = (
-        safetensors.numpy.load_file(path / "model.safetensors")
-        for path in (tmp_path, recorded)
+        load_file(path / "model.safetensors") for path in (tmp_path, recorded)
     )
     assert tensors.keys() == expected.keys()
     for key, value in expected.items():

@@ -10,6 +10,7 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
+    as_tensors,
     entry_point,
     load_predictor,
     module_fixture,
@@ -25,7 +26,6 @@ from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
-from adapter_bert.errors import UserError
 from adapter_bert.reports.explanation_page import explanation_page
 from adapter_bert.serving import explanations
 from adapter_bert.serving.explanations import (
@@ -182,7 +182,7 @@ class Linear:
 def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(5, tiny_config.hidden_size)).astype(np.float32)
-    values = {n: tf.constant(x) for n, x in tiny_weights.items()}
+    values = as_tensors(tiny_weights)
     model = object.__new__(explanations.PathModel)
     model._kind = "regression"
     model._model = Linear(tiny_config, weights, values)
@@ -324,8 +324,7 @@ def test_points_are_computed_in_small_batches(predictor, monkeypatch):
 
 def test_other_kinds_are_refused(predictor):
     message = "tagging is of the kind tagging, whose answers are not explained"
-    with pytest.raises(UserError, match=message):
-        predictor("tags", "the cat", explains=True)
+    refusals.check(lambda: predictor("tags", "the cat", explains=True), message)
     assert predictor("tags", "the cat").tags
 
 

@@ -14,6 +14,7 @@ from conftest import (
     trained_task,
 )
 from graphs import initialize, session
+from numpy.testing import assert_allclose
 from pytest import fixture, mark
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
@@ -102,9 +103,7 @@ def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
             assert [x["index"] for x in token["layers"]] == [-1, 0]
             values = np.array([x["values"] for x in token["layers"]])
             assert np.array_equal(values, values.round(6))
-            np.testing.assert_allclose(
-                values, [x[row, place] for x in states], atol=2e-6
-            )
+            assert_allclose(values, [x[row, place] for x in states], atol=2e-6)
 
 
 def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
@@ -130,7 +129,7 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
             [number for layer in x["layers"] for number in layer["values"]]
             for x in line["features"]
         ]
-        np.testing.assert_allclose(values, vectors, atol=2e-6)
+        assert_allclose(values, vectors, atol=2e-6)
 
 
 def test_lines_are_read_as_by_other_programs(

@@ -12,7 +12,6 @@ from shutil import copytree
 
 import numpy as np
 import refusals
-import safetensors.numpy
 from conftest import (
     RECORDED,
     module_fixture,
@@ -31,6 +30,7 @@ from exchanged import (
 )
 from numpy.testing import assert_array_equal
 from pytest import fixture, mark
+from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
@@ -473,7 +473,7 @@ def test_a_language_comes_in_and_goes_out_without_a_head(
     ]
     assert_same_values(
         *(
-            safetensors.numpy.load_file(folder / "adapter.safetensors")
+            load_file(folder / "adapter.safetensors")
             for folder in (out, LANGUAGE)
         )
     )

@@ -94,25 +94,22 @@ class Composed:
         return self.recorded[f"outputs/{name}"]
 
 
-@mark.parametrize("case", METHODS)
-def test_a_composition_computes_what_adapterhubs_does(golden, case):
-    composed = Composed(golden, case)
-    mask = golden["inputs/input_mask"].astype(bool)
-    actual = composed.states().numpy()[mask]
-    expected = composed.outputs("sequence_output")[mask]
-    assert_allclose(actual, expected, atol=1e-5)
-
-
-def test_an_average_that_is_divided_twice_computes_what_adapterhubs_does(
-    golden,
-):
-    """With normalized weights it is half of the mean, inputs included."""
-    case = "average_pfeiffer"
-    text = METHODS[case].replace("')", "', scale=0.5)")
+@mark.parametrize(
+    "case, halved",
+    [
+        *((case, "") for case in METHODS),
+        # With normalized weights it is half of the mean, inputs included.
+        ("average_pfeiffer", "halved_"),
+    ],
+)
+def test_a_composition_computes_what_adapterhubs_does(golden, case, halved):
+    text = METHODS[case]
+    if halved:
+        text = text.replace("')", "', scale=0.5)")
     composed = Composed(golden, case, text)
     mask = golden["inputs/input_mask"].astype(bool)
     actual = composed.states().numpy()[mask]
-    expected = composed.outputs("halved_sequence_output")[mask]
+    expected = composed.outputs(f"{halved}sequence_output")[mask]
     assert_allclose(actual, expected, atol=1e-5)
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 from conftest import module_fixture
+from numpy.testing import assert_allclose
 from pytest import mark
 from test_golden_methods import CONFIG
 
@@ -67,9 +68,9 @@ def test_outputs_and_gradients_are_adapterhubs(golden, name):
         bert = encoder.Bert(CONFIG, weights, method.hooks(CONFIG, values))
         output = bert(ids, segments, Context(mask)).sequence_output * seen
         loss = tf.reduce_sum(output * golden["weights"])
-    np.testing.assert_allclose(output, golden[f"{name}/output"], atol=1e-5)
+    assert_allclose(output, golden[f"{name}/output"], atol=1e-5)
     gradients = tape.gradient(loss, values)
     for variable, expected in recorded(golden, name, "gradient/").items():
-        np.testing.assert_allclose(
+        assert_allclose(
             gradients[variable], expected, 1e-4, 1e-4, err_msg=variable
         )

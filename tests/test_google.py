@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import refusals
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 from pytest import mark
 
 from adapter_bert.checkpoints import google, sources, training_state
@@ -56,7 +57,7 @@ def test_checkpoints_of_the_laboratory_are_as_tensorflow_reads_them(tmp_path):
     reader = google.Reader(str(tmp_path / "a"))
     assert set(reader.shapes) == set(VALUES)
     for name, value in VALUES.items():
-        np.testing.assert_array_equal(reader.tensor(name), value)
+        assert_array_equal(reader.tensor(name), value)
 
 
 @mark.parametrize("end", [".index", ".data-00000-of-00001"])
@@ -79,7 +80,7 @@ def test_no_bit_changes_a_value(tmp_path, end):
         else:
             assert set(values) == set(VALUES)
             for name, value in VALUES.items():
-                np.testing.assert_array_equal(values[name], value)
+                assert_array_equal(values[name], value)
     assert refused > 0.7 * len(whole)
 
 

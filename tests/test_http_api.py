@@ -127,6 +127,9 @@ class Server(Running):
     def rows(self, *tasks):
         return {"instances": [{"task": t, "text": "x"} for t in tasks]}
 
+    def answers(self):
+        return self.ask(self.rows("one"))[0] == 200
+
     def wait_for_rows(self, count):
         """Until so many rows were given to the model."""
         wait_for(lambda: len(self.model.rows) >= count)
@@ -415,7 +418,7 @@ WHOLE = compress(b'{"instances": []}')
 def test_gzip_that_is_refused(server, body, code, message):
     status, content = server.ask(body, headers=GZIP)
     assert status == code and message in content["error"]
-    assert server.ask(server.rows("one"))[0] == 200
+    assert server.answers()
 
 
 def test_other_encodings_are_refused(server):
@@ -463,7 +466,7 @@ def test_health_and_readiness():
         answer = server.ask("", "GET", "/readyz")
         assert answer == (503, {"error": "the server is ending"})
         # Whoever asks still is answered.
-        assert server.ask(server.rows("one"))[0] == 200
+        assert server.answers()
         server.core.is_ending = False
         server.model.tasks.clear()
         answer = server.ask("", "GET", "/readyz")
@@ -474,7 +477,7 @@ def test_a_defect_is_told_as_json(server):
     defect = one(task="one", text="defect")
     assert server.ask(defect) == (500, {"error": "the server has failed"})
     assert b'requests_total{code="500"}' in metrics(server)
-    assert server.ask(server.rows("one"))[0] == 200
+    assert server.answers()
 
 
 def test_too_many_bodies_are_refused(slow):
@@ -500,7 +503,7 @@ def test_too_many_rows_are_refused_until_there_is_room(slow):
         assert b"6 rows are waiting" in response.read()
     slow.model.may_go.set()
     assert first.getresponse().status == second.getresponse().status == 200
-    assert slow.ask(slow.rows("one"))[0] == 200
+    assert slow.answers()
 
 
 def test_metrics(server):
@@ -579,7 +582,7 @@ def test_no_answer_in_time():
     code, content = server.ask(server.rows("one"))
     assert (code, content["error"]) == (504, "no answer within 0.2 seconds")
     server.model.may_go.set()
-    assert server.ask(server.rows("one"))[0] == 200
+    assert server.answers()
     server.close()
 
 

@@ -6,14 +6,13 @@ from shutil import copy
 
 import refusals
 from conftest import write_lines
-from pytest import mark, raises
+from pytest import mark
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 from tokenizers import Tokenizer
 
 from adapter_bert.data import huggingface_tokenizer
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import make_row
-from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import Pieces
 from adapter_bert.tasks.squad_data import (
     SquadAnswer,
@@ -186,12 +185,12 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
         (
             {"type": "Sequence", "normalizers": [PATTERN]},
             ("normalizer",),
-            r"the pattern '\(a\+\)\+\$', which",
+            "the pattern '(a+)+$', which",
         ),
         (
             {"type": "Sequence", "pretokenizers": [PATTERN]},
             ("pre_tokenizer",),
-            r"the pattern '\(a\+\)\+\$', which",
+            "the pattern '(a+)+$', which",
         ),
     ],
 )
@@ -203,8 +202,7 @@ def test_a_spoiled_unigram_model_is_refused(
     spoiled = pathlib.Path(copy(path, tmp_path))
     change(spoiled, put(value, *keys))
     change(spoiled, put([], "added_tokens"))
-    with raises(UserError, match=message):
-        SubwordTokenizer(str(spoiled))
+    refusals.check(lambda: SubwordTokenizer(str(spoiled)), message)
 
 
 def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):

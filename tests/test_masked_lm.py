@@ -8,10 +8,10 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import refusals
-import safetensors.numpy
 import tensorflow as tf
 from conftest import (
     TINY_WORDS,
+    as_tensors,
     entry_point,
     hugging_face_name,
     module_fixture,
@@ -27,6 +27,7 @@ from engine_jobs import (
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import approx, mark, raises
+from safetensors.numpy import save_file
 from test_methods_runs import without_size
 from test_sources import save_tensorflow
 
@@ -188,9 +189,7 @@ def pretrained(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
         published["old"][old.replace("Norm.bias", "Norm.beta")] = value
     for name, tensors in published.items():
         (folder / name).mkdir()
-        safetensors.numpy.save_file(
-            tensors, folder / name / "model.safetensors"
-        )
+        save_file(tensors, folder / name / "model.safetensors")
     (folder / "google").mkdir()
     save_tensorflow(folder / "google" / "bert_model.ckpt", values)
     for name in (*published, "google"):
@@ -213,10 +212,6 @@ def build(config, values, method="head"):
 
     model = task_model.TaskModel(config, parse(method), TASK.build_head, create)
     return model, made
-
-
-def as_tensors(batch):
-    return {name: tf.constant(value) for name, value in batch.items()}
 
 
 def logits_of(model, features):

@@ -2,10 +2,10 @@
 
 import numpy as np
 import refusals
-import safetensors.numpy
 from conftest import load_predictor, read_adapter_config
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark
+from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
 from adapter_bert.checkpoints import adapter_artifact
@@ -48,7 +48,7 @@ def merged(tiny_bert):
 
 def stored(folder):
     """The values of an adapter's file."""
-    return safetensors.numpy.load_file(f"{folder}/adapter.safetensors")
+    return load_file(f"{folder}/adapter.safetensors")
 
 
 @fixture

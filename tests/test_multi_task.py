@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import refusals
 import tensorflow as tf
+from conftest import as_tensors
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -110,7 +111,7 @@ class Step:
                 self.job,
                 self.model,
                 self.trained,
-                {name: tf.constant(value) for name, value in batch.items()},
+                as_tensors(batch),
                 tf.constant(0, tf.int64),
                 len(rows),
             )

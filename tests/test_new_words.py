@@ -13,6 +13,7 @@ from conftest import (
     trained_task,
     write_lines,
 )
+from numpy.testing import assert_allclose
 from pytest import fixture, mark, raises
 from safetensors.numpy import load_file
 from test_text_model import check
@@ -135,7 +136,7 @@ def test_a_task_is_trained_with_new_words(
     still = tmp_path / "still"
     more = {"do_train": True, "learning_rate": 1e-12, "num_train_epochs": 1}
     classify(**flags, **more, output_dir=still)
-    np.testing.assert_allclose(rows_of(still), first, atol=1e-6)
+    assert_allclose(rows_of(still), first, atol=1e-6)
     # Now with a rate that moves both, and a score of the trained values.
     run = tmp_path / "run"
     more = {"do_train": True, "learning_rate": 1e-2, "num_train_epochs": 4}
@@ -193,7 +194,7 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
         [outputs] = outputs_of(
             tiny_bert, loaded.kind.method, values, task, [row]
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             [answer["scores"][label] for label in task.labels],
             tf.nn.softmax(outputs["logits"]),
             atol=1e-5,

@@ -7,13 +7,12 @@ import refusals
 import tensorflow as tf
 from conftest import SENTENCES, load_predictor, open_bert, read_json
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark, raises
+from pytest import approx, fixture, mark
 from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
 
 from adapter_bert.data.tokenization import FullTokenizer, make_row
-from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
@@ -216,8 +215,7 @@ def test_questions_leave_room_for_their_contexts(make, bert):
     assert predictor("q", (long, long))["answer"] in long
     predictor = Predictor(bert, max_seq_length=LENGTH // 2 + 3)
     message = "max_seq_length is 15, but the task needs room for 16 tokens"
-    with raises(UserError, match=message):
-        predictor.add(folder, "q")
+    refusals.check(lambda: predictor.add(folder, "q"), message)
 
 
 def test_names(make, bert, tiny_bert):

@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 from pytest import approx, fixture, mark
 from task_files import put, refusal
 from test_masked_lm import as_tensors, random_head
@@ -89,7 +90,7 @@ def test_records_without_their_padding(features):
         [TOKENS[1], TOKENS[3], none, none],
     ]
     assert batch["next_sentence_labels"].tolist() == [1, 0]
-    np.testing.assert_allclose(batch["masked_weights"], [2 / 3, 2 / 3])
+    assert_allclose(batch["masked_weights"], [2 / 3, 2 / 3])
 
 
 def test_a_model_with_one_vector_of_segments(task, tiny_bert):
@@ -148,7 +149,7 @@ def test_the_loss_is_the_published_one(
     )
     scores = pooled @ values[f"{NEXT}weights"].T + values[f"{NEXT}bias"]
     following = tf.nn.log_softmax(scores).numpy()[[0, 1, 2], [0, 1, 1]]
-    np.testing.assert_allclose(
+    assert_allclose(
         tf.reduce_mean(model.head.loss(predictions, batch)),
         -right[is_masked].mean() - following.mean(),
         rtol=1e-5,

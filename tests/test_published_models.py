@@ -13,7 +13,6 @@ from pytest import fixture, mark
 from test_sources import check_values, refuses
 
 from adapter_bert.checkpoints import published_models, sources
-from adapter_bert.errors import UserError
 
 pytestmark = mark.older_stack
 
@@ -159,8 +158,7 @@ OTHERS = "no handle of TF-Hub.*download_bert"
     ],
 )
 def test_other_addresses_are_refused(address, message):
-    with pytest.raises(UserError, match=message):
-        sources.open_init_checkpoint(address)
+    refusals.check(lambda: sources.open_init_checkpoint(address), message)
 
 
 @fixture

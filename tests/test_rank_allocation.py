@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from conftest import as_tensors
 from engine_jobs import (
     CLASSIFICATION,
     EITHER,
@@ -73,8 +74,8 @@ def test_a_training_chooses_what_pefts_does(recording):
             values[name] = values[name] - np.float32(LEARNING_RATE) * gradient
         chosen = RECORDED.choose(
             list(gradients),
-            {name: tf.constant(value) for name, value in values.items()},
-            {name: tf.constant(value) for name, value in gradients.items()},
+            as_tensors(values),
+            as_tensors(gradients),
             tf.constant(step, tf.int64),
             STEPS,
         )

@@ -45,6 +45,16 @@ def features_of(values):
     }
 
 
+def output_of(roberta):
+    """The encoder, and its output for what was recorded."""
+    create = reader(roberta.opened.weights)
+    variables = encoder.declare(roberta.config, pooler=False)
+    values = encoder.make_variables(variables, create)
+    bert = encoder.Bert(roberta.config, values, Hooks())
+    ids, segments, mask = features_of(roberta.values).values()
+    return bert, bert(ids, segments, Context(mask))
+
+
 @BOTH
 def test_golden_hidden_states(recorded_roberta, name):
     roberta = recorded_roberta(name)
@@ -54,16 +64,7 @@ def test_golden_hidden_states(recorded_roberta, name):
     assert (
         roberta.config.max_tokens == 40 == roberta.values["input_ids"].shape[1]
     )
-    create = reader(roberta.opened.weights)
-    variables = encoder.declare(roberta.config, pooler=False)
-    values = encoder.make_variables(variables, create)
-    bert = encoder.Bert(roberta.config, values, Hooks())
-    features = features_of(roberta.values)
-    output = bert(
-        features["input_ids"],
-        features["segment_ids"],
-        Context(features["input_mask"]),
-    )
+    _, output = output_of(roberta)
     real = roberta.values["input_mask"] > 0
     for computed, expected in (
         (output.embedding_output, "embedding_output"),
@@ -76,16 +77,10 @@ def test_golden_hidden_states(recorded_roberta, name):
 
 def test_golden_logits_of_masked_tokens(recorded_roberta):
     roberta = recorded_roberta("roberta")
-    create = reader(roberta.opened.weights)
-    head = MaskedLMHead(roberta.config, create)
-    variables = encoder.declare(roberta.config, pooler=False)
-    values = encoder.make_variables(variables, create)
-    bert = encoder.Bert(roberta.config, values, Hooks())
-    features = features_of(roberta.values)
-    context = Context(features["input_mask"])
-    hidden = bert(
-        features["input_ids"], features["segment_ids"], context
-    ).sequence_output
+    head = MaskedLMHead(roberta.config, reader(roberta.opened.weights))
+    bert, output = output_of(roberta)
+    hidden = output.sequence_output
+    context = Context(tf.constant(roberta.values["input_mask"]))
     places = np.tile(roberta.values["places"], (len(hidden), 1))
     logits = head(bert, hidden, context, tf.constant(places), places * 0)
     assert_allclose(logits["logits"], roberta.values["logits"], atol=1e-5)

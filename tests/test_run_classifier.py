@@ -19,6 +19,7 @@ from conftest import (
     spoil,
     write_table,
 )
+from numpy.testing import assert_allclose
 from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_sources import google_bert  # noqa: F401 (a fixture)
@@ -72,7 +73,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
     assert not list(out.rglob("*tmp*"))
     rows = np.loadtxt(out / "test_results.tsv")
     assert rows.shape == (7, 2)
-    np.testing.assert_allclose(rows.sum(axis=1), 1, atol=1e-6)
+    assert_allclose(rows.sum(axis=1), 1, atol=1e-6)
     predicted = read_lines(out / "test_predictions.tsv")
     assert [line.split("\t")[1] for line in predicted[1:]] == [
         ("bad", "good")[row.argmax()] for row in rows
@@ -170,9 +171,7 @@ def test_a_training_begins_with_the_adapter_of_another_task(
     assert artifact.config["task"]["labels"] == ["bad", "good"]
     assert artifact.weights.shapes["output_bias"] == (2,)
     for name in set(values) - {"output_weights", "output_bias"}:
-        np.testing.assert_allclose(
-            artifact.weights.read(name), values[name], atol=1e-6
-        )
+        assert_allclose(artifact.weights.read(name), values[name], atol=1e-6)
     refusals.check(
         lambda: classify(**flags, num_train_steps=1, adapter_size=4),
         "training.start was",

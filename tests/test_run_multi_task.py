@@ -17,14 +17,13 @@ from conftest import (
     write_json,
     write_table,
 )
-from pytest import approx, fixture, mark, raises
+from pytest import approx, fixture, mark
 from run_folders import bytes_by_task, check_nearly_equal
 from test_multi_worker import run_workers
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, dev_scores
 from adapter_bert.commands import run_classifier
-from adapter_bert.errors import UserError
 from adapter_bert.serving.library import check
 
 pytestmark = [mark.older_stack, mark.gate]
@@ -380,8 +379,7 @@ def test_a_missing_file_is_told_before_bert_is_read(
     path = data / "Reviews" / "dev.tsv"
     path.unlink()
     glue_flags.update(data_dir=data, init_checkpoint="nowhere")
-    with raises(UserError, match=f"there is no {path}"):
-        classify(**glue_flags)
+    refusals.check(lambda: classify(**glue_flags), f"there is no {path}")
 
 
 def test_one_tasks_adapter_is_no_start_of_several(

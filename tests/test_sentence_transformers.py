@@ -9,7 +9,6 @@ from shutil import copytree
 
 import numpy as np
 import refusals
-import safetensors.numpy
 from conftest import (
     module_fixture,
     open_bert,
@@ -22,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark, raises
+from safetensors.numpy import save_file
 from test_convert_checkpoint import convert  # noqa: F401
 from test_device_programs import PEER, ROOT
 from test_json_files import spoil
@@ -77,7 +77,7 @@ def write(folder, bert, pooled, place=""):
     for name, content in described.items():
         (folder / name).parent.mkdir(exist_ok=True)
         if name.endswith(".safetensors"):
-            safetensors.numpy.save_file(content, folder / name)
+            save_file(content, folder / name)
         else:
             write_json(folder / name, content)
     return folder

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import numpy as np
 import refusals
 from conftest import TINY_WORDS
+from numpy.testing import assert_array_equal
 from pytest import mark
 
 from adapter_bert.data import tokenization
@@ -583,5 +584,5 @@ def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
     assert sum(batches, []) == contexts
     assert {len(batch) for batch in batches[:-1]} == {chunk}
     assert parts.fingerprint() == whole.fingerprint()
-    np.testing.assert_array_equal(parts.offsets, whole.offsets)
-    np.testing.assert_array_equal(parts.question, whole.question)
+    assert_array_equal(parts.offsets, whole.offsets)
+    assert_array_equal(parts.question, whole.question)

@@ -35,6 +35,10 @@ def cells(table):
     return {row[0]: dict(zip(table.header, row)) for row in table.rows}
 
 
+def glue_cells(fake):
+    return cells(summarize.glue_table(fake.groups(), 64, {}))
+
+
 def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     for seed, accuracy in ((1, 0.8), (2, 0.9), (3, 0.7)):
         scores = {"accuracy": accuracy, "loss": 0.5}
@@ -169,7 +173,7 @@ def test_a_kind_is_a_method_without_its_sizes(text, kind, name):
 def test_variants_are_not_taken_for_the_papers_adapters(fake):
     fake.add("rte", "houlsby(size=64)", 0.6)
     fake.add("rte", "houlsby(size=64, sites=ffn)", 0.7)
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     assert {name: row["mean"] for name, row in rows.items()} == {
         "adapters, best size": "60.0",
         "adapters, size 64": "60.0",
@@ -180,7 +184,7 @@ def test_variants_are_not_taken_for_the_papers_adapters(fake):
 def test_wnli_is_shown_but_no_part_of_the_mean(fake):
     fake.add("rte", "full", 0.6, kept=10)
     fake.add("wnli", "full", 0.2, kept=10)
-    [row] = cells(summarize.glue_table(fake.groups(), 64, {})).values()
+    [row] = glue_cells(fake).values()
     assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
 
 
@@ -195,12 +199,12 @@ def test_other_initial_scales_are_not_chosen(fake):
     for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
         method = f"houlsby(size=64, init_scale={scale})"
         fake.add("rte", method, score)
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
     # Unless most have another.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
     fake.add("mrpc", "full", {"f1": 0.8})
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 
 
@@ -231,7 +235,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
         for seed, score in enumerate(seeds):
             scores = {"matthews_correlation": score, "accuracy": 0.9}
             fake.add("cola", "full", scores, rate=rate, seed=seed, kept=bert)
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     names = ["full fine-tuning", "adapters, best size", "adapters, size 64"]
     assert list(rows) == names
     full, best, fixed = rows.values()

@@ -7,9 +7,9 @@ import subprocess
 import time
 from shutil import rmtree
 
-import safetensors.numpy
 from conftest import read_json, read_lines
 from pytest import mark
+from safetensors.numpy import load_file
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 from adapter_bert.reports import collect_runs
@@ -65,7 +65,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     [collected] = collect_runs.find_runs([str(sweep.out)])
     assert collected.cost["processor_seconds"] > 1
     assert collected.cost["peak_memory_bytes"] > 2**27
-    held = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
+    held = load_file(run / "adapter/adapter.safetensors")
     assert collected.kept == sum(value.size for value in held.values())
     results = read_json(run / "eval_results.json")
     assert len(results["dev_data"]["dev"]) == 64

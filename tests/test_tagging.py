@@ -53,6 +53,10 @@ def restored():
     return restore_task(DESCRIPTION, {}, "test")
 
 
+def read_both(folder):
+    return tagging_task().read(str(folder), ["train", "dev"])
+
+
 def test_tags_are_those_of_the_training_file(tiny_ner):
     task, rows = tagging_task().read(str(tiny_ner), ["train", "dev", "test"])
     assert task.describe() == {"tags": TAGS}
@@ -79,18 +83,18 @@ def test_every_scheme_is_read_as_bio(tmp_path, caplog):
     for split in ("train", "dev"):
         put(tmp_path, f"{split}.conll", bioes)
     caplog.set_level("INFO", logger="absl")
-    task, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
+    task, rows = read_both(tmp_path)
     assert texts(rows["train"].tags) == ["B-X", "B-Y", "I-Y"]
     assert texts(task.tags) == ["O", "B-X", "I-X", "B-Y", "I-Y"]
     assert f"{tmp_path}/train.conll: tags of the scheme BIOES" in caplog.text
     # Each file's scheme is its own.
     put(tmp_path, "dev.conll", "a O\na I-Y\na B-Y\na I-X\n")
-    _, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
+    _, rows = read_both(tmp_path)
     assert texts(rows["dev"].tags) == ["O", "B-Y", "B-Y", "B-X"]
     assert "dev.conll: tags of the scheme IOB1" in caplog.text
     # Without an entity there is nothing to tell them apart by.
     put(tmp_path, "dev.conll", "a O\n")
-    tagging_task().read(str(tmp_path), ["train", "dev"])
+    read_both(tmp_path)
 
 
 def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
@@ -113,9 +117,7 @@ def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
 def test_types_that_the_head_does_not_know_are_refused(tmp_path, call, parts):
     put(tmp_path, "train.conll", call)
     put(tmp_path, "dev.conll", "a B-X\n\nb O\nc B-Z\n")
-    refusals.check(
-        lambda: tagging_task().read(str(tmp_path), ["train", "dev"]), *parts
-    )
+    refusals.check(lambda: read_both(tmp_path), *parts)
 
 
 def test_types_are_renamed_in_every_file_that_is_scored(tmp_path):

@@ -15,6 +15,7 @@ from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
+from numpy.testing import assert_array_equal
 from pytest import mark
 from torch_writer import as_older, as_zip, name_of, number, table, tensor, text
 
@@ -35,7 +36,7 @@ def test_golden_files_hold_what_pytorch_says(file):
         assert list(tensors) == list(expected)
         for name, value in tensors.items():
             assert value.dtype == np.float32 and value.flags.c_contiguous
-            np.testing.assert_array_equal(value, expected[name])
+            assert_array_equal(value, expected[name])
 
 
 def test_golden_tensors_that_are_one_share_memory():
@@ -93,7 +94,7 @@ def test_views_of_any_strides_are_those_of_numpy(tmp_path_factory, view, old):
         refusals.check(lambda: read(folder, content), "larger than the file")
     else:
         value = read(folder, content)["x"]
-        np.testing.assert_array_equal(value, expected.astype(np.float32))
+        assert_array_equal(value, expected.astype(np.float32))
 
 
 FLOAT = "torch.FloatStorage"

@@ -226,6 +226,12 @@ def test_damaged_checkpoints_are_never_forgotten(folder):
     assert steps == {4, 15, 16, 17, 18, 19}
 
 
+def four_steps(make, job):
+    """Trains, or goes on, and saves after two steps."""
+    rows = make_rows(CLASSIFICATION)
+    return train(make(Hardware()), job, rows, steps=4, save_steps=2)
+
+
 @mark.parametrize(
     "engine, fault",
     [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
@@ -237,11 +243,10 @@ def test_a_training_goes_on_from_the_checkpoint_before(
     rows = make_rows(CLASSIFICATION)
     job = make_job(tiny_config, tmp_path)
     make = choose_engine(engine)[0]
-    losses = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    losses = four_steps(make, job)
     fault(tmp_path / ("model.ckpt-4" + (".index" if fault is delete else DATA)))
     training_state.recover(str(tmp_path))
-    again = train(make(Hardware()), job, rows, steps=4, save_steps=2)
-    assert again == losses[2:]
+    assert four_steps(make, job) == losses[2:]
     outputs = predict(make(Hardware()), job, rows, 8)
     assert outputs["logits"].shape == (40, 2)
     assert latest_step(tmp_path)[1] == 4
@@ -263,16 +268,14 @@ def test_each_kind_of_values_goes_on_with_the_same_bits(
     engine, tiny_config, tmp_path, method
 ):
     """As after a kill before the last checkpoint was whole."""
-    rows = make_rows(CLASSIFICATION)
     job = make_job(tiny_config, tmp_path, method)
     make = choose_engine(engine)[0]
-    losses = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    losses = four_steps(make, job)
     assert len({loss for _, loss in losses}) == 4
     whole = trained_values(job)
     delete(tmp_path / "model.ckpt-4.index")
     training_state.recover(str(tmp_path))
-    again = train(make(Hardware()), job, rows, steps=4, save_steps=2)
-    assert again == losses[2:]
+    assert four_steps(make, job) == losses[2:]
     check_equal(trained_values(job), whole)
 
 

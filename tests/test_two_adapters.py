@@ -7,6 +7,7 @@ import numpy as np
 import refusals
 import tensorflow as tf
 from conftest import (
+    as_tensors,
     latest_step,
     load_predictor,
     read_adapter,
@@ -61,7 +62,7 @@ def rows_of(texts):
 
 def batch_of(texts):
     batch = make_batch(rows_of(texts), np.arange(8), LENGTH)
-    return {name: tf.constant(value) for name, value in batch.items()}
+    return as_tensors(batch)
 
 
 def variables_of(job):

@@ -17,6 +17,7 @@ from conftest import (
     write_lines,
 )
 from exchanged import assert_same_values, change
+from numpy.testing import assert_allclose, assert_array_equal
 from pytest import fixture, mark
 from test_convert_checkpoint import convert  # noqa: F401 (a fixture)
 from test_golden_model import Recorded
@@ -91,7 +92,7 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
         name: shape for name, shape in recorded.training["all"]
     }
     for name, value in values.items():
-        np.testing.assert_array_equal(values_out[name], value, err_msg=name)
+        assert_array_equal(values_out[name], value, err_msg=name)
     config = read_json(out / "bert_config.json")
     assert config["hidden_act"] == "gelu"
 
@@ -136,7 +137,7 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     config["base"] = read_base(plain)[2].describe()
     adapter_artifact.write(str(whole), config, kept)
     rows = ["the cat sat", "a dog on the mat"]
-    np.testing.assert_allclose(
+    assert_allclose(
         states_of(plain, whole, rows),
         states_of(google_tiny, adapter, rows),
         atol=1e-5,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS, write_json, write_lines
+from conftest import TINY_WORDS, as_tensors, write_json, write_lines
 from engine_jobs import LENGTH, VECTORS, check_gradients, make_job, make_rows
 from numpy.random import default_rng
 from numpy.testing import assert_array_equal
@@ -411,7 +411,7 @@ def test_the_gradient_is_that_of_the_whole_batch(
     for _, variable in trained:
         variable.assign_add(rng.normal(0, 0.1, variable.shape))
     batch = make_batch(make_rows(VECTORS), np.arange(8), LENGTH)
-    batch = {name: tf.constant(value) for name, value in batch.items()}
+    batch = as_tensors(batch)
 
     @tf.function(autograph=False)
     def in_parts():
@@ -455,7 +455,7 @@ def test_both_passes_draw_the_same_dropout(tiny_config):
     # The same text twice.
     for name in ("input_ids", "input_mask", "segment_ids"):
         batch[name][:, 1] = batch[name][:, 0]
-    batch = {name: tf.constant(value) for name, value in batch.items()}
+    batch = as_tensors(batch)
     step = tf.constant(0, tf.int64)
     loss_and_gradients(job, model, trained, batch, step, 8)
     assert len(seen) == 4

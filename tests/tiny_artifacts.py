@@ -2,9 +2,9 @@
 
 from threading import Event, Thread
 
-import safetensors.numpy
 import tensorflow as tf
 from conftest import read_adapter_config
+from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -35,9 +35,7 @@ def make_library(folder, bert):
         make_artifact(folder / name, bert, text, seed=number)
     # Of which only a few entries are left as they were changed.
     config = read_adapter_config(folder / "sparse")
-    values = safetensors.numpy.load_file(
-        folder / "sparse" / "adapter.safetensors"
-    )
+    values = load_file(folder / "sparse" / "adapter.safetensors")
     few = {
         name: value[:5] if name.startswith("bert/") else value
         for name, value in values.items()
