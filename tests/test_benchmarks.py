@@ -245,8 +245,7 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
 def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
     words = ["", "--peer_python", sys.executable, *arguments]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(UserError, match=problem):
-        compare.main()
+    refusals.check(compare.main, problem)
 
 
 @mark.pretrained
