@@ -9,7 +9,7 @@ import pytest
 from conftest import open_checkpoint, read_json, write_json
 
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.sources import read_config, read_tokenizer
 from adapter_bert.checkpoints.weights import Pretrained
 from adapter_bert.data.tokenization import TextTokenizer
 
@@ -33,12 +33,12 @@ def read_recorded(golden_dir, name):
     """Opens the recording of a name."""
     folder = golden_dir / "roberta" / name
     opened = open_checkpoint(folder)
-    config = sources.read_config(opened)
+    config = read_config(opened)
     with np.load(folder / "expected.npz") as values:
         return Recorded(
             opened,
             config,
-            sources.read_tokenizer(opened, config),
+            read_tokenizer(opened, config),
             read_json(folder / "expected.json"),
             dict(values),
         )
@@ -56,8 +56,8 @@ def copy_roberta(golden_dir, place):
 def open_tokenizer(folder, **arguments):
     """Reads the tokenizer of a folder."""
     opened = open_checkpoint(folder)
-    config = sources.read_config(opened)
-    return sources.read_tokenizer(opened, config, **arguments)
+    config = read_config(opened)
+    return read_tokenizer(opened, config, **arguments)
 
 
 def change(path, function):

@@ -37,10 +37,9 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import MaskedLMHead
-from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.task_model import TaskModel, list_parameters
 from adapter_bert.tasks.text_classification import TextClassification
 
 NAMES = ("distilbert", "electra", "albert", "mpnet")
@@ -226,15 +225,13 @@ def test_other_tokens_than_word_pieces_are_not_exported(folder_of, tmp_path):
 def test_what_shared_layers_mean_for_methods(folder_of):
     _, config, _ = read_base(folder_of("albert"))
     for text, count in (("layernorm", 2 * 8 + 4 * 16), ("lora(rank=2)", 384)):
-        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        table = list_parameters(config, parse(text), TASK.build_head)
         assert table.trained_count == count + 2 * 16 + 2
     for method in map(
         parse, ("top_layers(k=1)", "houlsby(size=4, layers='1')")
     ):
         refusals.check(
-            lambda m=method: task_model.list_parameters(
-                config, m, TASK.build_head
-            ),
+            lambda m=method: list_parameters(config, m, TASK.build_head),
             "layers of this model share",
         )
 
@@ -300,7 +297,7 @@ def test_every_method_lists_its_variables(folder_of, name):
             continue
         if "pooler" in text and not config.has_pooler:
             continue
-        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        table = list_parameters(config, parse(text), TASK.build_head)
         of_bert = {p.name for p in table.parameters if not p.is_added}
         assert of_bert == shapes.keys()
         assert "hidden_weights_0" in {p.name for p in table.trained} or (

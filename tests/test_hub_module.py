@@ -30,7 +30,7 @@ from adapter_bert.checkpoints import hub_module, sources
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.errors import UserError
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.training import setup
+from adapter_bert.training.setup import open_model
 
 # test_sources.py reads modules with both TensorFlows.
 pytestmark = mark.newer_stack
@@ -127,12 +127,12 @@ def test_a_run_gets_sizes_vocabulary_and_case(
     )
     vocabulary.unlink()
     flags = replace(experiment, init_checkpoint=str(folder), do_lower_case=None)
-    model = setup.open_model(flags)
+    model = open_model(flags)
     assert model.config == tiny_config
     assert model.tokenizer.do_lower_case is lower
     assert ("The" in model.tokenizer.vocabulary) is not lower
     ours = open_checkpoint(tiny_bert)
-    expected = setup.open_model(
+    expected = open_model(
         replace(experiment, init_checkpoint=str(tiny_bert))
     ).base.fingerprint
     assert model.base.fingerprint == expected and ours.trained is None
@@ -143,14 +143,14 @@ def test_a_run_gets_sizes_vocabulary_and_case(
         do_lower_case=True,
         bert_config_file=str(tiny_bert / "config.json"),
     )
-    tokenizer = setup.open_model(named).tokenizer
+    tokenizer = open_model(named).tokenizer
     assert tokenizer.do_lower_case and "out" in tokenizer.vocabulary
     # No shape tells of it.
     config = tmp_path / "config.json"
     write_json(config, {**vars(tiny_config), "num_attention_heads": 4})
     named = replace(named, bert_config_file=str(config))
     refusals.check(
-        lambda: setup.open_model(named),
+        lambda: open_model(named),
         "4 attention heads, but ",
         " has 2; leav",
     )

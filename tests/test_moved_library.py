@@ -32,7 +32,7 @@ from adapter_bert.serving import moved_library
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import load_task
-from adapter_bert.tasks import novelty
+from adapter_bert.tasks.novelty import LEAST_ROWS, NOVELTY, fit
 
 PAIRS = [(text, other) for text, _ in SENTENCES for other in ("a dog", "mat")]
 UNIT = {"mean": 3.0, "deviation": 2.0, "low": 0.0, "high": 6.0}
@@ -84,8 +84,8 @@ def spread(bert, folder, name):
 def of_old_bert(bert):
     """A sketch of novelty, which no other BERT can tell."""
     size = bert.config.hidden_size
-    rows = default_rng(0).normal(size=(novelty.LEAST_ROWS, size))
-    return {novelty.NOVELTY: novelty.fit(rows.astype(np.float32)).settings}
+    rows = default_rng(0).normal(size=(LEAST_ROWS, size))
+    return {NOVELTY: fit(rows.astype(np.float32)).settings}
 
 
 @module_fixture
@@ -201,8 +201,8 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
             adapter_artifact.read_config(one.folder(name)) for one in (old, new)
         )
         assert after["method"] == before["method"]
-        assert novelty.NOVELTY in before["task_settings"]
-        assert novelty.NOVELTY not in after["task_settings"]
+        assert NOVELTY in before["task_settings"]
+        assert NOVELTY not in after["task_settings"]
         assert after["task"] == {
             **before["task"],
             "pairs": bool(before["task"].get("pairs")),

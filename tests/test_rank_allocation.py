@@ -18,7 +18,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark, raises
 
-from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints.training_state import (
+    check_training_checkpoint,
+    save_tensors,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import below
 from adapter_bert.methods.rank_allocation import Allocation
@@ -181,17 +184,17 @@ def test_a_checkpoint_without_importances_is_of_another_training(
     values = {n: np.zeros(shape) for n, shape in table.saved.items()}
     values["global_step"] = np.int64(1)
     path = str(tmp_path / "model.ckpt-1")
-    training_state.save_tensors(path, values)
-    training_state.check_training_checkpoint(path, table.saved)
+    save_tensors(path, values)
+    check_training_checkpoint(path, table.saved)
     # Importances of A, B and E of four matrices.
     more = 2 * 4 * 4 * (16 + 16 + 1)
     assert table.saved_count == 3 * table.trained_count + more
     for slot in Allocation.slots:
         left = {n: v for n, v in values.items() if not n.endswith(slot)}
         assert len(values) - len(left) == 12
-        training_state.save_tensors(path, left)
+        save_tensors(path, left)
         with raises(UserError, match=slot):
-            training_state.check_training_checkpoint(path, table.saved)
+            check_training_checkpoint(path, table.saved)
 
 
 @mark.newer_stack

@@ -27,7 +27,7 @@ from pytest import mark
 
 from adapter_bert import optimization
 from adapter_bert.bert.hooks import Context
-from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints.training_state import latest_step
 from adapter_bert.data.input_pipeline import TrainPlan
 from adapter_bert.errors import UserError
 from adapter_bert.training import strategy
@@ -76,7 +76,7 @@ def test_each_engine_goes_on_with_the_others_run(tiny_config, folders):
         # It saves where it stops.
         losses = train(new_engine(name), parts, rows, steps=9, stop_at=last)
         assert [step for step, _ in losses] == [*range(first, last + 1)]
-        assert training_state.latest_step(parts.output_dir)[1] == last
+        assert latest_step(parts.output_dir)[1] == last
     check_equal(trained_values(parts), trained_values(whole), 1e-5)
 
 
@@ -213,7 +213,7 @@ def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
     )
     assert looked == [2, 4]
     assert [step for step, _ in losses] == [1, 2, 3, 4]
-    assert training_state.latest_step(job.output_dir)[1] == 4
+    assert latest_step(job.output_dir)[1] == 4
 
 
 @EITHER
@@ -274,7 +274,7 @@ def test_a_loss_that_is_no_number_is_one_clear_line(tiny_config, folders, name):
         lambda: train(new_engine(name), job, make_rows(CLASSIFICATION)),
         "lower --learning_rate",
     )
-    assert not training_state.latest_step(job.output_dir)[0]
+    assert not latest_step(job.output_dir)[0]
 
 
 # The gradient

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from pytest import mark
 
-from adapter_bert.bert import hooks
+from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.checkpoints import training_state
 from adapter_bert.methods.registry import parse
 from adapter_bert.methods.sparse import GateHooks, Gates
@@ -194,7 +194,7 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
         return draw(*arguments)
 
     monkeypatch.setattr(GateHooks, "_open", note)
-    for prepare in (GateHooks.prepare, hooks.Hooks.prepare):
+    for prepare in (GateHooks.prepare, Hooks.prepare):
         monkeypatch.setattr(GateHooks, "prepare", prepare)
         job = in_lanes(
             3,
@@ -220,7 +220,7 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
 def test_a_variable_that_is_read_twice_is_a_defect():
     """Its gradient of the second place would be lost."""
 
-    class Twice(hooks.Hooks):
+    class Twice(Hooks):
         def prepare(self, context):
             return {"doubled": 2.0 * model.weights}
 
@@ -413,12 +413,12 @@ class Rows:
     def __init__(self, rows):
         self.head = self.bert = self
         self.berts = [self]
-        self.hooks = hooks.Hooks()
+        self.hooks = Hooks()
         self.weights = tf.Variable(tf.ones([rows, 200]))
 
     def __call__(self, features, context):
         weights = tf.gather(self.weights, features["row"])
-        return hooks.dropout(weights, 0.5, "site", context)
+        return dropout(weights, 0.5, "site", context)
 
     def loss(self, predictions, features):
         return tf.reduce_sum(predictions, axis=1)

@@ -5,7 +5,7 @@ import tensorflow as tf
 from numpy.random import default_rng
 
 from adapter_bert import optimization
-from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tables import Layout
 from adapter_bert.methods.registry import parse
@@ -15,7 +15,7 @@ from adapter_bert.tasks.text_classification import TextClassification
 
 def create_variable(name, shape, initializer, *, seed=0):
     """A float32 variable with fresh values."""
-    values = encoder.initial_values(name, shape, initializer, seed)
+    values = initial_values(name, shape, initializer, seed)
     return tf.Variable(values, name=name)
 
 
@@ -40,14 +40,14 @@ class TinyModel:
 
         def read(name):
             p = pretrained[name]
-            return encoder.initial_values(name, p.shape, p.initializer, 3)
+            return initial_values(name, p.shape, p.initializer, 3)
 
         trained = {p.name for p in self.table.trained}
 
         def create(name, shape, initializer):
             assert name not in self.variables
             self.variables[name] = tf.Variable(
-                encoder.initial_values(name, shape, initializer, 3, read),
+                initial_values(name, shape, initializer, 3, read),
                 trainable=name in trained,
             )
             return self.variables[name]
