@@ -54,13 +54,9 @@ def test_golden_features(golden_dir, pretrained_tokenizer, name, split):
 def test_golden_real_text_features(
     shared_dir, pretrained_tokenizer, name, split
 ):
-    check_recorded_features(
-        shared_dir / "golden_real_text" / "classifier_features",
-        shared_dir / "data" / "glue",
-        name,
-        split,
-        pretrained_tokenizer,
-    )
+    recorded = shared_dir / "golden_real_text" / "classifier_features"
+    data = shared_dir / "data" / "glue"
+    check_recorded_features(recorded, data, name, split, pretrained_tokenizer)
 
 
 # Published files
