@@ -105,7 +105,7 @@ def test_batches_are_bounded_in_bytes():
     st.integers(1, 5),
     st.integers(1, 20),
 )
-@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.settings(max_examples=50)
 def test_every_row_is_computed_once(requests, max_batch, max_bytes):
     async def test(computer, batcher):
         answers = await asyncio.gather(*map(batcher.ask, requests))

@@ -228,7 +228,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ANY = st.text(st.characters())
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     st.sampled_from(["a.jsonl", "a.txt"]),
     st.one_of(

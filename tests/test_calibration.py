@@ -118,7 +118,7 @@ PAIRS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(PAIRS, st.sampled_from([0.5, 0.75, 0.9]))
 def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
     probabilities = np.array([p for p, _ in rows])

@@ -196,7 +196,7 @@ def test_what_a_killed_program_leaves_is_no_row_file(
         assert paths == [str(tmp_path / "rows.1")]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     tokens=st.lists(st.sampled_from("a ##b c ##d [SEP]".split()), min_size=1),
     most=st.integers(1, 9),

@@ -341,7 +341,7 @@ def test_without_the_library(monkeypatch):
 
 @mark.gate
 def test_a_run_keeps_its_commit(
-    hub, bert, classify, tiny_flags, tiny_bert, caplog, tmp_path
+    hub, bert, classify, tiny_flags, tiny_bert, tmp_path
 ):
     """The commit is in the records, and a run that goes on takes it again."""
     files = contents_of(tiny_bert)

@@ -65,7 +65,7 @@ MATRICES = hypothesis.extra.numpy.arrays(
 )
 
 
-@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(MATRICES, strategies.sampled_from([KERNEL, WORDS]))
 def test_a_value_is_rounded_to_the_nearest_step_of_its_channel(matrix, name):
     kept = int8.quantize(name, matrix)

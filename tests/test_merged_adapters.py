@@ -98,7 +98,7 @@ def test_the_command_writes_an_adapter_that_answers(
 
 
 def test_a_sum_of_lora_adapters_is_the_sum_of_what_they_add(
-    adapters, merged, tiny_bert, tmp_path
+    adapters, merged, tiny_bert
 ):
     """By `cat`: the weighted sum of the merged BERTs' changes."""
     folders = adapters(CLASSIFICATION, CLASSIFICATION, text="lora(rank=2)")

@@ -223,7 +223,7 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
 
 @mark.gate
 @mark.newer_stack
-def test_a_port_in_use_is_one_clear_line(monkeypatch):
+def test_a_port_in_use_is_one_clear_line():
     code = (
         "from adapter_bert.training.engines import Hardware\n"
         "from adapter_bert.training.strategy import StrategyEngine\n"

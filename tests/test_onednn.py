@@ -84,7 +84,7 @@ def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
 
 
 @here
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     st.integers(0, 9),
     st.integers(1, 70),

@@ -39,7 +39,7 @@ def budget_of_peft(step, first, last, count, kept):
 
 
 @mark.newer_stack
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.integers(1, 4000),
     st.floats(0, 0.6),

@@ -21,7 +21,7 @@ LAYER = "bert/encoder/layer_1/output/reft"
 
 
 @given(st.integers(2, 9), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_basis_is_orthonormal_and_the_one_of_lapack(size, data):
     """Whatever is drawn on the diagonal and above it."""
     rank = data.draw(st.integers(1, size - 1))

@@ -327,7 +327,7 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
     assert list(rows["full"].values())[-2:] == ["-", "-"]
 
 
-def test_all_forms_hold_the_same_cells(tmp_path):
+def test_all_forms_hold_the_same_cells():
     table = summarize.TextTable("T", ("", "a_b"), (("x", "1.0 ± 0.2 (3)"),))
     assert table.to_markdown() == (
         "T\n\n|  | a_b |\n| --- | --- |\n| x | 1.0 ± 0.2 (3) |\n"

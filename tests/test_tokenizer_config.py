@@ -186,7 +186,7 @@ def test_what_is_refused(make, fields, content, names):
     assert all(name in message for name in names), message
 
 
-def test_each_field_is_known(golden_dir, caplog):
+def test_each_field_is_known(golden_dir):
     """Those that transformers wrote into the recordings."""
     assert not OBEYED.keys() & NO_EFFECT.keys()
     fields = set(tokenizer_config.SWITCHES) | tokenizer_config.FIELDS

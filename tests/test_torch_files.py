@@ -69,7 +69,7 @@ def views(draw):
 
 
 @given(views(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_views_of_any_strides_are_those_of_numpy(tmp_path_factory, view, old):
     values, offset, shape, strides = view
     size = values.itemsize
