@@ -15,7 +15,6 @@ from shutil import copytree
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -33,7 +32,7 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark, raises
+from pytest import approx, mark, param, raises
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
@@ -708,8 +707,8 @@ def python_blocks(page):
 @mark.parametrize(
     "name",
     [
-        pytest.param("README.md", marks=mark.newer_stack),
-        pytest.param("docs/python_api.md", marks=mark.older_stack),
+        param("README.md", marks=mark.newer_stack),
+        param("docs/python_api.md", marks=mark.older_stack),
     ],
 )
 def test_the_pages_example_runs(

@@ -6,10 +6,9 @@ import re
 import subprocess
 import sys
 
-import pytest
 from pytest import mark
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = mark.newer_stack
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = "adapter_bert"

@@ -4,9 +4,8 @@ import os
 import subprocess
 import sys
 
-import pytest
 from conftest import ROOT, own_lines, run_command
-from pytest import mark
+from pytest import mark, raises, skip
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -142,7 +141,7 @@ def test_a_command_line_that_is_none_is_one_line(words, message):
     parser.add_argument("folder")
     parser.add_argument("--count", type=int)
     parser.add_argument("--all", action="store_true")
-    with pytest.raises(UserError, match=f"^{message}"):
+    with raises(UserError, match=f"^{message}"):
         parser.parse_args(words.split())
 
 
@@ -182,7 +181,7 @@ def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment):
     if environment is LATIN:
         made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", tmp_path / "xx"]
         if subprocess.run(made, capture_output=True).returncode:
-            pytest.skip("there are no sources of locales")
+            skip("there are no sources of locales")
         environment = {**LATIN, "LOCPATH": str(tmp_path)}
     (tmp_path / name).write_text("caf\xe9 \u732b", "utf-8")
     body = (

@@ -5,12 +5,11 @@ import json
 import random
 from pathlib import Path
 
-import pytest
 import tensorflow as tf
 from conftest import entry_point, flag_words, module_fixture, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import fixture, mark
+from pytest import fixture, mark, raises, skip
 from task_files import put, refusal
 
 from adapter_bert import files
@@ -35,7 +34,7 @@ SHAPES = {
 def recorded(golden_dir):
     path = golden_dir / "pretraining.json.gz"
     if not path.exists():
-        pytest.skip(f"{golden_dir} has no recording of rows for pretraining")
+        skip(f"{golden_dir} has no recording of rows for pretraining")
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
@@ -187,7 +186,7 @@ def test_what_a_killed_program_leaves_is_no_row_file(
 
     monkeypatch.setattr(names, "write_instance_to_example_files", stop)
     monkeypatch.setattr(tf.io.gfile, "remove", lambda path: None)
-    with pytest.raises(KeyboardInterrupt):
+    with raises(KeyboardInterrupt):
         create(**raw)
     assert all(Path(path).parent == tmp_path for path in left) and left
     put(tmp_path / "rows.1", "whole")

@@ -6,7 +6,6 @@ import threading
 import unittest.mock
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import as_tensors
 from engine_jobs import (
@@ -21,7 +20,7 @@ from engine_jobs import (
     train,
 )
 from numpy.testing import assert_allclose
-from pytest import mark
+from pytest import fixture, mark, raises, skip
 
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
@@ -29,7 +28,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.training.engines import Hardware
 
 if not hasattr(tf, "estimator"):
-    pytest.skip(
+    skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )
@@ -40,7 +39,7 @@ from adapter_bert.training.estimator import EstimatorEngine  # noqa: E402
 v1 = tf.compat.v1
 
 
-@pytest.fixture
+@fixture
 def rows():
     return make_rows(CLASSIFICATION)
 
@@ -61,7 +60,7 @@ def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
     stub = unittest.mock.Mock()
     stub.train.side_effect = error
     monkeypatch.setattr(EstimatorEngine, "_estimator", lambda *_: stub)
-    with pytest.raises(UserError if is_told else type(error)) as caught:
+    with raises(UserError if is_told else type(error)) as caught:
         train(
             EstimatorEngine(Hardware()), make_job(tiny_config, tmp_path), rows
         )

@@ -7,7 +7,6 @@ import unittest.mock
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import module_fixture
@@ -20,7 +19,7 @@ from engine_jobs import (
     predict,
     train,
 )
-from pytest import fixture, mark, raises
+from pytest import fixture, mark, raises, skip
 from test_methods import METHOD_TEXTS
 
 from adapter_bert.bert.hooks import Hooks
@@ -29,7 +28,7 @@ from adapter_bert.training.engines import Hardware
 from adapter_bert.training.frozen_outputs import KnownOutputs
 
 if not hasattr(tf, "estimator"):
-    pytest.skip(
+    skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )

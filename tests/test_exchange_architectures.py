@@ -7,7 +7,6 @@ theirs and this project's, and merged models.
 from shutil import copytree
 
 import numpy as np
-import pytest
 import refusals
 from conftest import RECORDED, module_fixture, read_json
 from exchanged import (
@@ -19,7 +18,7 @@ from exchanged import (
     without,
     write,
 )
-from pytest import mark
+from pytest import mark, param
 from safetensors.numpy import load_file
 
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
@@ -41,7 +40,7 @@ STACKS = {
 # Without AdapterHub's library.
 ONLY_PEFT = {"mpnet"}
 ALL = mark.parametrize(
-    "name", [pytest.param(name, marks=STACKS[name]) for name in STACKS]
+    "name", [param(name, marks=STACKS[name]) for name in STACKS]
 )
 CHOICES = {"name": "custom", "pairs": None, "choices": 2}
 # Of heads that were not exchanged with the programs.

@@ -8,7 +8,6 @@ from math import prod
 import hypothesis
 import hypothesis.extra.numpy
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from absl import flags as flags_module
@@ -35,7 +34,7 @@ from engine_jobs import (
 from engine_jobs import predict as predict_rows
 from hypothesis import strategies
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark, raises
+from pytest import approx, mark, param, raises
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
@@ -171,12 +170,12 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     "method, more",
     [
         ("houlsby(size=4)", {}),
-        pytest.param(
+        param(
             "lora(rank=2)",
             {"compute_dtype": "bfloat16", "lanes": 2},
             marks=mark.newer_stack,
         ),
-        pytest.param("bitfit", {"share_layers": False}, marks=mark.older_stack),
+        param("bitfit", {"share_layers": False}, marks=mark.older_stack),
     ],
 )
 def test_a_training_has_the_bits_of_one_with_rounded_matrices(

@@ -16,11 +16,10 @@ import sys
 
 import beam_program
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import ROOT, module_fixture, open_bert, run_command
 from ids_folder import FORMS, Folder
-from pytest import mark
+from pytest import mark, param, raises, skip
 from task_files import TINY_CONTEXTS
 from test_http_api import LIMITS, Server
 from test_joint_answers import (
@@ -144,7 +143,7 @@ def cells(value):
         kind, *values = line.split()
         for way, cell in zip(header.split(), values):
             if cell == value:
-                yield pytest.param(
+                yield param(
                     way, kind, marks=marks(way, kind), id=f"{way}-{kind}"
                 )
 
@@ -489,7 +488,7 @@ def test_the_answer_is_the_task_s_own(world, way, kind):
 
 @mark.parametrize("way, kind", [*cells("-")])
 def test_a_way_that_does_not_exist_is_refused(world, way, kind):
-    with pytest.raises(UserError, match="answers no texts|cannot be|unknown t"):
+    with raises(UserError, match="answers no texts|cannot be|unknown t"):
         globals()[way](world, f"{kind}0")
 
 
@@ -509,14 +508,14 @@ def test_the_table_has_every_kind():
 @mark.parametrize(
     "python",
     [
-        pytest.param(sys.executable, marks=mark.gate, id="this"),
-        pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
+        param(sys.executable, marks=mark.gate, id="this"),
+        param(os.environ.get("OTHER_PYTHON"), id="other"),
     ],
 )
 def test_it_loads_without_this_project(python, world, tmp_path):
     """As TensorFlow 2 and 1 load it; `.ci/run` has the other one do so."""
     if not python:
-        pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
+        skip("OTHER_PYTHON names no interpreter with another TensorFlow")
     questions = shuffled()
     rows = [as_row(name, texts) for name, _, texts in questions]
     columns = {

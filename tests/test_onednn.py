@@ -5,7 +5,6 @@ import os
 import sys
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from conftest import ROOT, run_command
 from engine_jobs import make_job
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
+from pytest import mark, raises, skip
 
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.gradients import differentiable
@@ -194,7 +193,7 @@ PLAIN = draw(4, 8), draw(8, 8), draw(8)
 def test_gradients_of_biases_are_added_up_in_float32(step):
     """In bfloat16, 256 and 1 would make 256."""
     if step and not onednn.is_available("bfloat16"):
-        pytest.skip("this TensorFlow has no oneDNN kernels")
+        skip("this TensorFlow has no oneDNN kernels")
     x, kernel = (tf.ones([2000, 8], tf.bfloat16), tf.eye(8, dtype=tf.bfloat16))
 
     def gradient(bias):
@@ -214,7 +213,7 @@ def test_graphs_have_none_of_them_unless_asked():
 
 @here
 def test_there_is_an_error_without_a_graph():
-    with pytest.raises(RuntimeError, match="outside of a graph"):
+    with raises(RuntimeError, match="outside of a graph"):
         onednn.dense(*PLAIN)
 
 

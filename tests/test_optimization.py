@@ -1,7 +1,6 @@
 """The learning rate by hand, and Adam: against numpy, and in the engines."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -14,7 +13,7 @@ from engine_jobs import (
 )
 from numpy.random import default_rng
 from numpy.testing import assert_allclose
-from pytest import approx, mark
+from pytest import approx, mark, param
 
 from adapter_bert.optimization import (
     AdamWeightDecay,
@@ -219,9 +218,7 @@ def test_a_scaled_rate_moves_as_much_further():
     assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
 
 
-@mark.parametrize(
-    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
-)
+@mark.parametrize("name", [param("estimator", marks=ESTIMATOR), "strategy"])
 def test_young_averages_are_corrected_if_that_is_asked_for(
     tiny_config, folders, name
 ):

@@ -15,9 +15,8 @@ import subprocess
 import time
 from contextlib import closing
 
-import pytest
 from conftest import module_fixture, run_command
-from pytest import mark
+from pytest import mark, skip
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
@@ -228,7 +227,7 @@ class Browser:
 @module_fixture
 def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        pytest.skip("there is no chromium, or no chromedriver")
+        skip("there is no chromium, or no chromedriver")
     opened = Browser(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()

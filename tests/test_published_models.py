@@ -6,10 +6,9 @@ import sys
 import types
 from shutil import copytree
 
-import pytest
 import refusals
 from hub_modules import write_tf2
-from pytest import fixture, mark
+from pytest import fixture, importorskip, mark
 from test_sources import check_values, refuses
 
 from adapter_bert.checkpoints import published_models, sources
@@ -172,7 +171,7 @@ def library(monkeypatch):
 
     def load(name):
         monkeypatch.delitem(sys.modules, name)
-        return pytest.importorskip(name, exc_type=ImportError)
+        return importorskip(name, exc_type=ImportError)
 
     return load
 

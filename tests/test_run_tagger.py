@@ -4,7 +4,6 @@ import json
 import sys
 
 import numpy as np
-import pytest
 import refusals
 from conftest import (
     ROOT,
@@ -15,7 +14,7 @@ from conftest import (
     read_lines,
     run_command,
 )
-from pytest import mark
+from pytest import mark, skip
 from task_files import TAGGED, conll
 
 from adapter_bert.tasks.tagging_files import read_sentences
@@ -254,7 +253,7 @@ def test_published_layouts_are_read(shared_dir):
     """Lone tabs between sentences, four columns, hyphens in types."""
     folder = shared_dir / "data" / "ner"
     if not folder.is_dir():
-        pytest.skip(f"no data at {folder}")
+        skip(f"no data at {folder}")
     counts = {}
     for path in sorted(folder.glob("*/*.conll")):
         rows = read_sentences(str(path), keeps_text=True)

@@ -6,7 +6,6 @@ import re
 import sys
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -21,7 +20,7 @@ from conftest import (
     write_bert,
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
-from pytest import fixture, mark
+from pytest import approx, fixture, mark, param, raises
 from test_joint_answers import PAIR, PAIRS, TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -236,7 +235,7 @@ def test_the_difference_of_outputs(tiny_config, wrong, expected):
         return {"value": wrong(outputs["value"].numpy())}
 
     difference = runtimes.compare(right, run, tiny_config, 24)
-    assert difference == pytest.approx(expected, nan_ok=True)
+    assert difference == approx(expected, nan_ok=True)
 
 
 def test_a_file_with_other_outputs_is_not_kept(
@@ -360,7 +359,7 @@ def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(command_line, "go_on_with", go_on_with)
-    with pytest.raises(SystemExit):
+    with raises(SystemExit):
         command(format=ONNX, adapter=made["pair"])
     [(packages, *rest)] = calls
     assert packages == ("onnxruntime", "tf2onnx")
@@ -438,7 +437,7 @@ def test_onnx_in_its_environment():
 
 @mark.gate
 @mark.parametrize(
-    "form", [TFLITE, pytest.param(ONNX, marks=[NEEDS_ONNX, mark.newer_stack])]
+    "form", [TFLITE, param(ONNX, marks=[NEEDS_ONNX, mark.newer_stack])]
 )
 def test_the_command_says_little(base, made, tmp_path, form):
     words = [

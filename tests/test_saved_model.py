@@ -6,13 +6,12 @@ import subprocess
 import sys
 from concurrent import futures
 
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, module_fixture, read_json
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
-from pytest import fixture, mark
+from pytest import fixture, importorskip, mark, raises
 from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert.serving import saved_model
@@ -55,7 +54,7 @@ def test_weights_are_variables(exported, parts):
 
 
 def test_keras_loads_it_as_a_layer(exported):
-    keras = pytest.importorskip("keras", minversion="3")
+    keras = importorskip("keras", minversion="3")
     questions = mixed_questions()
     columns = {
         name: tf.constant(texts)
@@ -187,7 +186,7 @@ def test_what_an_alive_export_writes_is_not_deleted(tmp_path, monkeypatch):
         if len(places) == 1:
             other.append(threads.submit(export))
             # It would be done by now if it did not wait.
-            with pytest.raises(futures.TimeoutError):
+            with raises(futures.TimeoutError):
                 other[0].result(1)
         assert os.path.isdir(place)
 

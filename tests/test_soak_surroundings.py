@@ -8,9 +8,8 @@ import os
 import sys
 import time
 
-import pytest
 from conftest import ROOT, run_command
-from pytest import approx, mark
+from pytest import approx, fixture, mark, raises, skip
 
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
@@ -73,7 +72,7 @@ CAREFUL = dict(
 )
 
 
-@pytest.fixture
+@fixture
 def make_bench(tmp_path):
     """A stand-in of the program, and the reference of its run."""
 
@@ -198,12 +197,12 @@ def test_what_is_mounted_is_taken_from_its_users(tmp_path):
         assert (folder / "file").read_text() == "text"
         thing.end()
         linux.mount_memory(folder / "in", 4096)
-        with pytest.raises(OSError, match="No space"):
+        with raises(OSError, match="No space"):
             (folder / "in" / "large").write_bytes(bytes(9000))
         linux.unmount(folder / "in")
 
     if not may_mount():
-        pytest.skip("this user may not mount")
+        skip("this user may not mount")
     in_fork(look)
     names = sorted(path.name for path in folder.rglob("*"))
     assert names == ["file", "in"]
@@ -322,7 +321,7 @@ def test_what_a_run_reads_and_writes(tmp_path):
 @mark.parametrize("failure", [CAREFUL["failure"], "raise"])
 def test_a_disk_that_is_full_must_be_refused(make_bench, monkeypatch, failure):
     if not may_mount():
-        pytest.skip("this user may not mount")
+        skip("this user may not mount")
     # It is filled before the program goes on.
     monkeypatch.setattr(faults, "DISK", 2**20)
     bench = make_bench(failure=failure, pause="0.1")

@@ -5,7 +5,6 @@ import unittest.mock
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from engine_jobs import (
@@ -23,7 +22,7 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose
-from pytest import mark
+from pytest import mark, param, raises
 
 from adapter_bert import optimization
 from adapter_bert.bert.hooks import Context
@@ -189,7 +188,7 @@ def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
     trained = new_engine()
     trained.workers = workers
     job = make_job(tiny_config, folders("run"))
-    with pytest.raises(expected, match=words):
+    with raises(expected, match=words):
         train(trained, job, make_rows(CLASSIFICATION))
 
 
@@ -310,7 +309,7 @@ def gradient_by_hand(config, job, rows, chosen):
 @mark.parametrize(
     "name, parts",
     [
-        pytest.param("estimator", 4, marks=ESTIMATOR),
+        param("estimator", 4, marks=ESTIMATOR),
         ("strategy", 4),
         ("strategy", 1),
     ],

@@ -9,11 +9,10 @@ import sys
 from types import SimpleNamespace
 
 import google_cloud
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, module_fixture
-from pytest import fixture, mark
+from pytest import fixture, mark, raises, skip
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
@@ -105,7 +104,7 @@ def test_what_is_missing_for_a_lookup_is_told(place, part):
 
 def test_without_the_client_its_installation_is_told(monkeypatch):
     monkeypatch.setattr(tpu, "MODULES", ("os", "no_such_module"))
-    with pytest.raises(UserError, match="install cloud-tpu-client") as error:
+    with raises(UserError, match="install cloud-tpu-client") as error:
         tpu.look_up("other", "z", "p")
     command = str(error.value).rpartition(": ")[2]
     assert command == tpu.INSTALL
@@ -189,7 +188,7 @@ def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")
     if not installed and not os.path.isdir(CLIENT):
-        pytest.skip(f"no {CLIENT}; `make tpu-client` makes it")
+        skip(f"no {CLIENT}; `make tpu-client` makes it")
     names = [*TOLD, "mine"]
     inherited = {
         key: value

@@ -5,7 +5,6 @@ import time
 
 import disk_order
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from conftest import latest_step, module_fixture
@@ -19,7 +18,7 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from pytest import fixture, mark
+from pytest import fixture, mark, param
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.training.engines import Hardware, choose_engine
@@ -234,7 +233,7 @@ def four_steps(make, job):
 
 @mark.parametrize(
     "engine, fault",
-    [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
+    [param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
 )
 def test_a_training_goes_on_from_the_checkpoint_before(
     engine, tiny_config, tmp_path, fault

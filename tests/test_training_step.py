@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -26,7 +25,7 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
+from pytest import approx, fixture, mark, param, raises
 
 from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.checkpoints import training_state
@@ -38,12 +37,12 @@ from adapter_bert.training.training_step import Job, Prediction
 
 # The engines share what divides a batch: each has some of the tasks.
 SHARED_OUT = [
-    pytest.param(name, engine, marks=ESTIMATOR if engine == "estimator" else ())
+    param(name, engine, marks=ESTIMATOR if engine == "estimator" else ())
     for name, engine in zip(TASKS, ("estimator", "strategy") * 3)
 ]
 
 
-@pytest.fixture
+@fixture
 def make_engine(engine):
     """Makes each engine in turn."""
     return lambda: new_engine(engine)
@@ -229,7 +228,7 @@ def test_a_variable_that_is_read_twice_is_a_defect():
 
     model = Rows(4)
     model.hooks = Twice()
-    with pytest.raises(ValueError, match="weights is read outside"):
+    with raises(ValueError, match="weights is read outside"):
         one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
 
 
@@ -246,7 +245,7 @@ def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     count = sum(p.count for p in job.table.trained if "gate" in p.name)
     # Every gate is open with the probability sigmoid(5) at first.
     expected = PENALTY * count / (1 + np.exp(-5.0))
-    assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
+    assert losses[0] - losses[1] == approx(expected, rel=1e-3)
 
 
 @mark.gate
@@ -254,14 +253,12 @@ def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     "task, parts, engine",
     [
         *(
-            pytest.param(
-                TASKS[one.values[0]], 1, one.values[1], marks=one.marks
-            )
+            param(TASKS[one.values[0]], 1, one.values[1], marks=one.marks)
             for one in SHARED_OUT
         ),
         # Parts of four rows, and of two, which fill two lanes of the three.
         (MULTI, 2, "strategy"),
-        pytest.param(TAGGING, 4, "estimator", marks=ESTIMATOR),
+        param(TAGGING, 4, "estimator", marks=ESTIMATOR),
         (VECTORS, 2, "strategy"),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
@@ -298,7 +295,7 @@ def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
 @mark.parametrize(
     "text, engine",
     [
-        pytest.param("top_layers(k=1)", "estimator", marks=ESTIMATOR),
+        param("top_layers(k=1)", "estimator", marks=ESTIMATOR),
         ("houlsby(size=4)", "strategy"),
     ],
 )
@@ -334,7 +331,7 @@ def test_what_changes_kernels_reads_them_whole(tiny_config):
 @mark.parametrize(
     "changes, tolerance, engine",
     [
-        pytest.param(
+        param(
             {"compute_dtype": "bfloat16"}, 3e-2, "estimator", marks=ESTIMATOR
         ),
         ({"use_xla": True, "length": LENGTH}, 1e-4, "strategy"),
