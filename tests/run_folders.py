@@ -6,12 +6,7 @@ import sys
 import time
 
 import numpy as np
-from conftest import ROOT, flag_words, latest_step, read_adapter, read_json
-
-
-def read(folder, *names):
-    """The JSON values of a file in a folder, or of a file itself."""
-    return read_json(folder, *names)
+from conftest import ROOT, flag_words, latest_step, read_adapter
 
 
 def artifact_bytes(folder):

@@ -1,6 +1,5 @@
 """The commands of the papers' repositories, and the checkpoints they name."""
 
-import pathlib
 import shutil
 
 from conftest import module_fixture, read_json, run_process
@@ -8,7 +7,7 @@ from test_sources import google_bert  # noqa: F401 (a fixture)
 
 
 def results(folder):
-    return read_json(pathlib.Path(folder) / "eval_results.json")
+    return read_json(folder, "eval_results.json")
 
 
 @module_fixture

@@ -1,7 +1,6 @@
 """The real entry point: published commands, files, resumption."""
 
 import json
-import pathlib
 from shutil import copytree
 
 import numpy as np
@@ -32,7 +31,7 @@ FLAGS = flags.FLAGS
 
 
 def results(folder):
-    return read_json(pathlib.Path(folder) / "eval_results.json")
+    return read_json(folder, "eval_results.json")
 
 
 @module_fixture
