@@ -183,8 +183,7 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
 
     Args:
         declaring: the dataclass.
-        given: values of fields that are no flags, or that need more than
-            their flag.
+        values: of fields that are no flags, or that need more than their flag.
     """
     for field in dataclasses.fields(declaring):
         about = field.metadata.get("about")
@@ -217,12 +216,15 @@ def is_given(name: str) -> bool:
 def command_line() -> list[str]:
     """Returns the flags that were given, as words of a command line."""
     flags_by_name = {FLAGS[name].name: FLAGS[name] for name in FLAGS}
-    return [
-        word
-        for flag in flags_by_name.values()
-        if flag.present and not flag.help.startswith("Alias for --")
-        for word in flag.serialize().splitlines()
-    ]
+    words = []
+    for flag in flags_by_name.values():
+        if not flag.present or flag.help.startswith("Alias for --"):
+            continue
+        if isinstance(flag, flags.MultiFlag):
+            words += [f"--{flag.name}={value}" for value in flag.value]
+        else:
+            words.append(flag.serialize())
+    return words
 
 
 def recorded(values: Any) -> dict[str, Any]:
@@ -355,7 +357,7 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
     """Gives flags the values of a command line.
 
     Args:
-        known: the flags.
+        values: the flags.
         arguments: the program's name, then its arguments.
 
     Returns:

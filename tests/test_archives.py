@@ -341,6 +341,21 @@ def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
     assert sorted(os.listdir(tmp_path)) == [f"bert{end}", "google"]
 
 
+@pytest.mark.parametrize(
+    "kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
+)
+def test_what_cannot_be_unpacked_is_one_line(tmp_path, kind):
+    path = tmp_path / "bert.zip"
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        archive.writestr("vocab.txt", b"a word\n" * 1000)
+    content = bytearray(path.read_bytes())
+    begin = content.index(b"vocab.txt") + len("vocab.txt")
+    content[begin : begin + 20] = b"\xff" * 20
+    path.write_bytes(content)
+    refuses(path, "cannot be unpacked: ", "again")
+    assert os.listdir(tmp_path) == ["bert.zip"]
+
+
 def test_a_wrong_sum_is_found(google, tmp_path):
     path = pack(tmp_path / "bert.tar.gz", google)
     whole = path.read_bytes()

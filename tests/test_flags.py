@@ -293,6 +293,12 @@ class Paths:
     mark: str = Topic.DATA.setting("", "A separator.")
 
 
+def test_a_text_of_two_lines_is_one_word():
+    values = {"mark": "one:\ntwo", "parts": ["a", "b"]}
+    with of_keywords((Paths,), values, "call()"):
+        assert sorted(command_line()) == ["--mark=one:\ntwo", "--parts=a,b"]
+
+
 def test_a_tilde_is_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     values = {

@@ -32,7 +32,6 @@ PAGES = (
             "outputs",
             "tagging",
             "masked_lm",
-            "pretraining",
             "multi_task",
             "methods",
             "checkpoints",
@@ -95,10 +94,7 @@ train --task_name=MRPC --data_dir=glue/MRPC \\
   --output_dir=out/quickstart/same_meaning
 """,
     "docs/own_data.md": "rm -rf out/tickets out/new",
-    "docs/pretraining.md": """
-rm -rf out/domain domain_bert
-ln -s texts.txt raw.txt
-""",
+    "docs/masked_lm.md": "ln -s texts.txt raw.txt",
     "docs/library.md": """
 BERT=$TINY
 rm -rf shelf out/mrpc

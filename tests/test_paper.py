@@ -413,6 +413,30 @@ def test_an_interval_of_one_seed_is_refused(tmp_path):
     assert "one seed" in refusal(paper.table_1, rows, tmp_path, {})
 
 
+def dev_rows(*kinds):
+    """Rows of dev sets, each of (task, method, size, score)."""
+    for task, method, size, score in kinds:
+        yield row(
+            **{"task": task, "method": method, "size": size, "score": score},
+            **{"split": "dev", "variant": "", "seed": 1, "trained": 10},
+        )
+
+
+def test_means_of_section_3_6_are_of_the_same_tasks(tmp_path):
+    kinds = ("RTE", "houlsby", 8, 50.0), ("RTE", "houlsby", 64, 60.0)
+    alone = "SST-2", "houlsby", 8, 90.0
+    lines = paper.section_3_6([*dev_rows(*kinds, alone)], tmp_path, {})
+    assert [line[-2] for line in lines] == ["mean", "50.0 of 1", "60.0 of 1"]
+    assert (tmp_path / "section_3_6.png").exists()
+    lines = paper.section_3_6([*dev_rows(kinds[1], alone)], tmp_path, {})
+    assert [line[-2] for line in lines[1:]] == ["-", "-"]
+
+
+def test_a_trade_off_without_full_fine_tuning_is_refused(tmp_path):
+    rows = [*dev_rows(("RTE", "houlsby", 8, 50.0))]
+    assert "full fine-tuning" in refusal(paper.figure_1, rows, tmp_path, {})
+
+
 def test_a_task_without_other_runs_than_the_baseline_s_has_no_star(tmp_path):
     named = {"run": "a/no BERT", "task": "a", "method": paper.BASELINE}
     alone = row(**named, split="test", score=50.0)

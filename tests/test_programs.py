@@ -256,7 +256,10 @@ BAD = {
             {**UNTRAINED, "tuning_method": "full", "adapter_size": None},
             "no trained head",
         ),
-        ({"init_checkpoint": "/no/[1]/x"}, "--init_checkpoint is", "with ["),
+        (
+            {"init_checkpoint": "/no/x"},
+            "--init_checkpoint /no/x does not exist",
+        ),
         ({"init_checkpoint": "s3://x/y"}, "s3://x/y"),
         *(
             ({"task_name": "MRPC", name: x}, f"--{name} is for --task_name=cu")

@@ -154,6 +154,14 @@ def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     )
 
 
+@mark.parametrize("command", ["text", [5], [["--seed=1"]]])
+def test_a_damaged_command_is_none(folder, command):
+    assert run_record.command_of(str(folder)) == []
+    place = folder / "places.json"
+    place.write_text(json.dumps({"command": command}))
+    assert run_record.command_of(str(folder)) == []
+
+
 @mark.parametrize("do_train", [False, True])
 def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
     tf.train.Checkpoint(value=tf.Variable(1.0)).save(str(tmp_path / "model"))

@@ -16,6 +16,13 @@ pytestmark = pytest.mark.newer_stack
 
 # Modules that make programs of data.
 LOADERS = {"dill", "joblib", "marshal", "pickle", "shelve", "torch", "yaml"}
+UNPICKLING = {
+    "pickle.load",
+    "pickle.loads",
+    "pickle.Unpickler",
+    "load",
+    "loads",
+}
 RUN_TEXT = {"eval", "exec", "compile", "os.system", "os.popen"}
 
 
@@ -27,8 +34,12 @@ def modules():
 
 def test_no_module_loads_pickles():
     for path in modules():
-        names = imported(path)
-        assert not LOADERS & {n.split(".")[0] for n in names}, path
+        loaders = LOADERS & {n.split(".")[0] for n in imported(path)}
+        if path.name == "torch_files.py":
+            # Its own class finds no functions but that module's.
+            assert not UNPICKLING & set(attributes(path))
+            loaders -= {"pickle"}
+        assert not loaders, path
 
 
 def test_no_module_runs_text_as_a_program():

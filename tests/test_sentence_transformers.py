@@ -32,6 +32,7 @@ from adapter_bert.checkpoints import sentence_transformers, sources
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
+from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
@@ -367,7 +368,7 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
 def run_library(*arguments):
     """Runs `adapter-bert library` within this process."""
     parsed = library.parse(list(map(str, arguments)))
-    parsed.function(parsed)
+    parsed.function(parsed, AdapterLibrary(parsed.library, create=True))
 
 
 @fixture

@@ -133,6 +133,11 @@ def test_golden_file_of_pytorch_gives_a_berts_weights(tmp_path, form):
     check_values(opened.weights, values)
 
 
+def test_a_name_that_tensorflow_takes_for_a_pattern_is_refused(google_bert):
+    folder = google_bert.rename(google_bert.parent / "[1]")
+    refuses(folder / "bert_model.ckpt", "--init_checkpoint", "with [")
+
+
 def test_a_quantized_model_of_pytorch_is_refused(tmp_path):
     kind, name = "torch.CharStorage", "encoder.layer.0.output.dense.weight"
     made = torch_table({name: tensor("0", kind, 6, (2, 3), (3, 1))})

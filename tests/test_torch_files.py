@@ -183,6 +183,10 @@ RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
         "more values": (of("0", FLOAT, 6, [7], [1]),),
         "a greater offset": (of("0", FLOAT, 6, [6], [1], 1),),
         "a greater step": (of("0", FLOAT, 6, [2, 2], [5, 1]),),
+        "steps whose sum wraps around": (
+            of("0", FLOAT, 6, [5], [2**60]),
+            "more values than its storage",
+        ),
         "backwards": (of("0", FLOAT, 6, [6], [-1], 5), "no whole numbers"),
         "terabytes of one value": (
             of("0", FLOAT, 6, [2**40], [0]),

@@ -51,7 +51,7 @@ def changes(
 ) -> dict[str, np.ndarray]:
     """Trained values, with BERT's own variables as their changed entries.
 
-    `base` reads one of BERT's own variables, whose names are `own`, as
+    `base` reads one of BERT's own variables, whose names are `base_names`, as
     pretrained. A changed one is `<variable>/indices` and `<variable>/values`.
     """
     changed: dict[str, np.ndarray] = {}

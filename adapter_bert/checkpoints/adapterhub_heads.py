@@ -119,10 +119,10 @@ def read(folder: str, config: BertConfig, options: HeadOptions) -> Head:
             f"{path}: model_type is {model_type!r:.80}, expected "
             f"{config.model_type!r}"
         )
-    model_type, hidden = described.get("hidden_size"), config.hidden_size
-    if model_type not in (None, hidden):
+    size, hidden = described.get("hidden_size"), config.hidden_size
+    if size not in (None, hidden):
         raise UserError(
-            f"{path}: hidden_size is {model_type!r:.80}, expected {hidden!r}"
+            f"{path}: hidden_size is {size!r:.80}, expected {hidden!r}"
         )
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     model_class = described["model_class"]

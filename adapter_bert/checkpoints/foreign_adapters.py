@@ -67,20 +67,20 @@ def choose(folder: str, name: str = "") -> str:
         path = os.path.join(place, CONFIG_FILE)
         if files.exists(path) and detect(place):
             described = files.read_json(path, "an adapter's description")
-            described = (
+            saved_as = (
                 described.get("name") if isinstance(described, dict) else None
             )
-            places[place] = described if isinstance(described, str) else ""
+            places[place] = saved_as if isinstance(saved_as, str) else ""
     if not name and (folder in places or not places):
         return folder
     meant = [
         place
-        for place, described in places.items()
-        if not name or name in (described, os.path.basename(place))
+        for place, saved_as in places.items()
+        if not name or name in (saved_as, os.path.basename(place))
     ]
     if len(meant) != 1:
         names = (
-            described or os.path.basename(p) for p, described in places.items()
+            saved_as or os.path.basename(p) for p, saved_as in places.items()
         )
         raise UserError(
             f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "

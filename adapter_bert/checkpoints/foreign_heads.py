@@ -191,15 +191,15 @@ def _choices(
 
 
 def _labels(
-    label2id: Any, count: int, options: tuple[str, ...], source: str
+    label2id: Any, count: int, named: tuple[str, ...], source: str
 ) -> tuple[str, ...]:
-    if options:
-        if len(options) != count:
+    if named:
+        if len(named) != count:
             raise UserError(
-                f"{source}: {len(options)} labels are named, but the head has "
+                f"{source}: {len(named)} labels are named, but the head has "
                 f"{count}"
             )
-        return options
+        return named
     if label2id is None:
         label2id = {f"LABEL_{number}": number for number in range(count)}
     try:

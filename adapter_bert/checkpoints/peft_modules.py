@@ -247,12 +247,12 @@ def places(adapter: Adapter, end: str) -> list[tuple[int, str, str]]:
     ]
     # A model for questions has no pooler.
     mapping = described.get("auto_mapping") or {}
-    model = described.get("task_type"), mapping.get("base_model_class")
+    kinds = described.get("task_type"), mapping.get("base_model_class")
     with_pooler = {
         WITH_POOLER,
         *(f"{name}{CHOICES}" for name in architecture.classes),
     }
-    if config.has_pooler and with_pooler.intersection(model):
+    if config.has_pooler and with_pooler.intersection(kinds):
         matrices.append(root + ending_of(encoder.POOLER, config))
     wanted = _targeted(described, [*matrices, *held], path)
     for module in matrices:

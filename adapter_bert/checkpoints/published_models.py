@@ -16,6 +16,7 @@ import contextlib
 import gzip
 import hashlib
 import importlib
+import lzma
 import os
 import re
 import sys
@@ -45,6 +46,7 @@ DAMAGES = (
     zipfile.BadZipFile,
     tarfile.TarError,
     zlib.error,
+    lzma.LZMAError,
     EOFError,
     # For a file without a name.
     LookupError,

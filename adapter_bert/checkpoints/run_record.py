@@ -56,7 +56,13 @@ DESCRIPTION = {
 }
 # How many labels or columns the log names.
 SHOWN = 10
-PLACES = {"base?": str, "parts?": dict, "parts?.*": str, "command?": list}
+PLACES = {
+    "base?": str,
+    "parts?": dict,
+    "parts?.*": str,
+    "command?": list,
+    "command?.[]": str,
+}
 
 # Two runs are the same if they agree in these; `training` only counts for a
 # run that trains.

@@ -94,7 +94,10 @@ class View(NamedTuple):
         kind = np.dtype(TYPES[self.storage.kind])
         if not math.prod(self.shape):
             return np.zeros(self.shape, np.float32)
-        # Unlike `as_strided`, raises ValueError for a view that leaves it.
+        last = sum((n - 1) * s for n, s in zip(self.shape, self.strides))
+        # NumPy checks this too, but takes steps whose sum wraps around.
+        if self.offset + last >= self.storage.count:
+            _refuse("a tensor has more values than its storage")
         values = np.ndarray(
             self.shape,
             kind,

@@ -171,7 +171,7 @@ def write_vocabulary(
         folder: for the files.
         path: of the vocabulary.
         tokenizer: of that vocabulary; its added tokens are written, too.
-        **said: other fields of `tokenizer_config.json`.
+        **fields: other fields of `tokenizer_config.json`.
     """
     for name, content in tokenizer_files(path, tokenizer, **fields).items():
         place = os.path.join(folder, name)
@@ -253,8 +253,8 @@ def google_activation(config: BertConfig, activation: str) -> BertConfig:
 
     Args:
         config: of the model.
-        asked: "gelu" to put Google's gelu, of tanh, in the place of another
-            one; "" to put none.
+        activation: "gelu" to put Google's gelu, of tanh, in the place of
+            another one; "" to put none.
     """
     for name in ACTIVATIONS:
         if same_activation(config.hidden_act, name):

@@ -84,7 +84,7 @@ def main() -> None:
 def run(name: str, **options: Any) -> None:
     """Runs a subcommand, whose arguments are in `sys.argv`.
 
-    A subcommand is a module's `main`, which takes `given`. If the module has
+    A subcommand is a module's `main`, which takes `options`. If the module has
     `SETTINGS`, dataclasses that declare flags, the flags are parsed first.
 
     Raises:

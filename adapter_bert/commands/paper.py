@@ -626,6 +626,8 @@ def _trade_off(rows: list[Row], path: pathlib.Path) -> Table:
             gained = [f"{x:+.1f}" for x in (low, middle, high)]
             cells = [f"{title} ({len(of_kind)})", method, str(size or "-")]
             lines.append([*cells, f"{trained:.10g}", *gained])
+    if not curves:
+        raise UserError("no task has a run of full fine-tuning to compare with")
     label = "trained parameters of a task"
     _draw(curves, path, label, "points against full fine-tuning")
     return lines
@@ -644,7 +646,8 @@ def figure_3(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
 def section_3_6(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
     """Makes a table of section 3.6: sizes and variants of adapters.
 
-    The last column is the paper's mean accuracy over eight tasks of GLUE.
+    Means are over the tasks that all kinds have. The last column is the paper's
+    mean accuracy over eight tasks of GLUE.
     """
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     by_kind: dict[str, dict[str, Row]] = {}
@@ -653,20 +656,23 @@ def section_3_6(rows: list[Row], folder: pathlib.Path, published: Any) -> Table:
         kind = f"{row['method']}, size {row['size']}"
         by_kind.setdefault(kind, {})[row["task"]] = row
     lines = [["", *tasks, "mean", "paper"]]
-    for kind, chosen in by_kind.items():
-        of_tasks = [
-            seeds_of(rows, chosen[x], "dev") if x in chosen else []
-            for x in tasks
-        ]
-        means = [statistics.fmean(r["score"] for r in x) for x in of_tasks if x]
-        mean = f"{statistics.fmean(means):.1f} of {len(means)}"
-        theirs = str(published.get(kind, "-"))
-        lines.append([kind, *map(_mean, of_tasks), mean, theirs])
+    shared = [x for x in tasks if all(x in of for of in by_kind.values())]
     compared: Curves = {}
-    for row in lines[1:]:
-        number = float(row[-2].split()[0])
-        place = float(len(compared) + 1), number, 0.0, 0.0
-        compared["mean of tasks", row[0]] = [place]
+    for kind, chosen in by_kind.items():
+        of_tasks = {x: seeds_of(rows, row, "dev") for x, row in chosen.items()}
+        mean = "-"
+        if shared:
+            number = statistics.fmean(
+                statistics.fmean(r["score"] for r in of_tasks[x])
+                for x in shared
+            )
+            mean = f"{number:.1f} of {len(shared)}"
+            place = float(len(compared) + 1), number, 0.0, 0.0
+            compared[f"mean of {len(shared)} tasks", kind] = [place]
+        cells = (_mean(of_tasks.get(x, [])) for x in tasks)
+        lines.append([kind, *cells, mean, str(published.get(kind, "-"))])
+    if not shared:
+        return lines
     path = folder / "section_3_6.png"
     _draw(compared, path, "kind of adapter", "dev score", scale="linear")
     return lines

@@ -1,4 +1,4 @@
-"""Lines of large inputs, and the lines that answer them.
+"""Lines of the large inputs of `adapter-bert beam`, and lines of answers.
 
 Each line stands alone, since other lines may be on other machines. A wrong
 line becomes a refusal and stops no other line.

@@ -292,8 +292,8 @@ class TagRules(tf.Module):
             scores = tf.gather_nd(
                 values, tf.where(is_mine[:, tf.newaxis], place, 0)
             )
-            scores = tf.argmax(scores, axis=1, output_type=tf.int32)
-            number = tf.where(is_mine, scores, number)
+            likeliest = tf.argmax(scores, axis=1, output_type=tf.int32)
+            number = tf.where(is_mine, likeliest, number)
         number += of_word(tf.gather(self._first, task))
         kind = tf.gather(self._types, number)
         before = tf.concat([[-1], kind], axis=0)[: tf.size(kind)]

@@ -1,4 +1,4 @@
-"""One model for rows of many tasks: BERT runs once for all rows."""
+"""The graph in which each row gathers its values: BERT runs once for all."""
 
 import dataclasses
 import functools

@@ -1,6 +1,6 @@
-"""One BERT that computes rows of many tasks in one batch.
+"""Tables of all tasks' values, which grow, and the BERT that reads them.
 
-All tasks' values lie in tables. A new task builds no new graph, unless it is
+A batch holds rows of many tasks. A new task builds no new graph, unless it is
 the first with its method or its head.
 """
 

@@ -1,4 +1,4 @@
-"""Names of google-research/bert's `modeling.py`, and adapter-bert's.
+"""Models and functions of google-research/bert's modeling.py, by their names.
 
 `BertModel` builds the encoder of `adapter_bert/bert` in a TensorFlow 1 graph,
 under the variable names of Google's checkpoints, with any tuning method.

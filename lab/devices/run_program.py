@@ -153,7 +153,7 @@ class Program:
 
 
 def first_line(error):
-    """Finds what an exception.s text says; its class without one."""
+    """Finds the first line of an exception's text; its class without one."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     return lines[0].strip() if lines else type(error).__name__
 
