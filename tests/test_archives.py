@@ -341,7 +341,7 @@ def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
     assert sorted(os.listdir(tmp_path)) == [f"bert{end}", "google"]
 
 
-@pytest.mark.parametrize(
+@mark.parametrize(
     "kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
 )
 def test_what_cannot_be_unpacked_is_one_line(tmp_path, kind):

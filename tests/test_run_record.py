@@ -1,5 +1,6 @@
 """`run.json`: a folder's run goes on, another run is refused."""
 
+import json
 from copy import deepcopy
 
 import refusals
