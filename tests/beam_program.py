@@ -4,13 +4,13 @@ import json
 import os
 import random
 
+import pytest
 from conftest import ROOT, TINY_WORDS, flag_words, read_lines, run_command
-from pytest import mark
 
 PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
 MARKS = [
-    mark.newer_stack,
-    mark.skipif(
+    pytest.mark.newer_stack,
+    pytest.mark.skipif(
         not os.path.exists(PYTHON),
         reason=f"no {PYTHON}; `make beam` makes it, BEAM_PYTHON names another",
     ),

@@ -3,8 +3,8 @@
 import os
 import sys
 
+import pytest
 from conftest import ROOT, run_command
-from pytest import mark
 
 NAMED = os.environ.get("ADAPTER_BERT_COMPILERS")
 MADE = ROOT / ".venv-compilers"
@@ -18,8 +18,8 @@ def needed(test):
     # `make` writes this file when all is installed.
     is_missing = not os.path.exists(NAMED or MADE / "installed")
     why = f"no {PYTHON}; `make compilers` makes it, ADAPTER_BERT_COMPILERS "
-    skipped = mark.skipif(is_missing, reason=f"{why}names another")
-    return mark.gate(skipped(test))
+    skipped = pytest.mark.skipif(is_missing, reason=f"{why}names another")
+    return pytest.mark.gate(skipped(test))
 
 
 def environment(**more):

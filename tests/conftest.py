@@ -21,7 +21,6 @@ import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 from hypothesis import settings
-from pytest import fixture
 from squad_and_ner import (  # noqa: F401
     ner_flags,
     squad_flags,
@@ -55,7 +54,7 @@ from lab.trials import linux
 FLAGS = flags.FLAGS
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
-module_fixture = fixture(scope="module")
+module_fixture = pytest.fixture(scope="module")
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
@@ -75,7 +74,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker("newer_stack")
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def tests_leave_nothing_behind():
     """Resets an engine's options, and frees graphs.
 
@@ -178,7 +177,7 @@ def bert(tiny_bert):
     return open_bert(tiny_bert)
 
 
-@fixture
+@pytest.fixture
 def shelf(tmp_path):
     """A library without adapters."""
     return AdapterLibrary(str(tmp_path / "shelf"), create=True)
@@ -194,7 +193,7 @@ TINY_WORDS = (
 RECORDED = Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def golden_dir():
     """The recordings: `tests/golden`, or the folder in GOLDEN_DIR."""
     return RECORDED
@@ -208,7 +207,7 @@ def eagerly():
     tf.config.run_functions_eagerly(False)
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def recording(golden_dir):
     """Reads arrays that were recorded, by the name of their file."""
 
@@ -222,7 +221,7 @@ def recording(golden_dir):
     return read
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def recorded_roberta(golden_dir):
     """Opens the recording of `roberta` or `xlm-roberta`."""
     from roberta_folders import read_recorded
@@ -230,7 +229,7 @@ def recorded_roberta(golden_dir):
     return lambda name: read_recorded(golden_dir, name)
 
 
-@fixture
+@pytest.fixture
 def roberta_folder(golden_dir, tmp_path):
     """A RoBERTa's folder, which may be changed."""
     from roberta_folders import copy_roberta
@@ -238,7 +237,7 @@ def roberta_folder(golden_dir, tmp_path):
     return copy_roberta(golden_dir, tmp_path)
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def shared_dir():
     """The folder of published data sets; its tests are skipped without."""
     if not SHARED.is_dir():
@@ -246,7 +245,7 @@ def shared_dir():
     return SHARED
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
     try:
@@ -255,7 +254,7 @@ def pretrained_dir():
         pytest.skip(str(error))
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def mpnet_dir():
     """The pretrained MPNet's folder; tests that ask for it skip without."""
     try:
@@ -264,7 +263,7 @@ def mpnet_dir():
         pytest.skip(str(error))
 
 
-@fixture
+@pytest.fixture
 def plain_user():
     """Calls a function without the superuser's rights to files.
 
@@ -286,7 +285,7 @@ def plain_user():
     return call
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_config():
     return encoder.BertConfig(
         vocab_size=len(TINY_WORDS),
@@ -298,7 +297,7 @@ def tiny_config():
     )
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_weights(tiny_config):
     """Random values of every BERT variable, by Google's name."""
     values = {}
@@ -345,20 +344,20 @@ def write_bert(folder, words, config, values):
     return folder
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory, tiny_config, tiny_weights):
     """A Hugging Face folder with the tiny BERT."""
     folder = tmp_path_factory.mktemp("tiny_bert")
     return write_bert(folder, TINY_WORDS, tiny_config, tiny_weights)
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tokenizer(tiny_bert):
     """The tiny BERT's."""
     return FullTokenizer(str(tiny_bert / "vocab.txt"))
 
 
-@fixture(scope="session", params=["bert", "ends", "mpnet"])
+@pytest.fixture(scope="session", params=["bert", "ends", "mpnet"])
 def word_pieces(request, tokenizer, tiny_bert, golden_dir):
     """The tiny BERT's tokenizer, and an MPNet's of the same words.
 
@@ -374,7 +373,7 @@ def word_pieces(request, tokenizer, tiny_bert, golden_dir):
     return FullTokenizer(str(place / "vocab.txt"))
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def still_bert(tiny_bert, tmp_path_factory):
     """The folder of a tiny BERT without dropout."""
     folder = tmp_path_factory.mktemp("still_bert") / "bert"
@@ -385,7 +384,7 @@ def still_bert(tiny_bert, tmp_path_factory):
     return folder
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_adapters(tiny_bert, tmp_path_factory):
     """Folders of adapters of several methods and heads, by name."""
     # It imports this module.
@@ -394,7 +393,7 @@ def tiny_adapters(tiny_bert, tmp_path_factory):
     return make_adapters(tiny_bert, tmp_path_factory.mktemp("tiny_adapters"))
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_exported(tiny_bert, tiny_adapters, tmp_path_factory):
     """The folder of a model that was exported with these adapters."""
     from exported_models import make_parts
@@ -424,7 +423,7 @@ def write_table(path, rows, header=("text", "label")):
     path.write_text("".join("\t".join(row) + "\n" for row in lines))
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory):
     """A folder with train.tsv (40 rows), dev.tsv (8) and test.tsv (7)."""
     folder = tmp_path_factory.mktemp("tiny_data")
@@ -463,7 +462,7 @@ def write_mnli(folder):
     )
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_glue(tmp_path_factory):
     """Folders of MNLI (40 rows), STS-B (24) and a custom table (16)."""
     folder = tmp_path_factory.mktemp("tiny_glue")
@@ -506,7 +505,7 @@ def entry_point(module):
 def program_fixture(module):
     """Runs a program with flags, within this process."""
 
-    @fixture
+    @pytest.fixture
     def run():
         with entry_point(module) as program:
             yield program
@@ -520,7 +519,7 @@ tag = program_fixture(run_tagger)
 vectors = program_fixture(run_vectors)
 
 
-@fixture
+@pytest.fixture
 def run_main(monkeypatch):
     """Runs a subcommand's `main` with arguments, within this process."""
 
@@ -558,7 +557,7 @@ def own_lines(text):
     return [line for line in text.splitlines() if not foreign.match(line)]
 
 
-@fixture(params=ENGINES)
+@pytest.fixture(params=ENGINES)
 def engine(request):
     """The name of each engine that runs here."""
     if request.param == "estimator" and not hasattr(tf, "estimator"):
@@ -584,13 +583,13 @@ def make_flags(bert, data, output_dir):
     }
 
 
-@fixture
+@pytest.fixture
 def tiny_flags(tiny_bert, tiny_data, tmp_path):
     """Flags of a small training, which a test may change."""
     return make_flags(tiny_bert, tiny_data, tmp_path / "out")
 
 
-@fixture
+@pytest.fixture
 def vector_flags(tiny_flags, tmp_path):
     """Flags of a small training on pairs."""
     for name in ("task_name", "data_dir"):
@@ -616,7 +615,7 @@ def vector_flags(tiny_flags, tmp_path):
     }
 
 
-@fixture
+@pytest.fixture
 def text_flags(tiny_flags, tiny_texts):
     """Flags of a small training."""
     for name in ("task_name", "data_dir"):
@@ -629,7 +628,7 @@ def text_flags(tiny_flags, tiny_texts):
     }
 
 
-@fixture
+@pytest.fixture
 def one_layer(tiny_config, tmp_path):
     """The path of a config that leaves the tiny BERT its first layer."""
     path = tmp_path / "one_layer.json"
@@ -637,7 +636,7 @@ def one_layer(tiny_config, tmp_path):
     return path
 
 
-@fixture
+@pytest.fixture
 def glue_flags(tiny_flags, tiny_glue):
     """Flags of a small training of several tasks: 10 steps an epoch."""
     return {
@@ -650,7 +649,7 @@ def glue_flags(tiny_flags, tiny_glue):
     }
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_texts(tmp_path_factory):
     """A folder with train.txt (40 lines) and eval.txt (8)."""
     folder = tmp_path_factory.mktemp("tiny_texts")
@@ -660,7 +659,7 @@ def tiny_texts(tmp_path_factory):
     return folder
 
 
-@fixture
+@pytest.fixture
 def sweep(tmp_path):
     """A sweep whose runs are done by a stand-in."""
     # It imports this module.
@@ -669,7 +668,7 @@ def sweep(tmp_path):
     return Sweep(tmp_path)
 
 
-@fixture
+@pytest.fixture
 def fake(tmp_path, tiny_config):
     """Writes runs without training."""
     from fake_runs import FakeRuns
@@ -684,7 +683,7 @@ def spoil(folder, name, content):
     return path
 
 
-@fixture
+@pytest.fixture
 def steady_config(tiny_config):
     """The tiny BERT without dropout."""
     return dataclasses.replace(
@@ -692,14 +691,14 @@ def steady_config(tiny_config):
     )
 
 
-@fixture
+@pytest.fixture
 def steady(monkeypatch):
     """Turns the dropout of heads off."""
     for module in (tagging, text_classification):
         monkeypatch.setattr(module, "dropout", lambda x, *arguments: x)
 
 
-@fixture
+@pytest.fixture
 def folders(tmp_path):
     """Makes folders by name."""
 

@@ -7,9 +7,9 @@ import unittest.mock
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import mark, param
 
 from adapter_bert import optimization
 from adapter_bert.bert import encoder
@@ -40,13 +40,13 @@ from adapter_bert.training.engines import (
 )
 from adapter_bert.training.training_step import Job
 
-ESTIMATOR = mark.skipif(
+ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
     reason=f"TensorFlow {tf.__version__} has no TPUEstimator",
 )
 # Tests each engine in turn; of those that run here.
-EITHER = mark.parametrize(
-    "name", [param("estimator", marks=ESTIMATOR), "strategy"]
+EITHER = pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )
 CLASSIFICATION = TextClassification(
     "tiny", Layout(0), Layout(0), labels=("a", "b")

@@ -1,10 +1,10 @@
 """Small tasks of questions and of tagging, and flags to train on them."""
 
-from pytest import fixture
+import pytest
 from task_files import TAGGED, TINY_CONTEXTS, conll, squad_file
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_squad(tmp_path_factory):
     """Files of answerable questions, and of such as have no answer."""
     folder = tmp_path_factory.mktemp("tiny_squad")
@@ -26,7 +26,7 @@ def tiny_squad(tmp_path_factory):
     return folder
 
 
-@fixture
+@pytest.fixture
 def squad_flags(tiny_bert, tiny_squad, tmp_path):
     """Flags of a small training of question answering."""
     return {
@@ -46,7 +46,7 @@ def squad_flags(tiny_bert, tiny_squad, tmp_path):
     }
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def tiny_ner(tmp_path_factory):
     """A folder with train.conll (32 sentences), dev.conll and test.conll."""
     folder = tmp_path_factory.mktemp("tiny_ner")
@@ -56,7 +56,7 @@ def tiny_ner(tmp_path_factory):
     return folder
 
 
-@fixture
+@pytest.fixture
 def ner_flags(tiny_bert, tiny_ner, tmp_path):
     """Flags of a small training of tagging."""
     return {

@@ -4,7 +4,7 @@ import json
 
 import hypothesis
 import numpy as np
-from pytest import mark, raises
+import pytest
 
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
@@ -29,16 +29,16 @@ ALL_TASKS = {
     "custom-pair": CUSTOM_PAIR,
     "custom-scores": CUSTOM_SCORES,
 }
-EVERY_TASK = mark.parametrize("task", ALL_TASKS.values(), ids=ALL_TASKS)
+EVERY_TASK = pytest.mark.parametrize("task", ALL_TASKS.values(), ids=ALL_TASKS)
 CLASSIFICATIONS = {
     name: task
     for name, task in ALL_TASKS.items()
     if not isinstance(task, TextRegression)
 }
-EVERY_CLASSIFICATION = mark.parametrize(
+EVERY_CLASSIFICATION = pytest.mark.parametrize(
     "task", CLASSIFICATIONS.values(), ids=CLASSIFICATIONS
 )
-EVERY_KIND = mark.parametrize("kind", ["train", "dev", "test"])
+EVERY_KIND = pytest.mark.parametrize("kind", ["train", "dev", "test"])
 
 
 def split_of(task, kind):
@@ -125,7 +125,7 @@ def put(path, content):
 
 def refusal(function, *arguments):
     """The text of the error that a call ends in."""
-    with raises(UserError) as raised:
+    with pytest.raises(UserError) as raised:
         function(*arguments)
     return str(raised.value)
 

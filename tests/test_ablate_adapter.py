@@ -5,19 +5,19 @@ import shlex
 import sys
 
 import numpy as np
+import pytest
 import refusals
 from conftest import ROOT, read_json, read_lines, run_command
-from pytest import fixture, mark
 from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import ablate
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 TAGGING = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
 
 
-@fixture
+@pytest.fixture
 def take_out(tiny_bert, tmp_path):
     """Ablates an adapter of a method; returns its folder and the ablation's."""
 
@@ -37,7 +37,7 @@ def take_out(tiny_bert, tmp_path):
     return make
 
 
-@mark.gate
+@pytest.mark.gate
 def test_spans_of_layers_are_taken_out_and_evaluated(
     classify, tiny_flags, tmp_path
 ):

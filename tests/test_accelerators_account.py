@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pytest import approx, mark
+import pytest
 
 from adapter_bert.accelerators.account import (
     Compiled,
@@ -12,7 +12,7 @@ from adapter_bert.accelerators.account import (
 )
 from adapter_bert.accelerators.devices import DEVICES
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 STEP = Compiled(
     arguments=100,
@@ -33,11 +33,11 @@ def test_outputs_that_overwrite_arguments_take_no_memory():
 def test_the_slower_of_products_and_memory_bounds_a_step():
     """394 GFLOP at 197 TFLOP a second are 2 ms, 0.819 GB at 819 GB/s 1 ms."""
     best = roofline(STEP, DEVICES["v5e"], "bfloat16", 32)
-    assert best["seconds_at_best"] == approx(2e-3)
-    assert best["examples_per_second_at_best"] == approx(16000)
+    assert best["seconds_at_best"] == pytest.approx(2e-3)
+    assert best["examples_per_second_at_best"] == pytest.approx(16000)
     assert best["bound_by"] == "products"
     best = roofline(replace(STEP, moved=819e7), DEVICES["v5e"], "float32", 32)
-    assert best["seconds_at_best"] == approx(1e-2)
+    assert best["seconds_at_best"] == pytest.approx(1e-2)
     assert best["bound_by"] == "memory"
 
 
@@ -47,7 +47,7 @@ def test_a_gpu_is_slower_in_float32():
         roofline(STEP, h100, dtype, 32)["seconds_at_best"]
         for dtype in ("float32", "bfloat16")
     ]
-    assert seconds == approx([394e9 / 67e12, 394e9 / 989e12])
+    assert seconds == pytest.approx([394e9 / 67e12, 394e9 / 989e12])
 
 
 def test_what_is_not_counted_has_no_time():
@@ -87,7 +87,7 @@ def test_a_batch_that_was_to_fit_and_does_not_is_made_smaller():
     assert len(tried) <= 5
 
 
-@mark.parametrize("refuses_above", [11000, float("inf")])
+@pytest.mark.parametrize("refuses_above", [11000, float("inf")])
 def test_a_run_whose_batch_is_too_large_is_told_a_smaller_one(refuses_above):
     """Whether the compiler refuses, or tells more bytes than there are."""
     compiler = Compiler(1000, 10, refuses_above)

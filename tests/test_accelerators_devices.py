@@ -1,12 +1,12 @@
 """The accelerators that are known, and what is refused of them."""
 
+import pytest
 import refusals
-from pytest import mark
 
 from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.devices import DEVICES, GPU, TPU
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def test_every_device_says_what_the_table_of_figures_needs():
@@ -35,7 +35,7 @@ def test_a_host_has_as_many_cores_as_its_topology():
         assert kind == name and device.cores == chips * halves
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, cores, words",
     [
         ("v9", 1, "unknown device 'v9'; expected one of v2, v3"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 import compilers_program
 import jax_steps
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import ROOT, read_json, run_command
 from engine_jobs import (
@@ -22,7 +23,6 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 
 from adapter_bert.accelerators.step import Step
 from adapter_bert.data.input_pipeline import make_batch
@@ -32,7 +32,7 @@ from adapter_bert.tasks.task_model import narrow_variables
 SCHEDULE = Schedule(1e-3, 10, 1)
 
 
-@fixture
+@pytest.fixture
 def step(tiny_config):
     """Makes a step of eight rows; arguments are those of `make_job`."""
 
@@ -44,7 +44,7 @@ def step(tiny_config):
     return make
 
 
-@mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("is_training", [True, False])
 def test_shapes_are_those_of_the_values(step, is_training):
     one = step(SCHEDULE if is_training else None)
     job = one.job
@@ -81,7 +81,7 @@ def test_more_rows_repeat_the_batch(step):
     assert more.batch["row"].tolist() == list(range(20))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "bias_correction, method",
     [
         (False, "lora(rank=2)"),
@@ -119,7 +119,7 @@ def test_the_update_is_that_of_the_optimizer(step, bias_correction, method):
         assert_allclose(value, expected, rtol=1e-5, atol=1e-9, err_msg=name)
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def jax_folder(tmp_path_factory, tiny_config):
     """The files that `jax_steps` writes."""
     folder = tmp_path_factory.mktemp("jax_steps")
@@ -135,7 +135,7 @@ def jax_folder(tmp_path_factory, tiny_config):
     return folder
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def jax_results(jax_folder):
     """The arrays of each case."""
     results = {}
@@ -148,7 +148,7 @@ def jax_results(jax_folder):
 
 @compilers_program.needed
 @EITHER
-@mark.parametrize("case", jax_steps.CASES)
+@pytest.mark.parametrize("case", jax_steps.CASES)
 def test_the_step_is_that_of_both_engines(
     jax_results, tiny_config, tmp_path, case, name
 ):
@@ -197,7 +197,7 @@ def as_text(shape):
 
 
 @compilers_program.needed
-@mark.parametrize("case", ["classification", "full"])
+@pytest.mark.parametrize("case", ["classification", "full"])
 def test_frozen_weights_are_arguments_without_a_gradient(
     jax_results, tiny_config, case
 ):
@@ -235,7 +235,7 @@ def test_cores_add_up_the_loss_and_every_gradient(jax_results, tiny_config):
 
 
 @compilers_program.needed
-@mark.parametrize(
+@pytest.mark.parametrize(
     "kind, words",
     [
         ("Filtered", "it has no static shapes; choose another"),

@@ -3,10 +3,10 @@
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 from conftest import read_adapter, read_json, write_json
 from numpy.testing import assert_array_equal
-from pytest import fixture, mark, raises
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.weights import Weights
@@ -21,7 +21,7 @@ CONFIG = {
 }
 
 
-@fixture
+@pytest.fixture
 def artifact(tmp_path):
     (tmp_path / "adapter").mkdir()
     values = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
@@ -48,7 +48,7 @@ def test_a_changed_artifact_is_refused(artifact):
     refusals.check(lambda: read_adapter(artifact), "no base of type dict")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, expected",
     [
         ("", "pass {0}/adapter"),
@@ -66,7 +66,7 @@ def test_an_adapter_beside_the_named_folder_is_told(artifact, name, expected):
     (run / "empty" / "adapter").mkdir(parents=True)
     for place in "several/a/adapter several/b/adapter shelf/c shelf/d".split():
         shutil.copytree(artifact, run / place)
-    with raises(UserError, match=f"{expected.format(run)}$"):
+    with pytest.raises(UserError, match=f"{expected.format(run)}$"):
         read_adapter(run / name)
 
 
@@ -81,7 +81,7 @@ def weights(values, source="the base"):
     return Weights(source, shapes, values.__getitem__)
 
 
-@fixture
+@pytest.fixture
 def changes(artifact):
     """An artifact of changes to `BASE`: the values, and its folder."""
     trained = {
@@ -108,7 +108,7 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
     assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "kind, base",
     [
         (np.float32, BASE),

@@ -5,6 +5,7 @@ import sys
 from shutil import copytree
 
 import hub_server
+import pytest
 import refusals
 from conftest import (
     RECORDED,
@@ -14,7 +15,6 @@ from conftest import (
     run_process,
     write_json,
 )
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from tiny_artifacts import CLASSIFICATION, make_artifact
 from tokenizers import Tokenizer
@@ -27,12 +27,12 @@ from adapter_bert.serving.trained_task import load_task
 
 # Has `make`.
 pytest_plugins = ["library_folders", "hub_server"]
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 GOLDEN = RECORDED / "exchange"
 
 
-@fixture
+@pytest.fixture
 def call(monkeypatch, capsys):
     """Runs a command within this process, and gives what it printed."""
 
@@ -83,7 +83,7 @@ def test_what_parts_are_missing_is_told(
     call("rename", shelf, "english", "en")
     call("remove", shelf, "german")
     words = "^en is a part of bare, .* remove that first, or pass --force$"
-    with raises(UserError, match=words):
+    with pytest.raises(UserError, match=words):
         call("remove", shelf, "en")
     # Another one holds it as well.
     call("add", shelf, tmp_path / "whole", "--name=whole")
@@ -108,7 +108,7 @@ def run(*arguments):
     return run_process(*arguments, program="library", check=False, timeout=120)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_shelf_from_the_first_to_the_last_command(
     call, make, tmp_path, tiny_bert
 ):
@@ -204,7 +204,7 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     assert shown["task"]["pairs"] is True
     out = tmp_path / "out"
     out.mkdir()  # The help says that an empty folder will do.
-    with raises(SystemExit):
+    with pytest.raises(SystemExit):
         call("export", "--help")
     assert "folder to write, new or empty" in capsys.readouterr().out
     call("export", shelf, "peft.1", out, "--to=adapterhub", "--base_model=b/b")
@@ -227,7 +227,7 @@ def test_an_export_with_another_bert_is_refused(call, tiny_bert, tmp_path):
     call("import", shelf, folder, "--name=a", base)
     for program in ("adapterhub", "peft"):
         export = ["export", shelf, "a", tmp_path / program, f"--to={program}"]
-        with raises(UserError, match="another BERT than that of a;"):
+        with pytest.raises(UserError, match="another BERT than that of a;"):
             call(*export, f"--init_checkpoint={tiny_bert}")
         assert not (tmp_path / program).exists()
         call(*export, base)
@@ -291,7 +291,7 @@ def test_new_words_with_blanks_around_them_are_refused(call, tmp_path):
 HEADS = GOLDEN.parent / "exchange_heads"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, kind, more",
     [
         ("ours/peft/lora_multi_label", "multi-label", ["--multi_label"]),
@@ -319,7 +319,7 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
         out = tmp_path / program
         export = ["export", shelf, "a", out, f"--to={program}"]
         if (program, kind) == ("peft", "masked_lm"):
-            with raises(UserError, match="keeps .* --init_checkpoint"):
+            with pytest.raises(UserError, match="keeps .* --init_checkpoint"):
                 call(*export)
             export.append(f"--init_checkpoint={bert}")
         call(*export)
@@ -345,7 +345,7 @@ def test_an_import_may_say_what_becomes_of_capitals(call, tmp_path):
 IMPORT = "import shelf x --init_checkpoint=y --name="
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, parts",
     [
         ("", ["COMMAND"]),
@@ -395,7 +395,7 @@ def test_an_adapter_goes_to_the_hub_and_back(
     assert out == f"added other, of hf:org/mine@{commit}\n"
     for name in names - {"README.md"}:
         assert (again / "other" / name).read_bytes() == contents[name]
-    with raises(UserError, match="all; leave out --label$"):
+    with pytest.raises(UserError, match="all; leave out --label$"):
         import_from(call, again, "hf:org/mine", tiny_bert, "b", "--label=x")
     # Its BERT is compared.
     changed = copytree(tiny_bert, tmp_path / "changed")
@@ -422,21 +422,21 @@ def test_what_others_may_read_is_never_changed_by_accident(
     call("push", shelf, "mine", "hf:org/mine", "--public")
     assert f"replaces README.md of commit {commit}, where" in caplog.text
     words = "is public, but private was asked; pass --public, or name"
-    with raises(UserError, match=words):
+    with pytest.raises(UserError, match=words):
         call("push", shelf, "mine", "hf:org/mine")
     repository.private = True
     words = "is private, but public was asked; leave out --public, or name"
-    with raises(UserError, match=words):
+    with pytest.raises(UserError, match=words):
         call("push", shelf, "mine", "hf:org/mine", "--public")
     assert len(repository.commits) == 2
     for text in ("hf:org/mine@v1", "hf:org/mine/a"):
-        with raises(UserError, match="names more than a repository"):
+        with pytest.raises(UserError, match="names more than a repository"):
             call("push", shelf, "mine", text)
     for flag in ("--without_head", "--init_checkpoint=x"):
-        with raises(UserError, match="is for the form of another prog"):
+        with pytest.raises(UserError, match="is for the form of another prog"):
             call("push", shelf, "mine", "hf:org/mine", flag)
     words = 'refuses the card: .* value "my bert" is not valid.; pass another'
-    with raises(UserError, match=words):
+    with pytest.raises(UserError, match=words):
         call("push", shelf, "mine", "hf:org/new", "--base_model=my bert")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
     refusals.check(
@@ -481,7 +481,7 @@ def test_a_composition_from_the_hub_needs_its_parts(
     assert call("verify", again) == "english: whole\nmine: whole\n"
 
 
-@mark.parametrize("program", ["adapterhub", "peft"])
+@pytest.mark.parametrize("program", ["adapterhub", "peft"])
 def test_other_programs_adapters_come_from_the_hub(
     hub, call, make, tiny_bert, tmp_path, monkeypatch, program
 ):

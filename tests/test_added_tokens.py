@@ -6,6 +6,7 @@ The ids are those of transformers 4.57.1.
 from shutil import copy, copytree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     TINY_WORDS,
@@ -14,7 +15,6 @@ from conftest import (
     write_json,
     write_lines,
 )
-from pytest import fixture, mark
 from roberta_folders import BOTH, change, drop
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -155,7 +155,7 @@ def write(folder, contents, words=WORDS):
     return str(folder / "vocab.txt")
 
 
-@mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize("name", FOLDERS)
 def test_ids_are_those_of_transformers(tmp_path, name):
     contents, expected = FOLDERS[name]
     tokenizer = FullTokenizer(write(tmp_path, contents), name != "cased")
@@ -171,9 +171,9 @@ def test_ids_are_those_of_transformers(tmp_path, name):
     assert tokenizer.describe() != other.describe()
 
 
-@mark.gate
-@mark.newer_stack
-@mark.parametrize("name", ["map alone", "decoder", "cased", "chinese"])
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("name", ["map alone", "decoder", "cased", "chinese"])
 def test_a_graph_finds_the_same(tmp_path, name):
     tokenizer = FullTokenizer(write(tmp_path, FOLDERS[name][0]))
     graph = GraphTokenizer(tokenizer)
@@ -228,7 +228,7 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     assert plain[size + 1] and not plain[size]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "contents, message",
     [
         (
@@ -262,7 +262,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
     )
 
 
-@fixture
+@pytest.fixture
 def berts(tiny_bert, tmp_path):
     """The tiny BERT, and one whose last two words were added as tokens."""
     other = tmp_path / "bert"
@@ -286,7 +286,7 @@ def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
     assert "not read: 2 added tokens, as ['<e1>', 'Covid']; t" in caplog.text
 
 
-@mark.parametrize("to", ["google", "hugging_face", "merged"])
+@pytest.mark.parametrize("to", ["google", "hugging_face", "merged"])
 def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
     target = tmp_path / "target"
     arguments = [f"--init_checkpoint={berts[1]}", f"--output_dir={target}"]

@@ -6,11 +6,11 @@ import re
 import sys
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, run_command
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from test_method_contract import check_alike
 from tiny_model import TASK, TinyModel
 
@@ -26,7 +26,7 @@ RUFF = sys.executable, "-m", "ruff"
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def offset(monkeypatch):
     """The page's one Python block, and its class in the table."""
     [source] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -64,7 +64,7 @@ def test_the_example_has_the_form_that_is_asked_for(tmp_path):
         assert done.returncode == 0, done.stdout
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_the_example_trains_through_the_entry_point(classify, tiny_flags):
     unnamed = ("adapter_size", "learning_rate")
     flags = {k: v for k, v in tiny_flags.items() if k not in unnamed}
@@ -110,7 +110,7 @@ def lengths_of(scope, read):
     return np.linalg.norm(read(f"{scope}/kernel"), axis=0)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_method_written_once_is_trained_mixed_and_exported(
     tiny_config, tiny_bert, tmp_path, monkeypatch
 ):

@@ -15,6 +15,7 @@ from shutil import copytree
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -32,7 +33,6 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark, param, raises
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
@@ -128,7 +128,7 @@ def test_a_run_has_its_scores_curves_and_adapter(run):
     assert set(run.scores) == {"accuracy", "macro_f1", "loss"}
     assert run.scores["accuracy"] == results["eval_accuracy"]
     assert run.curve["eval_loss"] == [
-        (results["global_step"], approx(results["loss"], abs=1e-6))
+        (results["global_step"], pytest.approx(results["loss"], abs=1e-6))
     ]
     assert {"loss", "learning_rate"} <= set(run.curve)
     assert Path(run.adapter, "adapter.safetensors").exists()
@@ -159,14 +159,14 @@ def test_tensorflows_options_are_as_before(run, bert):
     assert tf.random.normal([1]).shape == 1
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_training_may_check_its_numbers(run, bert, place):
     tf.debugging.enable_check_numerics()
     try:
         checked = ab.train(bert, ROWS, output_dir=place / "checked", **SETTINGS)
     finally:
         tf.debugging.disable_check_numerics()
-    assert checked.scores["loss"] == approx(run.scores["loss"], 1e-4)
+    assert checked.scores["loss"] == pytest.approx(run.scores["loss"], 1e-4)
 
 
 def test_it_predicts(run, bert):
@@ -178,13 +178,13 @@ def test_it_predicts(run, bert):
     assert first.label == max(first.scores, key=first.scores.get)
     assert first["probability"] == first.probability
     assert json.loads(json.dumps(first)) == first
-    with raises(AttributeError, match="has no value, but label"):
+    with pytest.raises(AttributeError, match="has no value, but label"):
         first.value  # noqa: B018
     # Of any form of rows.
     texts = [{"text": text, "id": 1} for text, _ in SENTENCES]
     assert predictor.predict(texts) == answers
     [one] = predictor.predict(SENTENCES[0][0])
-    assert one.probability == approx(first.probability, abs=1e-6)
+    assert one.probability == pytest.approx(first.probability, abs=1e-6)
     [explained] = predictor.predict(SENTENCES[0][0], explain=True)
     explanation = explained.pop("explanation")
     assert explained == one
@@ -202,7 +202,7 @@ def test_a_library_answers_rows_of_several_tasks(bert, shelf):
     assert [set(answer.scores) for answer in (mood[1], other[0])] == [
         set(answer.scores) for answer in (mixed[1], mixed[0])
     ]
-    assert mixed[1].scores == approx(mood[1].scores, abs=1e-5)
+    assert mixed[1].scores == pytest.approx(mood[1].scores, abs=1e-5)
     predictor.remove("other")
     answers = predictor.predict(texts)
     assert [answer.label for answer in answers] == [x.label for x in mood]
@@ -220,7 +220,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     assert answers.to_frame() == list(answers)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_it_exports(bert, shelf, place):
     vectors = {"embeddings": "mean", "layers": (-1, -2)}
     folder = ab.export(bert, shelf, place / "exported", **vectors)
@@ -231,7 +231,9 @@ def test_it_exports(bert, shelf, place):
     assert len(vector) == 32
     [expected] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
     assert answer["label"] == expected.label
-    assert answer["probability"] == approx(expected.probability, abs=1e-5)
+    assert answer["probability"] == pytest.approx(
+        expected.probability, abs=1e-5
+    )
 
 
 def test_texts_have_vectors(run, bert):
@@ -248,7 +250,7 @@ def test_texts_have_vectors(run, bert):
     assert tokens.tokens == ["[CLS]", "the", "cat", "[SEP]"]
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_wrong_labels_are_found(bert, tiny_bert, place):
     """As by the command, on rows in memory."""
     wrong = {3, 30}
@@ -291,7 +293,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
         refusals.check(call, message)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_rows_to_label_next(run, bert, place):
     texts = [text for text, _ in SENTENCES]
     answers = ab.Predictor(bert, run).predict(texts)
@@ -302,7 +304,7 @@ def test_rows_to_label_next(run, bert, place):
     for row in chosen:
         assert row["text"] == texts[row["row"] - 1]
         margin = margins[row["row"] - 1]
-        assert row["margin"] == approx(margin, abs=1e-5)
+        assert row["margin"] == pytest.approx(margin, abs=1e-5)
     for pool in ([{"text": text} for text in texts], place / "pool.tsv"):
         assert ab.select(bert, pool, 3, adapter=run) == chosen
     centres = ab.select(bert, texts * 2)
@@ -324,7 +326,7 @@ def test_rows_to_label_next(run, bert, place):
         refusals.check(call, message)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "settings, message",
     [
         ({"num_epochs": 3}, "did you mean num_train_epochs?"),
@@ -579,7 +581,7 @@ def test_rows_have_many_forms(tmp_path):
     assert written == written[:1] * len(forms)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rows, message",
     [
         ([], "rows holds no rows"),
@@ -597,7 +599,7 @@ def test_rows_have_many_forms(tmp_path):
     ],
 )
 def test_other_forms_are_refused(tmp_path, rows, message):
-    with raises(ab.UserError, match=message):
+    with pytest.raises(ab.UserError, match=message):
         memory_rows.write_json_lines(
             str(tmp_path / "rows.jsonl"), rows, ["text", "label"], "rows"
         )
@@ -664,9 +666,9 @@ TASKS = {
 }
 
 
-@mark.gate
-@mark.newer_stack
-@mark.parametrize("kind", TASKS)
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("kind", TASKS)
 def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
     rows, settings = TASKS[kind]
     common = {**SETTINGS, "num_train_epochs": 1}
@@ -682,8 +684,8 @@ def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
         assert set(answer.tags) <= {"O", "B-ART"}
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_several_glue_tasks_have_an_adapter_each(bert, tiny_glue, tmp_path):
     run = ab.train(
         bert,
@@ -693,7 +695,7 @@ def test_several_glue_tasks_have_an_adapter_each(bert, tiny_glue, tmp_path):
         **{**SETTINGS, "dev_share": None, "num_train_epochs": 1},
     )
     assert set(run.adapters) == {"sts-b", "mnli"}
-    with raises(ab.UserError, match="holds 2 adapters .*, expected one"):
+    with pytest.raises(ab.UserError, match="holds 2 adapters .*, expected one"):
         run.adapter  # noqa: B018
     assert ab.Predictor(bert, run).names == list(run.adapters)
 
@@ -704,11 +706,11 @@ def python_blocks(page):
     return [block for block in fenced if "import adapter_bert" in block]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name",
     [
-        param("README.md", marks=mark.newer_stack),
-        param("docs/python_api.md", marks=mark.older_stack),
+        pytest.param("README.md", marks=pytest.mark.newer_stack),
+        pytest.param("docs/python_api.md", marks=pytest.mark.older_stack),
     ],
 )
 def test_the_pages_example_runs(

@@ -6,9 +6,9 @@ import re
 import subprocess
 import sys
 
-from pytest import mark
+import pytest
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = "adapter_bert"
@@ -165,7 +165,7 @@ def test_each_engine_is_alone_with_its_library():
     assert all(name.startswith("training.") for name in strategies)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "library, users",
     [
         (

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -18,7 +19,6 @@ from conftest import (
     write_json,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from test_method_contract import TEXTS, check_alike, scores
 from test_methods import METHOD_TEXTS
@@ -43,15 +43,15 @@ from adapter_bert.tasks.task_model import TaskModel, list_parameters
 from adapter_bert.tasks.text_classification import TextClassification
 
 NAMES = ("distilbert", "electra", "albert", "mpnet")
-ALL = mark.parametrize("name", NAMES)
-NEWER = mark.newer_stack
+ALL = pytest.mark.parametrize("name", NAMES)
+NEWER = pytest.mark.newer_stack
 # Methods that train some of BERT's own layers alone.
 ALONE = re.compile(r"top_layers|houlsby\(.*layers='|adapterdrop\(first")
 TAGS = {"name": "tagging", "tags": ["O", "B-X"]}
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("bad", "good"))
 
 
-@fixture
+@pytest.fixture
 def folder_of(golden_dir, tmp_path):
     """Gives a copy of a model's folder, with the files that are published."""
 
@@ -63,7 +63,7 @@ def folder_of(golden_dir, tmp_path):
     return copy
 
 
-@fixture
+@pytest.fixture
 def recorded(golden_dir):
     """Gives what was recorded of a model: arrays, and tokens."""
 
@@ -157,7 +157,7 @@ def test_golden_ids(folder_of, recorded, name):
 
 
 @NEWER
-@mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("named", [False, True])
 def test_pieces_of_sentencepiece_are_refused(folder_of, named):
     folder = folder_of("albert")
     (folder / "tokenizer.json").unlink()
@@ -174,8 +174,8 @@ def test_pieces_of_sentencepiece_are_refused(folder_of, named):
 
 
 @NEWER
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "name, texts",
     [
         ("distilbert", ["dora(rank=2)"]),
@@ -237,7 +237,7 @@ def test_what_shared_layers_mean_for_methods(folder_of):
 
 
 @NEWER
-@mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
+@pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
 def test_several_groups_are_refused(folder_of, key):
     path = folder_of("albert") / "config.json"
     config = read_json(path)
@@ -249,7 +249,7 @@ def test_several_groups_are_refused(folder_of, key):
 
 
 @NEWER
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, change, fault",
     [
         ("albert", {"model_type": ["albert"]}, r"model_type is \['albert'\]"),
@@ -261,12 +261,12 @@ def test_several_groups_are_refused(folder_of, key):
 def test_damaged_configs_are_refused(folder_of, name, change, fault):
     path = folder_of(name) / "config.json"
     write_json(path, {**read_json(path), **change})
-    with raises(UserError, match=fault):
+    with pytest.raises(UserError, match=fault):
         encoder.BertConfig.from_json_file(str(path))
 
 
 @NEWER
-@mark.parametrize(
+@pytest.mark.parametrize(
     "shape, fault",
     [
         (None, "relative_attention_bias"),
@@ -283,7 +283,7 @@ def test_scores_by_distance_that_do_not_fit_are_refused(
     if shape:
         tensors[name] = np.zeros(shape, np.float32)
     save_file(tensors, path)
-    with raises(UserError, match=fault):
+    with pytest.raises(UserError, match=fault):
         read_base(path.parent)
 
 
@@ -326,7 +326,7 @@ ALBERT = {
 
 
 @NEWER
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, theirs, gelu",
     [("electra", ELECTRA, "gelu_erf"), ("albert", ALBERT, "gelu")],
 )
@@ -355,7 +355,7 @@ def test_googles_checkpoint_is_the_same_model(
     assert opened.weights.gelu == gelu
 
 
-@fixture
+@pytest.fixture
 def command(monkeypatch):
     """Runs a subcommand with flags."""
 
@@ -427,7 +427,7 @@ def test_a_robertas_pooler_is_written_though_it_is_not_computed(
 
 @NEWER
 @ALL
-@mark.parametrize("method", ["lora(rank=2)", "full"])
+@pytest.mark.parametrize("method", ["lora(rank=2)", "full"])
 def test_a_merged_model_computes_the_same(
     folder_of, tmp_path, command, name, method
 ):
@@ -459,7 +459,7 @@ def test_a_merged_model_computes_the_same(
         assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, engine",
     [
         ("distilbert", "strategy"),
@@ -470,8 +470,8 @@ def test_a_merged_model_computes_the_same(
         ("mpnet", "estimator"),
     ],
 )
-@mark.older_stack
-@mark.gate
+@pytest.mark.older_stack
+@pytest.mark.gate
 def test_texts_are_learned(
     folder_of, tiny_data, tmp_path, classify, name, engine
 ):
@@ -499,7 +499,7 @@ def test_texts_are_learned(
     rows = [line.split("\t") for line in texts]
     answers = predictor("one", [text for text, _ in rows])
     right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
-    assert np.mean(right) == approx(scores["eval_accuracy"])
+    assert np.mean(right) == pytest.approx(scores["eval_accuracy"])
 
 
 @NEWER
@@ -525,8 +525,8 @@ def test_sizes_are_described_from_a_config_alone(
 
 
 @NEWER
-@mark.gate
-@mark.parametrize("name", ["albert", "mpnet"])
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["albert", "mpnet"])
 def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path, name):
     folder, answers = folder_of(name), []
     make_artifact(tmp_path / "one", folder, "pfeiffer(size=4)")
@@ -540,8 +540,8 @@ def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path, name):
 
 
 @NEWER
-@mark.gate
-@mark.parametrize("name, last", [("albert", 2), ("mpnet", 1)])
+@pytest.mark.gate
+@pytest.mark.parametrize("name, last", [("albert", 2), ("mpnet", 1)])
 def test_frozen_layers_are_cached(
     folder_of, tiny_data, tmp_path, classify, name, last
 ):
@@ -567,13 +567,13 @@ def test_frozen_layers_are_cached(
         )
         scores = read_json(out / "eval_results.json")
         losses.append(scores["eval_loss"])
-    assert losses[0] == approx(losses[1], abs=1e-6)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     assert list(tmp_path.glob("*.npy"))
 
 
 @NEWER
-@mark.gate
-@mark.parametrize("name", ["distilbert", "albert", "mpnet"])
+@pytest.mark.gate
+@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet"])
 def test_masked_tokens_are_learned(
     folder_of, tiny_texts, tmp_path, caplog, name
 ):

@@ -10,18 +10,18 @@ from contextlib import suppress
 from gzip import compress
 from shutil import rmtree
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import open_checkpoint
 from hub_modules import write_tf2
 from limits import limited
-from pytest import fixture, mark
 from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
 
 from adapter_bert.checkpoints import published_models, sources
 from adapter_bert.errors import UserError
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 ENDS = (".zip", ".tar.gz")
 
@@ -52,13 +52,13 @@ def check(opened, weights, config):
     assert sources.read_tokenizer(opened, config).do_lower_case
 
 
-@fixture
+@pytest.fixture
 def google(google_bert):  # noqa: F811 (the fixture)
     return google_bert
 
 
-@mark.parametrize("inner", ["", "uncased_L-2_H-16_A-2"])
-@mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("inner", ["", "uncased_L-2_H-16_A-2"])
+@pytest.mark.parametrize("end", ENDS)
 def test_googles_archives_are_opened(
     google, tmp_path, tiny_weights, tiny_config, end, inner
 ):
@@ -84,7 +84,7 @@ def test_what_macos_adds_to_an_archive_is_no_matter(google, tmp_path):
     assert published_models.unpack(str(path)).endswith("/bert")
 
 
-@mark.parametrize("inner", ["", "3"])
+@pytest.mark.parametrize("inner", ["", "3"])
 def test_a_downloaded_module_is_opened(
     tmp_path, tiny_bert, tiny_weights, tiny_config, inner
 ):
@@ -109,7 +109,7 @@ def test_another_archive_of_the_name_is_unpacked_too(
     assert (pathlib.Path(second.folder) / "vocab.txt").read_text() == "[PAD]\n"
 
 
-@mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ENDS)
 def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
     google, tmp_path, monkeypatch, end
 ):
@@ -197,8 +197,8 @@ ESCAPES = ("../x", "/x", "a/../../x", "..\\x", "C:\\x", "a/" + "../" * 40 + "x")
 UNUSABLE = "a\0b", "a" * 300, "d/" * 3000 + "x"
 
 
-@mark.parametrize("name", ESCAPES + UNUSABLE)
-@mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", ESCAPES + UNUSABLE)
+@pytest.mark.parametrize("end", ENDS)
 def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
     """And what cannot be unpacked leaves no part."""
     (tmp_path / "in").mkdir()
@@ -228,7 +228,7 @@ def test_a_file_without_a_name_is_refused(tmp_path):
     refuses(path, "cannot be unpacked")
 
 
-@mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(published_models, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
@@ -271,8 +271,8 @@ def tar_bomb(path, name, count, claimed):
     path.write_bytes(b"\x1f\x8b\x08" + bytes(7) + start + zeros(count))
 
 
-@mark.parametrize("bomb", [zip_bomb, tar_bomb])
-@mark.parametrize("claimed", [10 * 2**30, 1000])
+@pytest.mark.parametrize("bomb", [zip_bomb, tar_bomb])
+@pytest.mark.parametrize("claimed", [10 * 2**30, 1000])
 def test_gigabytes_of_zeros_are_never_written(
     tmp_path, monkeypatch, bomb, claimed
 ):
@@ -303,7 +303,7 @@ def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
     refuses(path, "as no BERT does")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "header, tail",
     [((tarfile.GNUTYPE_LONGNAME, b"a" * 2**21), b""), ((), bytes(2**21))],
     ids=["long name", "tail"],
@@ -331,7 +331,7 @@ def test_long_names_are_no_damage(tmp_path):
     ).read_text() == "x"
 
 
-@mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("end", ENDS)
 def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
     path = pack(tmp_path / f"bert{end}", google)
     content = path.read_bytes()
@@ -341,7 +341,7 @@ def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
     assert sorted(os.listdir(tmp_path)) == [f"bert{end}", "google"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
 )
 def test_what_cannot_be_unpacked_is_one_line(tmp_path, kind):

@@ -4,6 +4,7 @@ import csv
 import re
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -15,7 +16,6 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose
-from pytest import approx, mark, raises
 from task_files import make_rows
 
 from adapter_bert.commands import audit
@@ -59,7 +59,7 @@ def flipped(tmp_path, wrong, times=12):
     return path
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     wrong = {3, 30, 50, 77}
     path = flipped(tmp_path, wrong)
@@ -85,12 +85,12 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
         assert {label, suggested} == {"good", "bad"}
     about = read_json(out / audit.AUDIT_FILE)
     assert about["rows"] == 96 and about["suspects"] == len(suspects)
-    assert np.sum(about["joint"]) == approx(96, abs=0.5)
+    assert np.sum(about["joint"]) == pytest.approx(96, abs=0.5)
     assert 3 <= about["wrong_labels"] <= 8
     assert "frozen layers: 96/96 rows, " in done.stderr
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_pairs_are_read_together_and_apart(tiny_bert):
     """Means of both layers of the pair, and how far the texts are apart."""
     texts = [text for text, _ in SENTENCES]
@@ -109,7 +109,7 @@ def test_pairs_are_read_together_and_apart(tiny_bert):
     assert_allclose(same, alone, atol=1e-5)
 
 
-@mark.real_data
+@pytest.mark.real_data
 def test_flipped_labels_of_messages_are_found(
     run, shared_dir, pretrained_dir, tmp_path
 ):
@@ -133,7 +133,7 @@ def test_flipped_labels_of_messages_are_found(
     assert len(first & set(wrong.tolist())) >= 17
 
 
-@mark.real_data
+@pytest.mark.real_data
 def test_wrong_labels_of_texts_with_several_rows_are_found(
     run, shared_dir, pretrained_dir, tmp_path
 ):
@@ -152,7 +152,7 @@ def test_wrong_labels_of_texts_with_several_rows_are_found(
         )
 
 
-@mark.real_data
+@pytest.mark.real_data
 def test_a_label_with_one_row_is_named_and_no_suspect(
     run, shared_dir, pretrained_dir, tmp_path, caplog
 ):
@@ -195,8 +195,8 @@ BAD = [
 ]
 
 
-@mark.newer_stack
-@mark.parametrize("rows, changes, message", BAD)
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("rows, changes, message", BAD)
 def test_bad_input_is_refused_in_one_line(
     run, tiny_bert, tmp_path, rows, changes, message
 ):
@@ -212,8 +212,8 @@ def test_bad_input_is_refused_in_one_line(
     assert not (tmp_path / "out" / audit.SUSPECTS_FILE).exists()
 
 
-@mark.newer_stack
-@mark.parametrize("name", audit.REFUSED)
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("name", audit.REFUSED)
 def test_flags_that_change_nothing_are_refused(run, name):
     value = getattr(FLAGS[name].parser, "enum_values", ["1"])[0]
     value = True if FLAGS[name].boolean else value
@@ -221,7 +221,7 @@ def test_flags_that_change_nothing_are_refused(run, name):
 
 
 def test_help_has_the_flags_that_are_taken(run, capsys):
-    with raises(SystemExit):
+    with pytest.raises(SystemExit):
         parse_or_help(audit, ["audit", "--help"])
     shown = capsys.readouterr().out
     assert "--folds N" in shown and "--tuning_method TEXT" in shown

@@ -3,9 +3,9 @@
 import json
 import shutil
 
+import pytest
 import refusals
 from conftest import TINY_WORDS, own_lines, run_process, spoil
-from pytest import mark
 
 from adapter_bert import files
 
@@ -18,7 +18,7 @@ BAD_DATA = {
 }
 
 
-@mark.parametrize("case", BAD_DATA)
+@pytest.mark.parametrize("case", BAD_DATA)
 def test_bad_data_is_one_line_with_its_place(
     classify, tiny_flags, tmp_path, case
 ):
@@ -65,8 +65,8 @@ def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
     )
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_an_adapter_of_another_base_is_refused(
     classify, tiny_flags, tiny_bert, tmp_path
 ):
@@ -87,8 +87,8 @@ def test_an_adapter_of_another_base_is_refused(
     )
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
     # 5,810 parameters: a checkpoint has 70 kB, an artifact 23.
     tiny_flags.update(tuning_method="full", num_train_epochs=2)
@@ -114,8 +114,8 @@ def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
     classify(**tiny_flags, do_eval=True)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_errors_end_the_program_with_one_line_and_code_one():
     """Of the program's own, of absl's flags, of a missing flag file."""
     for arguments, words in (

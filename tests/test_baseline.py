@@ -1,9 +1,9 @@
 """`adapter-bert baseline`: scores of words and pairs of words."""
 
 import numpy as np
+import pytest
 import refusals
 from conftest import SENTENCES, entry_point, read_json, run_process, write_table
-from pytest import fixture, mark
 from task_files import make_rows
 
 from adapter_bert import files
@@ -11,10 +11,10 @@ from adapter_bert.commands import baseline
 from adapter_bert.data.tables import SplitFiles
 from adapter_bert.tasks.custom import custom_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
-@fixture
+@pytest.fixture
 def data(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
@@ -51,7 +51,7 @@ LABELS = {
 }
 
 
-@mark.parametrize("kind", LABELS)
+@pytest.mark.parametrize("kind", LABELS)
 def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
     options, labels, name = LABELS[kind]
     write(data, labels * 5)
@@ -130,7 +130,7 @@ def test_equal_data_gives_equal_files_and_other_folders_are_refused(
     refusals.check(call, "holds a run of BERT")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rows, part",
     [
         ([("!", "a"), ("?", "b")] * 5, "train.tsv: a column of texts, or"),
@@ -158,7 +158,7 @@ def test_from_the_shell(data, tmp_path):
     assert (tmp_path / "o" / "eval_results.txt").exists()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "arguments, part",
     [
         ({"task_name": "copa", "data_dir": "x"}, "has no baseline"),

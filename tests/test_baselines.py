@@ -2,14 +2,14 @@
 
 import functools
 
+import pytest
 import refusals
-from pytest import mark
 
 from adapter_bert.commands import summarize
 from adapter_bert.reports.baselines import find_baselines
 from adapter_bert.reports.collect_runs import find_runs, group_by_task
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def read(fake):
@@ -83,7 +83,7 @@ REFUSED = {
 }
 
 
-@mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_baseline_of_other_data_or_damaged_is_refused(fake, name):
     changes, file, content, part = REFUSED[name]
     fake.add("rte", "full", 0.8)

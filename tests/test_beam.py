@@ -22,7 +22,6 @@ from beam_program import (
     write_rows,
 )
 from conftest import ROOT, flag_words, module_fixture, own_lines
-from pytest import fixture
 from sweep_stand_in import wait_for
 
 pytestmark = [*MARKS, pytest.mark.gate]
@@ -60,7 +59,7 @@ def check_rows(output, rows):
     assert [answer["task"] for answer in answers] == [name for name, _ in rows]
 
 
-@fixture
+@pytest.fixture
 def job_service(tmp_path):
     """The address of Beam's portable local runner, in another process."""
     where = tmp_path / "port"
@@ -123,7 +122,7 @@ def workers(mark):
     return ids
 
 
-@fixture
+@pytest.fixture
 def killing(tiny_exported, tmp_path):
     """Runs a job in two processes, and kills one while it is at work.
 
@@ -235,7 +234,7 @@ def jobs(tmp_path_factory):
     assert "Traceback" not in place.read_text()
 
 
-@fixture
+@pytest.fixture
 def right(tiny_exported, tmp_path):
     """Flags of a job, whose input is to be written."""
     return {

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import refusals
 from conftest import ROOT, module_fixture, read_json
-from pytest import fixture, mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.data.input_pipeline import Features, TrainPlan, sorted_batches
@@ -18,14 +17,14 @@ from adapter_bert.tasks import task_model
 from lab import report
 from lab.speed import compare, flops, measuring, worker
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def measurement(examples, seconds, **values):
     return {"examples": examples, "seconds": seconds, "tokens": 0, **values}
 
 
-@fixture
+@pytest.fixture
 def measured():
     """Three rounds: ours at 10, 20, 40 examples/s, the peer at 5, 5, 80."""
     return {
@@ -87,7 +86,7 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
     assert read_json(path) == {"a": 1}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "page, names",
     [
         (report.SPEED, ("compare", "live", "start", "summary")),
@@ -205,8 +204,8 @@ def train_batches(rows):
     return [plan.rows(step) for step in range(5, 8)]
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "kind,count,batches",
     [
         ("train", flops.training, train_batches),
@@ -234,7 +233,7 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
     }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--peer_python", "/nowhere"], "cannot be run"),
@@ -248,7 +247,7 @@ def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
     refusals.check(compare.main, problem)
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 def test_without_mpnet_it_says_how_to_get_it(monkeypatch, pretrained_dir):
     words = ["", "--peer_python", sys.executable, "--only=mpnet"]
     monkeypatch.setattr(sys, "argv", words)

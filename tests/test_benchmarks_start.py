@@ -3,15 +3,15 @@
 import argparse
 import sys
 
+import pytest
 import refusals
 from conftest import read_json
-from pytest import fixture, mark, raises
 
 from adapter_bert import command_line
 from lab import report
 from lab.speed import measuring, start
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 STEPS = (
     "import sys, time\n"
@@ -40,7 +40,7 @@ def test_each_measurement_writes_into_an_empty_folder():
         program.measure()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("source", "problem"),
     [
         ("print('step 3'); raise ValueError('no\\n way')", "code 1, .* way"),
@@ -77,7 +77,7 @@ def test_a_summary_has_ratios_of_neighbours():
     }
 
 
-@fixture
+@pytest.fixture
 def outputs(tmp_path, monkeypatch):
     """The files that a benchmark writes, elsewhere, as a folder."""
     page = tmp_path / "page.md"
@@ -136,13 +136,13 @@ def test_what_was_found_is_written(outputs, monkeypatch):
 
 def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
     replace_programs(monkeypatch, ("raise SystemExit('error: no disk')",))
-    with raises(SystemExit, match="^error: .*code 1.*no disk.*alone"):
+    with pytest.raises(SystemExit, match="^error: .*code 1.*no disk.*alone"):
         run(monkeypatch)
     assert not (outputs / "found").exists()
     assert not table_of(outputs / "page.md", "start")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["--rounds=0"], "at least 1"),
@@ -150,7 +150,7 @@ def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
     ],
 )
 def test_what_cannot_be_measured_is_one_line(arguments, problem, monkeypatch):
-    with raises(SystemExit, match=f"^error: .*{problem}.*$"):
+    with pytest.raises(SystemExit, match=f"^error: .*{problem}.*$"):
         run(monkeypatch, *arguments)
 
 
@@ -172,7 +172,7 @@ def test_too_few_rows_for_the_first_steps_are_refused(tmp_path):
     )
 
 
-@mark.parametrize("rows", [96, 127, 2490])
+@pytest.mark.parametrize("rows", [96, 127, 2490])
 def test_both_sides_read_one_folder_and_the_third_step_ends_an_epoch(
     rows, tmp_path
 ):

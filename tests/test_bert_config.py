@@ -2,19 +2,19 @@
 
 import json
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import write_json
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import fixture, mark
 
 from adapter_bert.bert import functional
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.errors import UserError
 
 
-@fixture
+@pytest.fixture
 def read(tmp_path, tiny_config):
     """Reads a file of the tiny config with some changes."""
 
@@ -26,7 +26,7 @@ def read(tmp_path, tiny_config):
     return read
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, expected",
     [
         ({}, "gelu"),
@@ -47,7 +47,7 @@ def test_both_gelus_are_what_they_are_called():
         assert abs(activated[0] - value) < 1e-6
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, parts",
     [
         ({"hidden_size": 0}, ["hidden_size is 0"]),

@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 import refusals
 from conftest import open_checkpoint, write_json
 from fake_runs import FakeRuns
-from pytest import fixture, mark
 
 from adapter_bert import files, folder_lock
 from adapter_bert.bert import encoder
@@ -33,7 +33,7 @@ from adapter_bert.training import frozen_outputs
 pytest_plugins = ["library_folders"]
 
 
-@fixture
+@pytest.fixture
 def after(monkeypatch):
     """Has another process act once, right after a function's first call."""
 
@@ -76,7 +76,7 @@ def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
     assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]
 
 
-@fixture
+@pytest.fixture
 def sweep(tmp_path, tiny_config, monkeypatch):
     """A sweep with a run, where each look at it finds a save's last moment."""
     fake = FakeRuns(tmp_path / "sweep", tiny_config)
@@ -129,7 +129,7 @@ def keep_best(folder, step):
     dev_scores.write(str(folder), scores.add(step, {"f1": step}), values)
 
 
-@fixture
+@pytest.fixture
 def run(tmp_path, tiny_bert):
     """The folder of a training that has kept its first step as the best."""
     description = {
@@ -147,7 +147,9 @@ def run(tmp_path, tiny_bert):
     return folder
 
 
-@mark.parametrize("owner, name", [(dev_scores, "read"), (google, "Reader")])
+@pytest.mark.parametrize(
+    "owner, name", [(dev_scores, "read"), (google, "Reader")]
+)
 def test_a_better_step_may_come_while_the_best_is_looked_for(
     run, after, owner, name
 ):
@@ -163,7 +165,9 @@ def test_a_best_step_that_is_lost_is_told_of_all_the_same(run):
     )
 
 
-@mark.parametrize("looked, step", [("_find_model", 2), ("open_pretrained", 1)])
+@pytest.mark.parametrize(
+    "looked, step", [("_find_model", 2), ("open_pretrained", 1)]
+)
 def test_a_better_step_may_come_while_the_best_is_opened(
     run, after, looked, step
 ):
@@ -175,7 +179,7 @@ def test_a_better_step_may_come_while_the_best_is_opened(
     np.testing.assert_array_equal(opened.trained.read("output_bias"), step)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     classify, tiny_flags, still_bert, tmp_path, after
 ):
@@ -216,7 +220,7 @@ def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     assert not [*kept.glob("*.np*")]
 
 
-@fixture
+@pytest.fixture
 def full_shelf(shelf, make):
     """A library with the adapters `first` and `second`."""
     for seed, name in enumerate(("first", "second")):
@@ -224,7 +228,7 @@ def full_shelf(shelf, make):
     return shelf
 
 
-@mark.parametrize("command", ["list", "verify"])
+@pytest.mark.parametrize("command", ["list", "verify"])
 def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
     full_shelf, after, capsys, command
 ):
@@ -316,7 +320,7 @@ def test_a_run_tells_of_the_parts_that_it_was_trained_upon(
     assert not (flags["output_dir"] / "run.json").exists()
 
 
-@mark.parametrize("looked_at", ["log.txt", "lock", "done"])
+@pytest.mark.parametrize("looked_at", ["log.txt", "lock", "done"])
 def test_a_run_of_a_grid_that_ends_meanwhile_was_not_interrupted(
     tmp_path, monkeypatch, looked_at
 ):

@@ -4,13 +4,13 @@ TensorFlow's file system in memory stands for a bucket: both are reached
 through TensorFlow alone.
 """
 
+import pytest
 import tensorflow as tf
-from pytest import mark, raises
 from test_sources import google_bert, to_memory  # noqa: F401
 
 from adapter_bert.progress import TrainingProgress
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 STEPS = 5
 
@@ -24,7 +24,7 @@ def read(path):
         return file.read()
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_in_a_bucket_goes_on_to_the_same_bits(
     classify,
     tiny_flags,
@@ -55,7 +55,7 @@ def test_a_run_in_a_bucket_goes_on_to_the_same_bits(
             raise Preempted
         return update(self, step, *arguments, **named)
 
-    with monkeypatch.context() as patch, raises(Preempted):
+    with monkeypatch.context() as patch, pytest.raises(Preempted):
         patch.setattr(TrainingProgress, "update", update_until_preempted)
         classify(**remote)
     artifact = "ram://bucket-out/adapter/adapter.safetensors"

@@ -7,9 +7,9 @@ import json
 import lzma
 import string
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pytest import mark, raises
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving.bulk_rows import (
@@ -27,7 +27,7 @@ from adapter_bert.serving.bulk_rows import (
 )
 from adapter_bert.serving.row_stream import file_rows
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def task(name, columns, texts):
@@ -57,7 +57,7 @@ def ask(line, file="a.jsonl", names=()):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "values, expected",
     [
         ({"task": "one", "sentence": "a"}, ("one", "a", "")),
@@ -80,7 +80,7 @@ def test_the_texts_of_an_object(values, expected):
     assert ask(json.dumps(values).encode()) == [expected]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "line, expected",
     [
         (b"{", ("", "not JSON: ")),
@@ -106,7 +106,7 @@ def test_what_is_refused(line, expected):
     assert (name, reason[: len(expected[1])]) == expected
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "line, names, expected",
     [
         (b"a\tb", ["two", "any"], [("two", "a", "b"), ("any", "a", "b")]),
@@ -130,7 +130,7 @@ def test_lines_of_texts(line, names, expected):
     assert ask(line, "a.txt", names) == expected
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "values",
     [
         {"premise": "a", "question": "b", "c1": "c", "c2": 1},
@@ -146,7 +146,7 @@ def test_a_row_with_choices(values):
     assert read.row == (b"a", b"b", b"choice", (b"c", b"1"))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "task, values, expected",
     [
         (TAGS, {"tokens": ["a", "cat"]}, b"a cat"),
@@ -198,7 +198,7 @@ WRITERS = {
 }
 
 
-@mark.parametrize("name", COMPRESSED)
+@pytest.mark.parametrize("name", COMPRESSED)
 def test_the_missing_end_of_a_compressed_file_is_noticed(name):
     def read(content):
         with COMPRESSED[name](io.BytesIO(content)) as file:
@@ -213,7 +213,7 @@ def test_the_missing_end_of_a_compressed_file_is_noticed(name):
         first += second
     whole = {len(first), len(first) - len(second), 0}
     for size in set(range(len(first))) - whole:
-        with raises(UNREADABLE):
+        with pytest.raises(UNREADABLE):
             read(first[:size])
 
 

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -17,7 +18,6 @@ from conftest import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import approx, fixture, mark
 from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -39,7 +39,7 @@ FITTED = {"calibration": {"temperature": 0.02, "abstain_below": 0.0}}
 # Fitting
 
 
-@mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5, 8.0])
 def test_a_known_temperature_is_found(temperature):
     """Labels are drawn with the probabilities of the undivided logits."""
     rng = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_a_known_temperature_is_found(temperature):
     labels = (odds.cumsum(axis=1) < rng.random((len(odds), 1))).sum(axis=1)
     made = (logits * temperature).astype(np.float32)
     fitted = calibration.fit_temperature(made, labels)
-    assert fitted == approx(temperature, rel=0.05)
+    assert fitted == pytest.approx(temperature, rel=0.05)
     measured = np.arange(len(labels)) % 2 == 0
     _, record = calibration.fit(made, labels, measured, None)
     assert record["after"] < 0.02
@@ -61,7 +61,7 @@ def test_a_temperature_by_hand():
     """Of logits 0 and 1 three of four rows are right: 1 / T is log 3."""
     logits = np.tile(np.float32([0, 1]), (4, 1))
     fitted = calibration.fit_temperature(logits, np.array([1, 1, 1, 0]))
-    assert fitted == approx(1 / math.log(3), rel=1e-12)
+    assert fitted == pytest.approx(1 / math.log(3), rel=1e-12)
 
 
 def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong():
@@ -74,7 +74,7 @@ def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong():
     assert record["before"] == record["after"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "other, kept", [([1] * 13 + [0] * 7, True), ([1] * 39 + [0], False)]
 )
 def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
@@ -86,7 +86,7 @@ def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
     assert (record["temperature"] is not None) == kept
     assert (fitted == Calibration()) == (not kept)
     assert record["loss_after"] <= record["loss_before"]
-    assert record["accuracy"] == approx(np.mean(other))
+    assert record["accuracy"] == pytest.approx(np.mean(other))
     for when in ("before", "after"):
         low, high = record[f"interval_{when}"]
         assert 0 <= low < high <= 1
@@ -101,14 +101,14 @@ def test_the_expected_error_by_hand():
     assert points == [
         {
             "rows": 3,
-            "probability": approx(np.mean([0.61, 0.65, 2 / 3])),
-            "accuracy": approx(2 / 3),
+            "probability": pytest.approx(np.mean([0.61, 0.65, 2 / 3])),
+            "accuracy": pytest.approx(2 / 3),
         },
-        {"rows": 2, "probability": approx(0.97), "accuracy": 1.0},
+        {"rows": 2, "probability": pytest.approx(0.97), "accuracy": 1.0},
     ]
     gap = 2 / 3 - np.mean([0.61, 0.65, 2 / 3])
     expected = 0.6 * gap + 0.4 * 0.03
-    assert calibration.calibration_error(points) == approx(expected)
+    assert calibration.calibration_error(points) == pytest.approx(expected)
 
 
 PAIRS = st.lists(
@@ -164,7 +164,7 @@ def test_too_few_dev_rows_are_refused(call, parts):
 # Adapters
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "value",
     [
         3,
@@ -240,7 +240,7 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
         odds = np.log(list(plain["scores"].values())) / 0.02
         odds = np.exp(odds - odds.max())
         expected = odds / odds.sum()
-        assert list(fitted["scores"].values()) == approx(expected)
+        assert list(fitted["scores"].values()) == pytest.approx(expected)
         assert fitted["probability"] == max(fitted["scores"].values())
         is_sure = fitted["probability"] >= least["fitted"]
         assert fitted["label"] == (plain["label"] if is_sure else None)
@@ -269,10 +269,10 @@ def assert_alike(answer, expected):
     for name in ("label", "choice"):
         assert answer.get(name) == expected.get(name)
     for name, value in expected["scores"].items():
-        assert answer["scores"][name] == approx(value, abs=2e-5)
+        assert answer["scores"][name] == pytest.approx(value, abs=2e-5)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_exports_answer_as_predict(exported, calibrated):
     place, _ = exported
     answers = calibrated[1]
@@ -312,7 +312,7 @@ def test_a_model_of_ids_divides_too(exported, tiny_bert):
     )
     odds = np.log(plain.astype(float)) / 0.02
     odds = np.exp(odds - odds.max())
-    assert fitted == approx(odds / odds.sum(), abs=1e-4)
+    assert fitted == pytest.approx(odds / odds.sum(), abs=1e-4)
 
 
 def test_other_programs_get_divided_heads(calibrated, caplog):
@@ -340,7 +340,7 @@ def sorted_rows(values):
 # Runs
 
 
-@fixture
+@pytest.fixture
 def calibrating(tiny_flags, tmp_path):
     """Flags of a training of a second, with 24 dev rows.
 
@@ -368,7 +368,7 @@ def calibrating(tiny_flags, tmp_path):
     }
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_further_training_says_that_both_go(
     classify, calibrating, tmp_path, caplog
 ):
@@ -387,7 +387,7 @@ def test_a_further_training_says_that_both_go(
     assert not {"calibration", "novelty"} & set(kept)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify, calibrating, tiny_bert, tmp_path
 ):
@@ -435,7 +435,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
         _, label, probability = line.split("\t")
         answer = predictor("custom", text)
         assert (answer["label"] or "") == label
-        expected = approx(float(probability), rel=1e-4)
+        expected = pytest.approx(float(probability), rel=1e-4)
         assert answer["probability"] == expected
     # The same training without the flag takes the calibration back.
     again = {**calibrating}
@@ -448,7 +448,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_threshold_that_is_not_reached_is_told(
     classify, calibrating, caplog, monkeypatch
 ):
@@ -467,7 +467,7 @@ def test_a_threshold_that_is_not_reached_is_told(
     assert kept.get("abstain_below", 0) == 0
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 @refusals.table(
     {
         "alone": ({"calibrate": False, "abstain_at": 0.9}, "pass --calibrate"),

@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
 from conftest import ROOT, own_lines, run_command
-from pytest import mark, raises, skip
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
@@ -36,7 +36,7 @@ def program(body):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "body",
     [
         "print('a')",
@@ -50,13 +50,13 @@ def test_a_closed_pipe_ends_a_program_without_a_word(body):
     assert (done.returncode, done.stderr) == (141, "")
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_programs_end_so():
     done = run_unread("run_classifier.py", "--help")
     assert (done.returncode, own_lines(done.stderr)) == (141, [])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "body, code, printed, complained",
     [
         ("print('a')", 0, "a\n", ""),
@@ -87,7 +87,7 @@ FULL = CLOSED.replace("Bad file descriptor", "No space left on device")
 LONG = "print('a' * 10**6)"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "body, end, code, complained",
     [
         ("pass", ">&-", 0, ""),
@@ -126,7 +126,7 @@ def test_stdout_that_cannot_be_written_is_one_line(
     assert len(done.stderr.splitlines()) == bool(complained)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, message",
     [
         ("", "the following arguments are required: folder; x --help tells"),
@@ -141,7 +141,7 @@ def test_a_command_line_that_is_none_is_one_line(words, message):
     parser.add_argument("folder")
     parser.add_argument("--count", type=int)
     parser.add_argument("--all", action="store_true")
-    with raises(UserError, match=f"^{message}"):
+    with pytest.raises(UserError, match=f"^{message}"):
         parser.parse_args(words.split())
 
 
@@ -162,7 +162,7 @@ ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 LATIN = {"LC_ALL": "xx", "LOCPATH": "{}", "PYTHONUTF8": "0"}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "environment",
     [
         {},
@@ -181,7 +181,7 @@ def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment):
     if environment is LATIN:
         made = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", tmp_path / "xx"]
         if subprocess.run(made, capture_output=True).returncode:
-            skip("there are no sources of locales")
+            pytest.skip("there are no sources of locales")
         environment = {**LATIN, "LOCPATH": str(tmp_path)}
     (tmp_path / name).write_text("caf\xe9 \u732b", "utf-8")
     body = (

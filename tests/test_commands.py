@@ -3,12 +3,12 @@
 import functools
 import re
 
+import pytest
 from conftest import ROOT
-from pytest import mark
 
 from adapter_bert.commands import PROGRAMS, STEPS
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PAGES = [
     *ROOT.glob("*.md"),
@@ -96,7 +96,7 @@ def program_of(command):
     return module, command["flags"]
 
 
-@mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_programs_take_every_flag_that_a_page_gives_them(page):
     for line in commands(page.read_text()):
         for match in COMMAND.finditer(line):

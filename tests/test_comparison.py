@@ -2,10 +2,10 @@
 
 import re
 
+import pytest
 from conftest import ROOT, read_json
-from pytest import mark
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PAGE = (ROOT / "docs" / "comparison.md").read_text()
 RESULTS = ROOT / "lab" / "results"
@@ -32,7 +32,7 @@ def check_range(values, shown):
         assert f"{value:.{digits}f}" == text
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, kind, padding",
     [
         ("training; peer pads", "train", "dynamic"),
@@ -70,7 +70,7 @@ def test_the_comparison_of_whole_programs():
     check_range([1 / ratio["median"] for ratio in ratios.values()], speed[0])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, ours, peer",
     [
         ("against `adapters`' `BatchSplit`", "houlsby", "adapterhub"),

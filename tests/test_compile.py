@@ -8,24 +8,24 @@ import shutil
 import sys
 import types
 
+import pytest
 import refusals
 from compilers_program import compile_run, environment, needed
 from conftest import ROOT, own_lines, read_json, run_command
-from pytest import approx, fixture, mark, raises
 
 from adapter_bert import command_line
 from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.commands import compile as program
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def as_words(flags):
     return [f"--{name}={value}" for name, value in flags.items() if value != ""]
 
 
-@fixture
+@pytest.fixture
 def words(tiny_flags):
     """A small run's words; more flags replace some."""
     del tiny_flags["cpu_lanes"]
@@ -56,7 +56,7 @@ def test_a_gpu_s_step_is_compiled_by_xla(words):
     assert take(words(), "h100").job.use_xla
 
 
-@mark.parametrize("device", ["v5e", "h100"])
+@pytest.mark.parametrize("device", ["v5e", "h100"])
 def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
     flags = words(
         task_name="sts-b",
@@ -73,7 +73,7 @@ def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
     assert not trained and not slots and len(frozen) > 40
 
 
-@mark.parametrize("kind", ["run_squad", "run_tagger", "run_mlm"])
+@pytest.mark.parametrize("kind", ["run_squad", "run_tagger", "run_mlm"])
 def test_every_program_has_a_step(
     squad_flags, ner_flags, untasked, tiny_texts, kind
 ):
@@ -86,7 +86,7 @@ def test_every_program_has_a_step(
     assert step.rows == 8 and step.cores == 4 and step.schedule
 
 
-@fixture
+@pytest.fixture
 def untasked(tiny_flags):
     del tiny_flags["task_name"], tiny_flags["data_dir"]
     return tiny_flags
@@ -119,7 +119,7 @@ def test_vectors_are_compiled_for_one_core(untasked, tmp_path):
     assert texts["task_ids"].shape == (8,)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "device, flag", [("v3", "num_tpu_cores"), ("a100", "num_devices")]
 )
 def test_the_run_may_name_the_cores(words, device, flag):
@@ -138,7 +138,7 @@ def test_auto_is_the_dtype_that_a_run_chooses_there(words):
     assert dtypes == ["bfloat16", "float32", "bfloat16"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "more, device, cores, part",
     [
         ({"use_tpu": True}, "h100", None, "h100 is a GPU"),
@@ -165,7 +165,7 @@ def test_what_cannot_be_compiled_is_refused(words, more, device, cores, part):
 # The command
 
 
-@fixture
+@pytest.fixture
 def main(monkeypatch, tmp_path):
     """Runs the command in this process, with a cache of its own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -178,7 +178,7 @@ def main(monkeypatch, tmp_path):
     return run
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "command, part",
     {
         "v9 -- run_classifier.py": "'v9'",
@@ -200,7 +200,7 @@ def test_a_wrong_command_is_refused_before_compilers_are_looked_for(
     refusals.check(lambda: main(*command.split()), part)
 
 
-@fixture
+@pytest.fixture
 def without_compilers(monkeypatch):
     """This environment without JAX, even if there is one."""
     monkeypatch.setattr("importlib.metadata.distributions", lambda: [])
@@ -214,7 +214,7 @@ def fake_python(folder, output, code=0):
     return path
 
 
-@mark.parametrize("code", [None, 0, 1])
+@pytest.mark.parametrize("code", [None, 0, 1])
 def test_without_compilers_it_says_what_to_run(
     main, without_compilers, monkeypatch, tmp_path, code
 ):
@@ -240,7 +240,7 @@ def test_it_goes_on_in_the_compilers_environment(
     monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setenv(program.PYTHON, str(python))
     monkeypatch.setenv("PYTHONPATH", "/other")
-    with raises(SystemExit):
+    with pytest.raises(SystemExit):
         main("v4", "--fit", "--", "run_mlm", "--seed=3")
     [(path, command, variables)] = calls
     assert path == command[0] == str(python)
@@ -292,7 +292,7 @@ class Compilers(types.ModuleType):
         )
 
 
-@fixture
+@pytest.fixture
 def compilers(monkeypatch):
     """Takes the place of the compilers."""
     from adapter_bert import accelerators
@@ -305,7 +305,7 @@ def compilers(monkeypatch):
     return fake
 
 
-@fixture
+@pytest.fixture
 def compiled(main, compilers, words, tmp_path):
     """Compiles the small run; gives the figures that are written."""
 
@@ -336,7 +336,7 @@ def test_figures_are_printed_and_written(compiled, capsys):
     # Two slots of float32 for each trained value.
     assert 0 < figures["optimizer"] < 2 * figures["weights"]
     # 1 TFLOP at 275 TFLOP a second.
-    assert figures["seconds_at_best"] == approx(1 / 275)
+    assert figures["seconds_at_best"] == pytest.approx(1 / 275)
     assert "largest_batch" not in figures
     printed = capsys.readouterr().out
     for part in (
@@ -359,7 +359,7 @@ def test_an_equal_step_is_compiled_once(compiled, compilers, tmp_path):
     assert len(list((tmp_path / "cache/adapter_bert/compiled").iterdir())) == 3
 
 
-@mark.parametrize("is_room", [True, False])
+@pytest.mark.parametrize("is_room", [True, False])
 def test_a_refusal_is_one_line_and_written_too(
     compiled, compilers, capsys, is_room
 ):
@@ -444,8 +444,8 @@ def test_help_needs_neither_tensorflow_nor_jax():
 
 
 @needed
-@mark.parametrize("device", ["v5e", "h100"])
-@mark.parametrize("kind", ["training", "prediction"])
+@pytest.mark.parametrize("device", ["v5e", "h100"])
+@pytest.mark.parametrize("kind", ["training", "prediction"])
 def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     """As a user runs it; a second time the answer is there."""
     flags = words(

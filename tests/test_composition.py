@@ -1,11 +1,11 @@
 """What all compositions share: whose wish reaches which variable."""
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert.hooks import Kernel
@@ -55,7 +55,7 @@ BEHIND = "stack({}, {})", "stack({{'a': {}}}, {{'b': stack({})}})"
 NEVER_MET = "no two parts have an adapter"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, parts",
     [
         *(
@@ -98,7 +98,7 @@ def test_parts_that_do_not_go_together_are_refused(tiny_config, text, parts):
     refusals.check(lambda: parse(text).check(tiny_config), *parts)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "stack(lt_sft, pfeiffer, lora)",
@@ -158,7 +158,7 @@ def test_a_mean_is_of_what_each_part_makes_of_its_own_inputs(tiny_config):
     assert_allclose(projected, np.full([2, 3, 32], expected), rtol=1e-6)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "parts",
     [
         "{'a': pfeiffer, 'b': lora}",
@@ -199,7 +199,7 @@ def test_parts_of_a_union_do_not_read_one_another(tiny_config):
     assert abs(added["stack"] - added["union"]).numpy().max() > 0.1
 
 
-@mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
+@pytest.mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
 def test_a_preset_is_a_union(name, parts):
     method = parse(name)
     assert method.name == "union" and len(method.parts) == parts
@@ -297,7 +297,7 @@ def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
     assert_array_equal(start["lora/a"], first["lora/a"])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "stack({'a': houlsby(size=4), 'b': bitfit}, lora(rank=2))",

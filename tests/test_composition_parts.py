@@ -5,6 +5,7 @@
 
 from shutil import copytree, rmtree
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -18,7 +19,6 @@ from conftest import (
     write_json,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from safetensors.numpy import load_file
 from test_composition_runs import (  # noqa: F401 (three are fixtures)
     composed,
@@ -36,7 +36,7 @@ from adapter_bert.commands import predict as predict_program
 from adapter_bert.methods.sparse import DiffPruning
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 TEXT = "stack(a, pfeiffer(size=2))"
 
 
@@ -52,7 +52,7 @@ def lacking(composed):
     return composed(tuning_method=TEXT, carry_parts=False)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     classify, flags, carried, tmp_path
 ):
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     assert_array_equal(again, predicted(carried))
 
 
-@mark.gate
+@pytest.mark.gate
 def test_another_adapter_of_the_same_name_is_another_run(
     classify, flags, carried, library, tiny_bert, tmp_path
 ):
@@ -80,7 +80,7 @@ def test_another_adapter_of_the_same_name_is_another_run(
     )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_what_knows_no_pooler_is_a_part_of_what_has_one(
     classify, flags, library, tiny_bert, tmp_path
 ):
@@ -111,7 +111,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
         assert not any(values[name].size for name in poolers)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_adapter_of_the_same_name_is_exchanged_too(
     classify, flags, carried, tiny_bert, tmp_path
 ):
@@ -138,7 +138,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
         assert_array_equal(scores[name], scores["same"])
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_part_that_is_made_of_parts_finds_all_of_them(
     classify, flags, library, tmp_path
 ):
@@ -158,7 +158,7 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
     assert_array_equal(again, predicted(tmp_path / "outer"))
 
 
-@mark.gate
+@pytest.mark.gate
 def test_what_was_trained_further_is_found_again(
     classify, flags, carried, tmp_path
 ):
@@ -188,7 +188,7 @@ def test_what_was_trained_further_is_found_again(
     assert_array_equal(scores, expected)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_finds_what_its_adapter_does_not_carry(
     classify, flags, lacking, library, tiny_bert, tmp_path
 ):
@@ -217,7 +217,7 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
     assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_name_may_repeat_the_training(
     classify, flags, carried, library, tiny_bert, tmp_path, monkeypatch
 ):
@@ -242,7 +242,7 @@ def test_a_name_may_repeat_the_training(
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, message",
     [
         ("stack('..', pfeiffer)", "'..' is neither a trained adapter"),
@@ -259,7 +259,7 @@ def test_odd_names_are_refused(
     refusals.check(lambda: classify(**flags, tuning_method=text), message)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_both_phases_train_what_is_beside_diff_pruning(
     classify, flags, one_layer, monkeypatch
 ):
@@ -293,7 +293,7 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
     assert part_values.by_hash([str(shelf)]) == {sha256: (str(shelf / "a"), "")}
 
 
-@fixture
+@pytest.fixture
 def bare(library, tiny_bert, tmp_path):
     """Writes adapters that do not hold their part, alike but for its name."""
 
@@ -314,7 +314,7 @@ def bare(library, tiny_bert, tmp_path):
     return make
 
 
-@fixture
+@pytest.fixture
 def answer(tiny_bert, tmp_path):
     """What `adapter-bert predict` answers with some flags."""
     rows = tmp_path / "rows.txt"
@@ -331,7 +331,7 @@ def answer(tiny_bert, tmp_path):
     return answer
 
 
-@fixture
+@pytest.fixture
 def other(library, tiny_bert):
     """A part of the form of `a` in its library."""
     if not (library / "c").exists():
@@ -410,7 +410,7 @@ def test_parts_are_exchanged_where_texts_are_answered(
         refusals.check(lambda m=more: answer(adapter=first, **m), *parts)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_what_is_exchanged_is_exported(
     library, bare, answer, other, tiny_bert, tmp_path
 ):

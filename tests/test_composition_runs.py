@@ -3,6 +3,7 @@
 from shutil import copytree, rmtree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -17,7 +18,6 @@ from conftest import (
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 from run_folders import artifact_bytes, saved_step
 from safetensors.numpy import load_file
 from tiny_artifacts import (
@@ -35,7 +35,7 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.serving.library import check
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 # As in the data's test.tsv.
 TEXTS = [text for text, _ in SENTENCES[:7]]
@@ -54,7 +54,7 @@ def composing(flags, library):
     return {**flags, **more}
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_flags, library):
     """Flags which a test may change."""
     return composing(tiny_flags, library)
@@ -82,7 +82,7 @@ def fused(composed):
     )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_library_takes_compositions(classify, flags, fused, shelf):
     classify(**flags, tuning_method="stack(sparse, bitfit)")
     for name, folder in (("it", flags["output_dir"]), ("fused", fused)):
@@ -113,7 +113,7 @@ def answers(bert, adapter):
     )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     classify, flags, fused
 ):
@@ -135,7 +135,7 @@ def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     assert_array_equal(again, predicted(fused))
 
 
-@mark.gate
+@pytest.mark.gate
 def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     classify, flags
 ):
@@ -149,7 +149,7 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     assert_array_equal(again, predicted(folder))
 
 
-@mark.gate
+@pytest.mark.gate
 def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
     path = flags["output_dir"] / "adapter" / "adapter.safetensors"
@@ -173,8 +173,10 @@ def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     }
 
 
-@mark.gate
-@mark.parametrize("text", ["stack(norms, sparse, bitfit)", "fusion(a, b)"])
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "text", ["stack(norms, sparse, bitfit)", "fusion(a, b)"]
+)
 def test_one_that_does_not_hold_its_adapters_finds_them(
     classify, flags, tiny_bert, library, fused, text, tmp_path
 ):
@@ -209,7 +211,7 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     predict(classify, flags, tmp_path / "p", adapter=small)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_exchanged_language_is_what_answers(
     classify, flags, tiny_bert, library, tmp_path
 ):
@@ -251,7 +253,7 @@ def test_an_exchanged_language_is_what_answers(
     assert_allclose(answers(tiny_bert, by_hand), exchanged, atol=1e-6)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, fused):
     cut = copytree(fused, flags["output_dir"])
     rmtree(cut / "adapter")
@@ -273,7 +275,7 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
     assert set(config["parts"]) == {"a", "low"}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "values, words",
     [
         (
@@ -345,8 +347,8 @@ WAYS = {
 FAR = {"parts": 2e-3, "xla": 1e-4, "bfloat16": 2e-2}
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "text,others",
     [
         ("fusion(a, b)", ("parts", "bfloat16")),
@@ -368,11 +370,11 @@ def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
         results = read_json(folder / "eval_results.json")
         losses[name] = results["eval_loss"]
     for name in others:
-        expected = approx(losses["plain"], abs=FAR[name])
+        expected = pytest.approx(losses["plain"], abs=FAR[name])
         assert losses[name] == expected, name
 
 
-@mark.gate
+@pytest.mark.gate
 def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
     """In mixed batches, and those that change BERT by themselves."""
     texts = {

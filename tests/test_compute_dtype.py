@@ -2,17 +2,17 @@
 
 import logging
 
+import pytest
 import refusals
 from conftest import read_json
-from pytest import fixture, mark
 
 from adapter_bert.training import compute_dtype, experiment
 from adapter_bert.training.compute_dtype import choose_dtype
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
-@fixture
+@pytest.fixture
 def machine(monkeypatch):
     """Sets how fast products in bfloat16 are, and counts measurements."""
 
@@ -35,7 +35,7 @@ def test_both_types_are_measured():
     assert all(rate > 0 for rate in rates.values())
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "ratio,chosen", [(0.5, "float32"), (1.05, "float32"), (1.8, "bfloat16")]
 )
 def test_auto_is_what_is_faster(machine, ratio, chosen):
@@ -63,7 +63,7 @@ def test_a_slower_bfloat16_is_told_in_one_line(machine, caplog):
     assert not [r for r in caplog.records if r.levelno == logging.WARNING]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_goes_on_in_the_type_of_its_beginning(
     classify, tiny_flags, machine
 ):
@@ -84,7 +84,7 @@ def test_a_run_goes_on_in_the_type_of_its_beginning(
     assert again["training"] == run["training"] and not count
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "capability,chosen",
     [((7, 5), "float32"), ((8, 0), "bfloat16"), ((9, 0), "bfloat16")],
 )

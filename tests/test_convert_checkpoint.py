@@ -9,6 +9,7 @@ import shutil
 import sys
 
 import numpy as np
+import pytest
 import refusals
 import safetensors.numpy
 from conftest import (
@@ -20,7 +21,6 @@ from conftest import (
     write_lines,
 )
 from hub_modules import write_tf1, write_tf2
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from test_hub_module import masked_lm
 from test_sources import check_values, google_bert, save_tensorflow
@@ -32,7 +32,7 @@ from adapter_bert.errors import UserError
 HEADS = 2
 
 
-@fixture
+@pytest.fixture
 def convert(monkeypatch, capsys):
     """Runs the script within this process."""
 
@@ -50,7 +50,7 @@ def convert(monkeypatch, capsys):
     return run
 
 
-@fixture
+@pytest.fixture
 def words(tmp_path):
     path = tmp_path / "words.txt"
     write_lines(path, TINY_WORDS)
@@ -67,7 +67,7 @@ def check(folder, weights, config):
     assert sources.read_tokenizer(opened, read).vocab_size == 30
 
 
-@mark.parametrize("kind", ["google", "tf1", "tf2", "version 1"])
+@pytest.mark.parametrize("kind", ["google", "tf1", "tf2", "version 1"])
 def test_there_and_back_is_bit_for_bit_the_same(
     convert, tmp_path, words, masked_lm, tiny_config, kind
 ):
@@ -142,7 +142,7 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
         config["hidden_act"] = name
         write_json(source / "config.json", config)
         if message:
-            with raises(UserError, match=message):
+            with pytest.raises(UserError, match=message):
                 convert(source, "google", tmp_path / "x", "--activation=gelu")
             continue
         convert(source, "google", tmp_path / "x")
@@ -269,7 +269,7 @@ def test_refusals(convert, google_bert, golden_dir, tmp_path, tiny_weights):
     assert not (tmp_path / "out").exists()
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_as_a_user_runs_it(tiny_bert, tmp_path):
     done = run_process(
         f"--init_checkpoint={tiny_bert}",

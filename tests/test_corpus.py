@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import given
-from pytest import mark
 from task_files import refusal
 
 from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 LAYOUT = Layout("text", row_id="_id")
 DOCUMENTS = [("d1", "a cat"), ("d2", "a dog"), ("d3", "a cat")]
@@ -112,7 +112,7 @@ def test_what_belongs_together_is_part_of_the_fingerprint():
     assert len(set(map(fingerprint, gains))) == 4
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "documents, message",
     [
         (

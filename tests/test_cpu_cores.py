@@ -3,13 +3,13 @@
 import os
 import platform
 
+import pytest
 from conftest import write_lines
-from pytest import fixture, mark
 
 from adapter_bert.training import cpu_cores
 
 
-@fixture
+@pytest.fixture
 def four(monkeypatch):
     """A process that may use four cores of eight."""
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -46,7 +46,7 @@ def write(folder, **values):
         (folder / name.replace("cpu_", "cpu.")).write_text(f"{value}\n")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "root, parent, quota, cores",
     [
         ("max 100000", "max 100000", "max 100000", 4),
@@ -71,7 +71,7 @@ def test_quotas_of_a_group_and_its_parents_count(
     assert cpu_cores.count(proc) == cores
 
 
-@mark.parametrize("quota, cores", [(-1, 4), (250000, 3), (1000, 1)])
+@pytest.mark.parametrize("quota, cores", [(-1, 4), (250000, 3), (1000, 1)])
 def test_quotas_of_version_1_count(four, tmp_path, quota, cores):
     """Beside a group of version 2 that says nothing."""
     cpu, unified = tmp_path / "cpu,cpuacct", tmp_path / "unified"
@@ -90,7 +90,7 @@ def test_quotas_of_version_1_count(four, tmp_path, quota, cores):
     assert cpu_cores.count(proc) == cores
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "root, group",
     [
         ("/docker/1", "/docker/1"),

@@ -5,11 +5,11 @@ import json
 import random
 from pathlib import Path
 
+import pytest
 import tensorflow as tf
 from conftest import entry_point, flag_words, module_fixture, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import fixture, mark, raises, skip
 from task_files import put, refusal
 
 from adapter_bert import files
@@ -17,7 +17,7 @@ from adapter_bert.commands import create_pretraining_data as program
 from adapter_bert.upstream import create_pretraining_data as names
 from adapter_bert.upstream.tokenization import FullTokenizer
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 SHAPES = {
     "input_ids": tf.io.FixedLenFeature([16], tf.int64),
@@ -34,11 +34,11 @@ SHAPES = {
 def recorded(golden_dir):
     path = golden_dir / "pretraining.json.gz"
     if not path.exists():
-        skip(f"{golden_dir} has no recording of rows for pretraining")
+        pytest.skip(f"{golden_dir} has no recording of rows for pretraining")
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-@fixture
+@pytest.fixture
 def raw(recorded, tmp_path):
     """Arguments of the program for the recorded text."""
     vocabulary = "\n".join(recorded["vocabulary"]) + "\n"
@@ -52,7 +52,7 @@ def raw(recorded, tmp_path):
     }
 
 
-@fixture
+@pytest.fixture
 def create():
     with entry_point(program) as run:
         yield run
@@ -67,7 +67,7 @@ def read(path):
     ]
 
 
-@mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(4))
 def test_rows_are_those_of_the_published_program(recorded, raw, number):
     case = dict(recorded["cases"][number])
     expected, seed = case.pop("instances"), case.pop("random_seed")
@@ -186,7 +186,7 @@ def test_what_a_killed_program_leaves_is_no_row_file(
 
     monkeypatch.setattr(names, "write_instance_to_example_files", stop)
     monkeypatch.setattr(tf.io.gfile, "remove", lambda path: None)
-    with raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         create(**raw)
     assert all(Path(path).parent == tmp_path for path in left) and left
     put(tmp_path / "rows.1", "whole")
@@ -216,7 +216,7 @@ def test_masks_change_the_tokens_that_are_predicted(tokens, most, share, whole):
         assert place in places or before == after
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"input_file": ""}, "--input_file is missing"),

@@ -4,8 +4,8 @@ import dataclasses
 import json
 
 import numpy as np
+import pytest
 from conftest import write_json_lines
-from pytest import approx, mark
 from task_files import (
     CUSTOM,
     CUSTOM_SCORES,
@@ -24,7 +24,7 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.new_labels import extend_labels
 from adapter_bert.tasks.text_classification import weigh_classes
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def test_a_single_label_is_refused(tmp_path):
@@ -69,7 +69,7 @@ def test_files_without_a_header_have_numbered_columns(tmp_path):
         assert message.startswith(f"the column {name!r} is no number from 0")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "label, part",
     [
         ("a\tb", ": the label 'a\\tb' holds a tab or a line break"),
@@ -100,7 +100,7 @@ def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
     assert r"'good\xa0'" in refusal(task.check_label, "GOOD", "x:1")
 
 
-@mark.parametrize("spelling", ["True", "true"])
+@pytest.mark.parametrize("spelling", ["True", "true"])
 def test_true_is_one_label_in_all_kinds_of_files(tmp_path, spelling):
     other = spelling.swapcase()
     (tmp_path / "train.csv").write_text(f"text,label\na,{spelling}\nb,no\n")
@@ -114,7 +114,7 @@ def test_true_is_one_label_in_all_kinds_of_files(tmp_path, spelling):
     assert "unknown label 'No'" in refusal(read, CUSTOM, tmp_path, "dev")
 
 
-@mark.parametrize("more", ["", "c,Maybe\n"])
+@pytest.mark.parametrize("more", ["", "c,Maybe\n"])
 def test_true_is_no_new_label_beside_true_of_json(tmp_path, more):
     """Nor a label without a weight."""
     (tmp_path / "train.csv").write_text(f"text,label\na,True\nb,False\n{more}")
@@ -219,7 +219,7 @@ def test_rows_of_a_choice_that_lost_no_label_are_those_of_before():
     assert held_out[20:].sum() == 1
 
 
-@mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
+@pytest.mark.parametrize("share, rows", [(0.001, 9), (0.5, 1)])
 def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     many(tmp_path, {"a": rows, "b": rows})
     task = custom_task(dev_share=share)
@@ -227,7 +227,7 @@ def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     assert f"--dev_share={share} takes none" in message
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "options, part",
     [
         ({"dev_share": -0.1}, "--dev_share is -0.1"),
@@ -264,7 +264,7 @@ def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
     assert "it has seen the rows that are held out now" in caplog.text
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "columns, part",
     [
         (("text", "text", "label"), "--text_a_column and --text_b_column both"),
@@ -278,7 +278,7 @@ def test_a_column_that_two_flags_name_is_refused(columns, part):
     assert part in refusal(lambda: custom_task(*columns, None, header))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "label",
     ["1_000", "infinity", "nan", "\u0661", "1,5", "0x1p3", "", "1e", "1e39"],
 )
@@ -287,7 +287,7 @@ def test_what_is_no_ordinary_number_is_refused_as_a_score(label):
     assert message == f"x:1: the score is {label!r}, expected a number"
 
 
-@mark.parametrize("label", ["1000", "-1.5", "+2.", ".5", "1e-07", " 3 "])
+@pytest.mark.parametrize("label", ["1000", "-1.5", "+2.", ".5", "1e-07", " 3 "])
 def test_ordinary_numbers_are_scores(label):
     CUSTOM_SCORES.check_label(label, "x:1")
     features = CUSTOM_SCORES.label_features([label])
@@ -335,7 +335,7 @@ def test_predictions_have_id_label_and_probability(tmp_path):
     lines = [line.split("\t") for line in content.splitlines()]
     assert lines[0] == ["id", "label", "probability"]
     assert [x[:2] for x in lines[1:]] == [["k 7", "東"], ["k8", "bon marché"]]
-    assert [float(line[2]) for line in lines[1:]] == approx([0.75, 0.8])
+    assert [float(line[2]) for line in lines[1:]] == pytest.approx([0.75, 0.8])
 
 
 def test_predicted_scores_have_id_and_number(tmp_path):
@@ -349,7 +349,7 @@ def test_predicted_scores_have_id_and_number(tmp_path):
     assert open(path).read() == "id\tlabel\n0\t1.5\n1\t-1\n2\t7.25e-05\n"
 
 
-@mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t", "twice"])
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "a\tb", "a\t", "twice"])
 def test_an_id_that_does_not_name_a_row_is_refused(tmp_path, name):
     names = ["twice", "other", name]
     rows = [{"text": "x", "nr": name} for name in names]

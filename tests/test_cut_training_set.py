@@ -2,13 +2,13 @@
 
 import os
 
+import pytest
 from conftest import ROOT, read_lines, run_command, write_table
-from pytest import fixture, mark
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
-@fixture
+@pytest.fixture
 def task(tmp_path):
     folder = tmp_path / "task"
     folder.mkdir()
@@ -34,7 +34,7 @@ def test_the_header_the_first_rows_and_the_whole_dev_set_are_taken(task):
     assert sorted(os.listdir(folder)) == ["dev.tsv", "train.tsv"]
 
 
-@mark.parametrize("changed", ["rows", "train", "dev"])
+@pytest.mark.parametrize("changed", ["rows", "train", "dev"])
 def test_another_cut_than_that_of_earlier_runs_is_refused(task, changed):
     _, folder = cut(task, 2)
     before = {path: path.read_text() for path in folder.iterdir()}

@@ -11,11 +11,11 @@ import zipfile
 from io import BytesIO
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import yaml
 from conftest import ROOT, TINY_WORDS, read_adapter
 from hub_modules import write_tf2
-from pytest import mark
 from test_architecture import attributes, sources
 from test_security_promises import JSON_READERS
 
@@ -30,7 +30,7 @@ from adapter_bert.serving import library
 from adapter_bert.training.frozen_outputs import FrozenLayers
 from lab.trials import fuzz_inputs, fuzz_targets
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 class Program:
@@ -43,7 +43,7 @@ class Program:
         return os.mkdir, (self.path,)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "file",
     [
         "adapter_config.json", "adapter.safetensors",
@@ -228,7 +228,7 @@ def is_text(content):
         return False
 
 
-@mark.parametrize("name", DATA_READERS)
+@pytest.mark.parametrize("name", DATA_READERS)
 def test_data_run_nothing(tmp_path, name):
     """Programs in the place of a file, and of each value and word in it."""
     reader, was_run = DATA_READERS[name], tmp_path / "was run"

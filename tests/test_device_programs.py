@@ -9,14 +9,14 @@ from shutil import copy
 
 import compilers_program
 import numpy as np
+import pytest
 from compilers_program import LONG, compile_run, needed
 from conftest import ROOT, module_fixture, read_json, run_command, run_process
 from numpy.testing import assert_allclose
-from pytest import approx, fixture, mark
 
 from lab.trials import tiny_files
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 RUNNER = ROOT / "lab/devices/run_program.py"
 STEPS = 12
@@ -79,7 +79,7 @@ def run_alone(folder, *words, python=compilers_program.PYTHON, device="cpu"):
     )
 
 
-@fixture
+@pytest.fixture
 def record(tmp_path):
     """Runs programs, which agree; gives what is recorded of them."""
 
@@ -133,12 +133,12 @@ class TestTraining:
         assert (len(losses), len(expected)) == (15, STEPS)
         assert_allclose(losses[:STEPS], expected, atol=1e-5)
         assert np.mean(expected[-3:]) < np.mean(expected[:3]) - 0.02
-        assert run["rows_per_second"] == approx(8 / run["seconds"])
+        assert run["rows_per_second"] == pytest.approx(8 / run["seconds"])
         # Another time, the run of the same program takes its place.
         [again] = record(training)
         assert again["date"] > run["date"]
 
-    @mark.parametrize("name", ("loss", "values", "norms"))
+    @pytest.mark.parametrize("name", ("loss", "values", "norms"))
     def test_other_numbers_are_told(self, training, tmp_path, record, name):
         with np.load(training) as saved:
             loss = saved["recorded/loss"] + 0.01
@@ -183,7 +183,7 @@ class TestTraining:
         assert not run["agrees"] and run["losses"] == [None] * 40
         assert len(run["losses_of_cpu"]) == STEPS
 
-    @mark.parametrize("device", ("nosuch", "cuda"))
+    @pytest.mark.parametrize("device", ("nosuch", "cuda"))
     def test_a_device_that_is_not_there_is_one_line(
         self, training, tmp_path, device
     ):
@@ -247,7 +247,7 @@ def test_a_prediction_needs_no_training(folder, tmp_path, record):
 
 
 @needed
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, problem",
     [
         (["--record_steps=21"], "but the run has 20 steps"),
@@ -312,7 +312,7 @@ def test_arguments_are_refused_before_any_run(tmp_path):
 RECORD = [5, 3, 4]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "losses, output, recorded, reason",
     [
         ([1, np.nan], RECORD, RECORD, "a loss is not finite"),
@@ -342,8 +342,8 @@ def test_values_are_drawn_by_the_rule_of_the_file(runner):
     about = dict(shape=[200, 300], dtype="float32", mean=0.5, deviation=0.02)
     drawn = draw("bert/pooler/dense/kernel", about)
     assert drawn.dtype == np.float32 and drawn.shape == (200, 300)
-    assert drawn.mean() == approx(0.5, abs=5e-4)
-    assert drawn.std() == approx(0.02, rel=0.01)
+    assert drawn.mean() == pytest.approx(0.5, abs=5e-4)
+    assert drawn.std() == pytest.approx(0.02, rel=0.01)
     assert zlib.crc32(drawn.tobytes()) == 958126722
     assert not np.array_equal(draw("other", about), drawn)
 
@@ -399,7 +399,7 @@ def test_programs_are_made_without_trainings(tmp_path):
 
 
 @needed
-@mark.skipif(
+@pytest.mark.skipif(
     not os.path.exists(PEER), reason=f"no {PEER}; `make peers` makes it"
 )
 def test_the_same_step_is_timed_in_pytorch(training, tmp_path):

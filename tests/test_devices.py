@@ -4,6 +4,7 @@ import json
 import sys
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, run_command
@@ -23,7 +24,6 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose
-from pytest import fixture, mark
 
 from adapter_bert.training import cpu_cores, devices, multi_worker
 from adapter_bert.training.engines import Hardware, choose_engine
@@ -73,7 +73,7 @@ def run_on_devices(config, folder, name, devices, *cases):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@mark.gate
+@pytest.mark.gate
 @EITHER
 def test_two_devices_give_the_result_of_one(
     steady_config, steady, tmp_path, name
@@ -115,7 +115,7 @@ def test_two_devices_give_the_result_of_one(
         check_equal(trained_values(other), trained_values(job), 1e-5)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "count, gpus, number",
     [
         (0, 0, 1),
@@ -142,7 +142,7 @@ def test_devices_are_as_many_as_asked_for_or_all_gpus(
         assert counted() == number
 
 
-@mark.parametrize("use_tpu, workers", [(True, False), (False, True)])
+@pytest.mark.parametrize("use_tpu, workers", [(True, False), (False, True)])
 def test_a_number_of_devices_is_for_one_machine_without_a_tpu(
     monkeypatch, use_tpu, workers
 ):
@@ -154,7 +154,7 @@ def test_a_number_of_devices_is_for_one_machine_without_a_tpu(
 # Lanes
 
 
-@fixture
+@pytest.fixture
 def threads(monkeypatch):
     """A machine without a GPU; collects what operations are allowed."""
     allowed = []
@@ -165,7 +165,7 @@ def threads(monkeypatch):
     return allowed
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cores, count, lanes, one_thread",
     [
         (1, 0, 1, False),
@@ -203,7 +203,7 @@ def test_lanes_are_taken_though_threads_cannot_be_set_any_more(
 OTHERS = [{"use_tpu": True}, {"num_devices": 2}]
 
 
-@mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("others", OTHERS)
 def test_there_is_one_lane_beside_other_devices(threads, others):
     for count in (0, 1):
         assert devices.use_lanes(Hardware(cpu_lanes=count, **others)) == 1
@@ -219,7 +219,7 @@ def test_there_is_one_lane_on_a_gpu(monkeypatch, threads):
     assert not threads
 
 
-@mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("others", OTHERS)
 def test_lanes_beside_other_devices_are_one_clear_line(engine, threads, others):
     """Of either engine, before it looks for those devices."""
     hardware = Hardware(cpu_lanes=2, **others)
@@ -240,7 +240,7 @@ def test_products_are_as_exact_as_the_run_says():
         tf.config.experimental.enable_tensor_float_32_execution(before)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rows, lanes, parts",
     [
         (32, 2, 1),

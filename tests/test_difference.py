@@ -3,21 +3,21 @@
 from statistics import NormalDist
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from pytest import approx, mark
 
 from adapter_bert.reports import difference
 from adapter_bert.tasks import metrics
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 NORMAL = NormalDist()
 CLASSES = st.lists(st.tuples(*[st.integers(0, 1)] * 2), min_size=1, max_size=30)
 
 
-@mark.parametrize("score", difference.SCORES)
+@pytest.mark.parametrize("score", difference.SCORES)
 @given(rows=CLASSES)
 def test_scores_of_tables_are_those_of_rows(score, rows):
     labels, answers = np.array(rows).T
@@ -25,7 +25,7 @@ def test_scores_of_tables_are_those_of_rows(score, rows):
     np.add.at(table, (labels, answers), 1)
     expected = 100 * metrics.METRICS[score](labels, answers)
     scores = difference.score_tables(score, table)
-    assert scores == approx(expected, abs=1e-9)
+    assert scores == pytest.approx(expected, abs=1e-9)
 
 
 def test_accuracy_is_for_any_number_of_classes():
@@ -63,7 +63,7 @@ def test_the_interval_holds_the_true_difference_about_as_often_as_it_says():
     assert np.median([high - low for low, high in bounds]) < 12
 
 
-@mark.parametrize("luck", ["rows", "seeds"])
+@pytest.mark.parametrize("luck", ["rows", "seeds"])
 def test_the_interval_covers_rows_and_seeds(luck):
     labels = np.zeros(100, int)
     right, half = np.zeros(100, int), np.arange(100) % 2
@@ -78,7 +78,7 @@ def test_the_interval_covers_rows_and_seeds(luck):
         assert (low, high) == (-100, 0)
     else:
         # Two standard errors of 100 rows at 0.5.
-        assert (low, high) == approx((-60, -40), abs=1.5)
+        assert (low, high) == pytest.approx((-60, -40), abs=1.5)
 
 
 def test_equal_inputs_give_equal_draws_and_other_seeds_others():
@@ -101,7 +101,7 @@ def test_the_mean_over_tasks_has_a_narrower_interval():
         assert high - low < of_one[1] - of_one[0]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "bounds, expected",
     [
         ((-0.39, 2), "confirmed"),

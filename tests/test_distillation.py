@@ -1,15 +1,15 @@
 """Losses of heads that learn another model's outputs."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import mark
 
 from adapter_bert.tasks.multi_label import MultiLabelHead
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_regression import RegressionHead
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 OURS = np.float32([[1.0, -2.0, 0.5], [0.0, 3.0, -1.0]])
 THEIRS = np.float32([[0.5, 1.0, -1.5], [2.0, 2.0, -4.0]])
@@ -42,8 +42,8 @@ def of_sets(temperature):
     return -terms.mean(axis=1) * temperature**2
 
 
-@mark.parametrize("temperature", [1.0, 3.0])
-@mark.parametrize(
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+@pytest.mark.parametrize(
     "made, expected",
     [(ClassificationHead, of_one_label), (MultiLabelHead, of_sets)],
 )

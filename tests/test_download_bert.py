@@ -14,13 +14,13 @@ import threading
 import zipfile
 from functools import partial
 
+import pytest
 from conftest import ROOT, open_checkpoint
-from pytest import fixture, mark
 from test_sources import check_values, google_bert
 
 from adapter_bert.checkpoints import sources
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 SCRIPT = ROOT / "scripts" / "download_bert.sh"
 SMALL = "uncased_L-2_H-128_A-2"
@@ -56,7 +56,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Not on the tests' stderr."""
 
 
-@fixture
+@pytest.fixture
 def server(tmp_path):
     """A server of the archives in a folder, which writes down its requests."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as made:
@@ -70,7 +70,7 @@ def server(tmp_path):
         thread.join()
 
 
-@fixture
+@pytest.fixture
 def publish(server, google_bert):
     """Puts the tiny BERT on the server under a name."""
 
@@ -86,7 +86,7 @@ def publish(server, google_bert):
     return put
 
 
-@fixture
+@pytest.fixture
 def download(server, tmp_path):
     whole = partial(subprocess.run, capture_output=True)
 
@@ -105,7 +105,7 @@ def download(server, tmp_path):
     return run
 
 
-@mark.parametrize("inner", ["", f"{SMALL}/"])
+@pytest.mark.parametrize("inner", ["", f"{SMALL}/"])
 def test_a_bert_is_fetched_once(
     download, publish, server, tmp_path, tiny_weights, inner
 ):
@@ -183,7 +183,7 @@ def test_what_a_killed_unpacking_leaves_is_deleted(download, publish, tmp_path):
     assert sorted(os.listdir(berts)) == sorted([*others, SMALL])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "what, message",
     [
         ("page", "not a zip"),

@@ -7,12 +7,12 @@ import shutil
 import sys
 import zipfile
 
+import pytest
 from conftest import ROOT, run_command
-from pytest import fixture, mark
 
 from adapter_bert.tasks.registry import get_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 SCRIPTS = ROOT / "scripts"
 SQUAD_FILES = ("train-v1.1.json", "dev-v1.1.json")
@@ -23,7 +23,7 @@ def digest(path):
     return f"{len(content)} {hashlib.sha256(content).hexdigest()}"
 
 
-@fixture
+@pytest.fixture
 def fetch(tmp_path):
     """Runs fetch.sh for two small files of a local folder's."""
     source = tmp_path / "source"
@@ -67,7 +67,7 @@ def test_a_wrong_file_is_refused_and_gets_no_name(fetch, tmp_path):
     assert not (tmp_path / "squad" / SQUAD_FILES[1]).exists()
 
 
-@mark.parametrize("name", ["download_squad.sh", "download_glue.sh"])
+@pytest.mark.parametrize("name", ["download_squad.sh", "download_glue.sh"])
 def test_downloads_name_whole_sums_and_where_they_go(name):
     done = run_command(SCRIPTS / name)
     assert done.returncode == 1
@@ -80,7 +80,7 @@ def test_downloads_name_whole_sums_and_where_they_go(name):
         assert row[-2].isdigit() and re.fullmatch("[0-9a-f]{64}", row[-1])
 
 
-@fixture
+@pytest.fixture
 def glue(tmp_path):
     """Runs download_glue.sh for small files, with their sums in its table."""
     source, scripts = tmp_path / "source", tmp_path / "scripts"

@@ -6,9 +6,9 @@ from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import refusals
 from conftest import flag_words, latest_step, read_json, read_lines
-from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, kill
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
@@ -21,7 +21,7 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import early_stopping, strategy_predictor
 from adapter_bert.training.settings import Training
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # Of the tiny data, 40 rows in batches of 8, four epochs.
 STEPS, EPOCH_STEPS = 20, [5, 10, 15, 20]
@@ -40,23 +40,23 @@ def assert_same(files, expected):
         assert np.array_equal(files[name], value), name
 
 
-@fixture
+@pytest.fixture
 def tiny_flags(tiny_flags, one_layer):
     """Flags of a model that is soon built."""
     return {**tiny_flags, "bert_config_file": one_layer, "do_eval": True}
 
 
-@fixture
+@pytest.fixture
 def out(tiny_flags):
     return tiny_flags["output_dir"]
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_flags, engine):
     return {**tiny_flags, "engine": engine}
 
 
-@fixture
+@pytest.fixture
 def scripted(monkeypatch):
     """Evaluations come to these accuracies, in turn; the last one stays."""
 
@@ -74,7 +74,7 @@ def scripted(monkeypatch):
     return script
 
 
-@mark.gate
+@pytest.mark.gate
 def test_it_changes_no_bit_and_builds_nothing_more_often(
     classify, flags, out, monkeypatch, tmp_path
 ):
@@ -113,7 +113,7 @@ def test_it_changes_no_bit_and_builds_nothing_more_often(
     classify(**flags)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_the_best_step_is_what_the_run_comes_to(
     classify, tiny_flags, out, scripted, tmp_path
 ):
@@ -167,7 +167,7 @@ def test_less_loss_is_better():
         assert dev_scores.DevScores(f"loss{suffix}", scores).best_step == 2
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_training_that_gets_no_better_is_ended(
     classify, tiny_flags, out, scripted
 ):
@@ -185,7 +185,7 @@ def test_a_training_that_gets_no_better_is_ended(
     assert (scores["keep_best"], scores["best_step"]) == ("accuracy", 5)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_that_was_ended_goes_on(
     classify, tiny_flags, out, scripted, tmp_path, monkeypatch
 ):
@@ -235,7 +235,7 @@ def test_a_run_that_was_ended_goes_on(
         begun = dev_scores.read(str(out))
         monkeypatch.undo()
         scripted(*accuracies[len(begun.by_step) if begun else 0 :])
-        with monkeypatch.context() as patch, raises(Killed):
+        with monkeypatch.context() as patch, pytest.raises(Killed):
             wrapped = kill_at(count, getattr(owner, name), is_meant, later)
             patch.setattr(owner, name, wrapped)
             classify(**flags)
@@ -257,7 +257,7 @@ def check_same_end(folder, whole):
         assert read_json(folder / name) == read_json(whole / name), name
 
 
-@mark.gate
+@pytest.mark.gate
 def test_sigkill_while_steps_are_scored(classify, tiny_flags, out, tmp_path):
     tiny_flags.update(num_train_epochs=16, eval_steps=4, keep_best="loss")
     classify(**{**tiny_flags, "output_dir": tmp_path / "whole"})
@@ -272,7 +272,7 @@ def test_sigkill_while_steps_are_scored(classify, tiny_flags, out, tmp_path):
     check_same_end(out, tmp_path / "whole")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_what_is_lost_or_changed_is_not_guessed(
     classify, tiny_flags, out, scripted, tmp_path
 ):
@@ -308,7 +308,7 @@ def test_what_is_lost_or_changed_is_not_guessed(
         assert (folder / "checkpoint").read_text() == listed
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, parts",
     [
         ({"eval_steps": "0"}, ["--eval_steps is '0'", "a number of"]),
@@ -324,7 +324,7 @@ def test_flags_that_cannot_be(classify, tiny_flags, change, parts):
     refusals.check(lambda: classify(**{**tiny_flags, **change}), *parts)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_another_choice_of_the_best_is_another_run(classify, tiny_flags, out):
     """Of the first examples alone."""
     tiny_flags.update(max_train_examples=16, max_eval_examples=3)
@@ -376,7 +376,7 @@ def test_the_best_answers_to_questions(answer, squad_flags):
     refusals.check(lambda: answer(**squad_flags), "would leave out predictions")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_the_second_of_two_phases_is_looked_at(classify, tiny_flags, out):
     del tiny_flags["adapter_size"]
     tiny_flags.update(num_train_epochs=1, eval_steps=2, keep_best="loss")
@@ -396,7 +396,7 @@ def test_a_tpus_estimator_cannot_be_looked_at(classify, flags, engine):
     refusals.check(lambda: classify(**flags), *parts)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_score_that_the_dev_set_lacks(classify, tiny_flags, monkeypatch):
     monkeypatch.setattr(TextClassification, "evaluate", lambda *_: {})
     refusals.check(

@@ -1,10 +1,10 @@
 """Vectors of texts: equal to recorded hidden states, alike in any batch."""
 
 import numpy as np
+import pytest
 import refusals
 from conftest import trained_task
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from test_golden_model import Recorded
 from tiny_artifacts import make_artifact
 
@@ -42,8 +42,8 @@ def test_golden_hidden_states(golden_dir):
         assert_allclose(vectors, expected, atol=1e-5)
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "method", ["houlsby(size=4)", "prefix(length=3)", "top_layers(k=1)"]
 )
 def test_adapter_changes_vectors_alike_in_any_batch(
@@ -59,7 +59,7 @@ def test_adapter_changes_vectors_alike_in_any_batch(
     assert np.abs(together - without).max() > 0.01
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_tokens_have_vectors(bert):
     of_tokens = embed(bert, ROWS, pooling="tokens", layers=(-1, -2))
     first = embed(bert, ROWS, pooling="cls", layers=(-1, -2))
@@ -73,7 +73,7 @@ def test_tokens_have_vectors(bert):
         assert_allclose(vectors.mean(0), mean[number], atol=1e-6)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_no_rows_and_many(bert):
     assert embed(bert, []).shape == (0, 16)
     assert embed(bert, [], pooling="tokens") == []
@@ -85,7 +85,7 @@ def test_no_rows_and_many(bert):
     assert_allclose(parts[1][4], parts[0][3], atol=1e-6)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 @refusals.table(
     {
         "a pooling": ({"pooling": "max"}, "'max'", "cls, mean"),

@@ -6,6 +6,7 @@ import threading
 import unittest.mock
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import as_tensors
 from engine_jobs import (
@@ -20,7 +21,6 @@ from engine_jobs import (
     train,
 )
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises, skip
 
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
@@ -28,7 +28,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.training.engines import Hardware
 
 if not hasattr(tf, "estimator"):
-    skip(
+    pytest.skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )
@@ -39,12 +39,12 @@ from adapter_bert.training.estimator import EstimatorEngine  # noqa: E402
 v1 = tf.compat.v1
 
 
-@fixture
+@pytest.fixture
 def rows():
     return make_rows(CLASSIFICATION)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "message, is_told",
     [
         ("Gradient for x:0 is NaN : Tensor had NaN values", True),
@@ -60,14 +60,14 @@ def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
     stub = unittest.mock.Mock()
     stub.train.side_effect = error
     monkeypatch.setattr(EstimatorEngine, "_estimator", lambda *_: stub)
-    with raises(UserError if is_told else type(error)) as caught:
+    with pytest.raises(UserError if is_told else type(error)) as caught:
         train(
             EstimatorEngine(Hardware()), make_job(tiny_config, tmp_path), rows
         )
     assert ("lower --learning_rate" in str(caught.value)) == is_told
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "names, count", [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)]
 )
 def test_the_host_is_a_device_beside_gpus(
@@ -101,7 +101,7 @@ def test_one_thread_writes_all_checkpoints(
     assert not threads[0].is_alive()
 
 
-@mark.parametrize("method", ["houlsby(size=4)", "top_layers(1)"])
+@pytest.mark.parametrize("method", ["houlsby(size=4)", "top_layers(1)"])
 def test_frozen_variables_keep_every_bit(tiny_config, tmp_path, rows, method):
     """Read at the end of a real training, from its own session."""
     job = make_job(tiny_config, tmp_path, method)
@@ -186,8 +186,8 @@ def engine_step(job, rows, compile_step):
         }
 
 
-@mark.gate
-@mark.parametrize("name", [MULTI.name, "tagging"])
+@pytest.mark.gate
+@pytest.mark.parametrize("name", [MULTI.name, "tagging"])
 def test_the_training_step_compiled_by_xla_equals_the_plain_one(
     tiny_config, name
 ):

@@ -7,6 +7,7 @@ import unittest.mock
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import module_fixture
@@ -19,7 +20,6 @@ from engine_jobs import (
     predict,
     train,
 )
-from pytest import fixture, mark, raises, skip
 from test_methods import METHOD_TEXTS
 
 from adapter_bert.bert.hooks import Hooks
@@ -28,7 +28,7 @@ from adapter_bert.training.engines import Hardware
 from adapter_bert.training.frozen_outputs import KnownOutputs
 
 if not hasattr(tf, "estimator"):
-    skip(
+    pytest.skip(
         f"TensorFlow {tf.__version__} has no TPUEstimator",
         allow_module_level=True,
     )
@@ -109,7 +109,7 @@ def tpu_training_graph(
             job, for_accelerator=True, recompute_layers=recompute_layers
         )
         rows = rows or make_rows(CLASSIFICATION, [9] * 40)
-        with raises(StopBeforeRunning):
+        with pytest.raises(StopBeforeRunning):
             train(engine, job, rows, batch_size=16)
     return capture.graph
 
@@ -131,7 +131,7 @@ ONE_TEXT_A_METHOD = {
 }.values()
 
 
-@fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=TASKS)
 def task(request):
     return TASKS[request.param]
 
@@ -143,14 +143,14 @@ def tpu_graph(task, tiny_config, tmp_path_factory):
     return tpu_training_graph(tiny_config, folder, rows, task=task)
 
 
-@mark.gate
-@mark.parametrize("method", [*ONE_TEXT_A_METHOD, Gates()], ids=str)
+@pytest.mark.gate
+@pytest.mark.parametrize("method", [*ONE_TEXT_A_METHOD, Gates()], ids=str)
 def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     graph = tpu_training_graph(tiny_config, tmp_path, method=method)
     check_inside(graph)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method, more",
     [
         ("houlsby(size=4)", {}),
@@ -247,7 +247,7 @@ def test_tpu_graph_trains_what_it_should_on_all_cores(
 
 def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path):
     """A negative control: shapes must be static."""
-    shape = raises((ValueError, RuntimeError), match="shape")
+    shape = pytest.raises((ValueError, RuntimeError), match="shape")
     job = make_job(tiny_config, tmp_path, length=None, share_layers=False)
     with tpu_engine() as engine, shape:
         train(engine, job, make_rows(CLASSIFICATION), batch_size=16)
@@ -281,7 +281,7 @@ def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path):
     patch = unittest.mock.patch.object(
         estimator_module.v1, "Variable", create_reference
     )
-    with patch, raises((TypeError, SystemError)):
+    with patch, pytest.raises((TypeError, SystemError)):
         tpu_training_graph(tiny_config, tmp_path)
 
 
@@ -299,7 +299,7 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
         return build(create)
 
     job = replace(job, build_model=build_model)
-    refused = raises(tf.errors.InvalidArgumentError)
+    refused = pytest.raises(tf.errors.InvalidArgumentError)
     with tpu_engine() as engine, refused:
         predict(engine, job, make_rows(task), 16)
     graph = graphs[0]

@@ -7,6 +7,7 @@ theirs and this project's, and merged models.
 from shutil import copytree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import RECORDED, module_fixture, read_json
 from exchanged import (
@@ -18,7 +19,6 @@ from exchanged import (
     without,
     write,
 )
-from pytest import mark, param
 from safetensors.numpy import load_file
 
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
@@ -28,19 +28,19 @@ from lab import exchange
 
 GOLDEN = RECORDED / "exchange_architectures"
 OF_BERT = RECORDED / "exchange"
-NEWER = mark.newer_stack
+NEWER = pytest.mark.newer_stack
 # The models, each with one TensorFlow.
 STACKS = {
     "distilbert": NEWER,
-    "electra": mark.older_stack,
+    "electra": pytest.mark.older_stack,
     "albert": NEWER,
-    "roberta": mark.older_stack,
+    "roberta": pytest.mark.older_stack,
     "mpnet": NEWER,
 }
 # Without AdapterHub's library.
 ONLY_PEFT = {"mpnet"}
-ALL = mark.parametrize(
-    "name", [param(name, marks=STACKS[name]) for name in STACKS]
+ALL = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=STACKS[name]) for name in STACKS]
 )
 CHOICES = {"name": "custom", "pairs": None, "choices": 2}
 # Of heads that were not exchanged with the programs.
@@ -103,7 +103,7 @@ def values_of(artifact):
 
 
 @ALL
-@mark.parametrize("program", foreign_adapters.PROGRAMS)
+@pytest.mark.parametrize("program", foreign_adapters.PROGRAMS)
 def test_other_heads_are_read_as_they_were_written(
     open_bert, name, program, tmp_path
 ):
@@ -126,7 +126,7 @@ def test_other_heads_are_read_as_they_were_written(
         assert_same_values(back.values, values_of(artifact))
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
     bert = open_bert("roberta")
     write(
@@ -136,7 +136,7 @@ def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
     assert described["modules_to_save"] == ["pooler", "classifier"]
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
     theirs = GOLDEN / "roberta" / "adapterhub" / "pfeiffer"
     folder = copytree(theirs, tmp_path / "xlm")
@@ -188,7 +188,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
 
 
 @NEWER
-@mark.parametrize(
+@pytest.mark.parametrize(
     "program, name, method, is_alike, message",
     [
         ("adapterhub", "albert", "prompt(3)", True, "projection of embedd"),
@@ -227,7 +227,7 @@ def read(open_bert, name, folder):
 
 
 @NEWER
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, case, parts",
     [
         ("distilbert", "adapterhub/pfeiffer_100", ["of a bert", "distilbert"]),
@@ -253,7 +253,7 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
 
 
 @NEWER
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, other, message",
     [("roberta", "electra", "holds no"), ("electra", "distilbert", "holds no")],
 )

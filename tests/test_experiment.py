@@ -18,7 +18,6 @@ from conftest import (
     read_json,
     write_table,
 )
-from pytest import fixture, mark
 from safetensors.numpy import load_file, save_file
 
 from adapter_bert.bert import onednn
@@ -33,7 +32,7 @@ from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import experiment, loop
 from adapter_bert.training.settings import Training
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def test_known_outputs_are_taken_however_few_there_are(tmp_path):
@@ -58,7 +57,7 @@ def test_known_outputs_are_taken_however_few_there_are(tmp_path):
     assert len(few) == 0 and taken[0] is few
 
 
-@fixture
+@pytest.fixture
 def short(tiny_flags):
     """Flags of a training of a single epoch."""
     tiny_flags.update(num_train_epochs=1)
@@ -74,14 +73,14 @@ def over(tiny_bert, tiny_data, tmp_path_factory):
     return out
 
 
-@fixture
+@pytest.fixture
 def begun(short, over):
     """Its flags, with a copy in their folder."""
     copytree(over, short["output_dir"])
     return short
 
 
-@fixture
+@pytest.fixture
 def spoiled(tiny_bert, tmp_path):
     """Makes a tiny BERT with a value instead of a word's embedding."""
 
@@ -111,7 +110,7 @@ class Stopped(Exception):
     """The run has come to its training."""
 
 
-@fixture
+@pytest.fixture
 def stopped(classify, monkeypatch):
     """Runs as far as the training; gives what it takes."""
     seen = []
@@ -144,7 +143,7 @@ def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
 # What contradicts the folder's run
 
 
-@mark.gate
+@pytest.mark.gate
 def test_settings_are_compared_before_data_are_read(
     classify, begun, monkeypatch, spoiled
 ):
@@ -191,7 +190,7 @@ def test_other_data_is_refused_before_training(
 # What is kept of the data
 
 
-@fixture
+@pytest.fixture
 def left(monkeypatch):
     """The rows that are kept of each split."""
     tokenize, kept = experiment._tokenize, {}
@@ -207,7 +206,7 @@ def left(monkeypatch):
     return kept
 
 
-@mark.gate
+@pytest.mark.gate
 def test_rows_are_let_go_when_they_are_tokenized(classify, short, left):
     classify(**short, do_eval=True, do_predict=True)
     assert list(left) == ["dev", "test"]
@@ -251,7 +250,7 @@ def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
     json.loads(content, parse_constant=pytest.fail)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     answer, squad_flags, spoiled, monkeypatch
 ):
@@ -292,7 +291,7 @@ def test_the_flags_of_a_training_reach_it(stopped, short):
     assert schedule == Schedule(short["learning_rate"], 5, 2)
 
 
-@mark.parametrize("xla", [False, True])
+@pytest.mark.parametrize("xla", [False, True])
 def test_large_batches_are_divided_and_kernels_chosen(stopped, short, xla):
     """By the rows of a part that the flags ask for."""
     short.update(train_batch_size=384, cpu_lanes=2)
@@ -311,7 +310,7 @@ def test_layers_are_recomputed_under_a_compiler_alone(classify, short):
     assert not short["output_dir"].exists()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rows, steps, warmup",
     # 100 * 0.29 is 28.999999999999996 in binary.
     [(46, 115, 33), (40, 100, 29)],

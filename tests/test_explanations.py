@@ -18,7 +18,6 @@ from conftest import (
     write_bert,
 )
 from html_reader import Page
-from pytest import approx, fixture
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert.hooks import Context, NoHooks
@@ -102,21 +101,21 @@ def test_attributions_add_up_to_the_difference(predictor, name):
     explanation = answer.explanation
     completeness = explanation["completeness"]
     total = sum(word["attribution"] for word in explanation["words"])
-    assert total == approx(completeness["sum"])
+    assert total == pytest.approx(completeness["sum"])
     difference = completeness["text"] - completeness["baseline"]
     assert abs(difference) > 1e-3
-    assert completeness["error"] == approx(abs(total - difference))
+    assert completeness["error"] == pytest.approx(abs(total - difference))
     assert completeness["error"] < 1e-3 * max(1.0, abs(difference))
     assert completeness["relative"] == completeness["error"] / abs(difference)
     # What is explained is the answer.
     if "value" in answer:
-        assert completeness["text"] == approx(answer.value, rel=1e-4)
+        assert completeness["text"] == pytest.approx(answer.value, rel=1e-4)
         assert "label" not in explanation
     else:
         share = max(answer.scores.values())
         assert answer.scores[explanation["label"]] == share
         odds = np.log(share / (1 - share))
-        assert completeness["text"] == approx(odds, abs=1e-4)
+        assert completeness["text"] == pytest.approx(odds, abs=1e-4)
     # Nothing but the explanation is new, and it comes again.
     plain = predictor(name, TASKS[name][2])
     assert {**plain, "explanation": explanation} == answer
@@ -147,7 +146,7 @@ def test_the_strongest_words_are_left_out(predictor):
     shares = tf.nn.softmax(logits).numpy()
     number = loaded.task.labels.index(label)
     change = shares[1, number] - shares[0, number]
-    assert word["left_out"] == approx(change, abs=1e-6)
+    assert word["left_out"] == pytest.approx(change, abs=1e-6)
     assert sum(a != b for a, b in zip(tokens, masked)) == len(
         read[place].places
     )
@@ -160,7 +159,7 @@ def test_a_calibrated_answer_is_explained(predictor):
     assert answer.label is None
     assert answer.explanation["label"] == other.explanation["label"]
     text = answer.explanation["completeness"]["text"]
-    assert text != approx(other.explanation["completeness"]["text"])
+    assert text != pytest.approx(other.explanation["completeness"]["text"])
     # As alone, though its values are in tables of mixed tasks now.
     alone = predictor("calibrated", row, explains=True)
     assert alone.explanation == answer.explanation
@@ -203,7 +202,7 @@ def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
         integral @ outputs["products"].numpy(), expected, atol=1e-6
     )
     ends = outputs["values"].numpy()
-    assert ends[-1] - ends[0] == approx(expected.sum(), abs=1e-5)
+    assert ends[-1] - ends[0] == pytest.approx(expected.sum(), abs=1e-5)
 
 
 @pytest.mark.parametrize("count", [2, 3, 8, explanations.POINTS])
@@ -213,7 +212,7 @@ def test_quadrature_is_exact_for_polynomials(count):
     assert shares.dtype == weights.dtype == np.float64
     for degree in range(2 * count - 2):
         integral = weights @ shares**degree
-        assert integral == approx(1 / (degree + 1), abs=1e-12)
+        assert integral == pytest.approx(1 / (degree + 1), abs=1e-12)
 
 
 def test_log_odds_of_labels():
@@ -223,9 +222,9 @@ def test_log_odds_of_labels():
     heat = tf.constant([2.0, 0.5])
     shares = tf.nn.softmax(tf.cast(logits / 2.0, tf.float64)).numpy()
     odds = explained_value("classification", outputs, labels, heat).numpy()
-    assert odds[0] == approx(np.log(shares[0, 1] / (1 - shares[0, 1])))
+    assert odds[0] == pytest.approx(np.log(shares[0, 1] / (1 - shares[0, 1])))
     # Where the probability itself is 1 in float64.
-    assert odds[1] == approx(200.0)
+    assert odds[1] == pytest.approx(200.0)
     of_sets = explained_value(
         "multi-label", outputs, labels, tf.ones(2)
     ).numpy()
@@ -319,7 +318,9 @@ def test_points_are_computed_in_small_batches(predictor, monkeypatch):
     for one, other in zip(
         whole.explanation["words"], alone.explanation["words"]
     ):
-        assert one["attribution"] == approx(other["attribution"], abs=1e-5)
+        assert one["attribution"] == pytest.approx(
+            other["attribution"], abs=1e-5
+        )
 
 
 def test_other_kinds_are_refused(predictor):
@@ -355,7 +356,7 @@ def test_a_page_of_rows_without_an_answer(predictor, text):
     assert title in page.text
 
 
-@fixture
+@pytest.fixture
 def explain(tiny_bert, tmp_path):
     """Runs `adapter-bert predict --explain` into a file of this name."""
     make_artifact(tmp_path / "mood", tiny_bert, "houlsby(size=4)")

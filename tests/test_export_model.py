@@ -1,28 +1,28 @@
 """`adapter-bert export` as a user runs it."""
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import entry_point, own_lines, read_json, run_process
-from pytest import fixture, mark
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import export as export_command
 from adapter_bert.serving.library import AdapterLibrary
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 NAMES = ("small", "pair", "whole")
 
 
-@fixture
+@pytest.fixture
 def export():
     """Runs `adapter-bert export` with flags, within this process."""
     with entry_point(export_command) as run:
         yield run
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_bert, tmp_path, shelf):
     for name in NAMES:
         method, description, _ = LIBRARY[name]

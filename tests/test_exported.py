@@ -4,11 +4,11 @@ import json
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import module_fixture, read_json
 from exported_models import NAMES
-from pytest import mark, raises
 from test_http_api import Server
 
 from adapter_bert import files
@@ -17,7 +17,7 @@ from adapter_bert.serving import exported
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.exported import ExportedModel, Row
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 @module_fixture
@@ -29,7 +29,7 @@ SPAN = {"answer": "a", "start": 2, "end": 3, "score": 1.5, "null_score": 0.0}
 NONE = {"answer": "", "start": -1, "end": -1}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changed, expected",
     [
         ({}, {"null_score": None}),
@@ -56,7 +56,7 @@ def test_problems_are_those_that_the_model_would_have(model):
         Row(b"a", b"", "\u00e9".encode() * 90),
         Row(b"a", b"b", b"small"),
     ):
-        with raises(tf.errors.InvalidArgumentError) as caught:
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             model.answers([row])
         assert f"row 1: {model.problem(row)}" in caught.value.message
 
@@ -72,7 +72,7 @@ def test_the_newest_version_is_taken(tiny_exported, tmp_path):
     assert signature["outputs"]["label"]["dtype"] == "DT_STRING"
 
 
-@mark.parametrize("left", ["", "1/assets.extra/tasks.json"])
+@pytest.mark.parametrize("left", ["", "1/assets.extra/tasks.json"])
 def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
     tiny_exported, tmp_path, monkeypatch, left
 ):
@@ -124,10 +124,10 @@ def test_every_damaged_file_is_named_in_one_line(tiny_exported, tmp_path):
         content = path.read_bytes()
         for damaged in every_damage(content):
             path.write_bytes(damaged)
-            with raises(UserError, match=f"{path}"):
+            with pytest.raises(UserError, match=f"{path}"):
                 ExportedModel(str(folder))
         path.unlink()
-        with raises(UserError, match=f"{path} does not exist"):
+        with pytest.raises(UserError, match=f"{path} does not exist"):
             ExportedModel(str(folder))
         path.write_bytes(content)
     assert ExportedModel(str(folder)).tasks
@@ -137,7 +137,7 @@ def test_every_damaged_file_is_named_in_one_line(tiny_exported, tmp_path):
     )
 
 
-@mark.parametrize("key", ["name", "kind", "columns", "texts"])
+@pytest.mark.parametrize("key", ["name", "kind", "columns", "texts"])
 def test_a_task_that_was_changed_by_hand_is_refused(
     tiny_exported, tmp_path, key
 ):
@@ -147,7 +147,7 @@ def test_a_task_that_was_changed_by_hand_is_refused(
     manifest = read_json(path)
     del manifest[files.SEAL], manifest["tasks"][-1][key]
     path.write_text(json.dumps(manifest) + "\n")
-    with raises(UserError, match=rf"it has no tasks.\[\].{key} of type"):
+    with pytest.raises(UserError, match=rf"it has no tasks.\[\].{key} of type"):
         ExportedModel(str(tmp_path))
 
 
@@ -159,7 +159,7 @@ def test_a_task_that_answers_no_number_is_named(tiny_exported):
     [bias] = [v for v in variables if v.shape.as_list() == [1, 1]]
     bias.assign(bias + np.inf)
     reason = "an output of the task score is no number"
-    with raises(UserError, match=f"1: .*{reason}; export it") as caught:
+    with pytest.raises(UserError, match=f"1: .*{reason}; export it") as caught:
         model.warm_up()
     assert "\n" not in str(caught.value)
     server = Server(model=model)

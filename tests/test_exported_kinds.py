@@ -5,11 +5,11 @@ import dataclasses
 import pathlib
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import module_fixture, open_bert, trained_task
 from prediction_log import PredictionLog
-from pytest import raises
 from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
 from tiny_artifacts import make_artifact
@@ -125,7 +125,7 @@ def test_an_output_that_is_no_number_is_refused(made):
     model = TextModel(bert, {"tags": tasks["tags"]}, batch_size=4)
     bias = model._model.tables["head_0/output_bias"]
     bias.assign(bias.value() + [0.0, np.inf, 0.0, 0.0, 0.0])
-    with raises(tf.errors.InvalidArgumentError) as caught:
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         model.serve(*map(tf.constant, [["a cat"], [""], ["tags"]]))
     message = "row 1: an output of the task tags is no number"
     assert message in caught.value.message

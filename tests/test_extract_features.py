@@ -4,6 +4,7 @@ import json
 from shutil import copytree
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import (
     entry_point,
@@ -15,7 +16,6 @@ from conftest import (
 )
 from graphs import initialize, session
 from numpy.testing import assert_allclose
-from pytest import fixture, mark
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
 
@@ -26,13 +26,13 @@ from adapter_bert.upstream import extract_features, modeling
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
 
 
-@fixture
+@pytest.fixture
 def extract():
     with entry_point(program) as run:
         yield run
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_bert, tmp_path):
     return {
         "input_file": put(tmp_path / "in.txt", LINES),
@@ -209,8 +209,8 @@ def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):
     assert not flags["output_file"].exists()
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_the_program(flags):
     words = flag_words(flags)
     run_process(*words, program="extract_features.py")

@@ -9,17 +9,17 @@ import shutil
 import tempfile
 
 import disk_order
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import write_json
-from pytest import fixture, mark, raises
 
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError
 
 
 def message_of(function, *arguments):
-    with raises(UserError) as raised:
+    with pytest.raises(UserError) as raised:
         function(*arguments)
     return str(raised.value)
 
@@ -45,7 +45,7 @@ def test_a_byte_order_mark_is_dropped_at_the_beginning_only(tmp_path):
     assert files.read_text(str(path), "the file") == "a\n\ufeffb"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "newline, lines",
     [("\n", ["a\r\n", "é\u2028\rb\n", "\n", "東"]), ("", None)],
 )
@@ -133,7 +133,7 @@ REFUSED = [
 ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "call, name, content, parts",
     [(call, name, content, parts) for call, name, content, *parts in REFUSED],
 )
@@ -153,15 +153,15 @@ def test_what_cannot_be_read_or_written_is_one_line(
     assert (tmp_path / "link").is_symlink()
 
 
-@mark.parametrize("value", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_json_holds_no_numbers_that_json_does_not_have(tmp_path, value):
     path = tmp_path / "file"
-    with raises(ValueError, match="JSON"):
+    with pytest.raises(ValueError, match="JSON"):
         files.write_json(str(path), {"a": [float(value)]})
     assert not path.exists()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "parts,content",
     [([b""], b""), ([b"a\n", b"", b"\x00\xff"], b"a\n\x00\xff")],
 )
@@ -196,12 +196,12 @@ def test_parts_that_cannot_be_made_leave_the_old_file(tmp_path):
         yield b"new"
         raise ValueError("a defect")
 
-    with raises(ValueError, match="a defect"):
+    with pytest.raises(ValueError, match="a defect"):
         files.write_parts(str(path), parts())
     assert path.read_text() == "old"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "error,why",
     [
         (OSError(errno.ENOSPC, "No space left", "/a/file"), "No space left"),
@@ -211,11 +211,11 @@ def test_parts_that_cannot_be_made_leave_the_old_file(tmp_path):
 )
 def test_what_cannot_be_written_is_one_line(error, why):
     chunks = []
-    with raises(UserError, match=f"^cannot write it: {why}$"):
+    with pytest.raises(UserError, match=f"^cannot write it: {why}$"):
         with files.writing("it"):
             chunks.append("begun")
             raise error
-    with raises(ValueError, match="a defect"):
+    with pytest.raises(ValueError, match="a defect"):
         with files.writing("it"):
             raise ValueError("a defect")
     assert chunks == ["begun"]
@@ -229,7 +229,7 @@ def test_an_interrupted_write_keeps_the_old_file(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(files.tf.io.gfile, "rename", interrupt)
-    with raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         files.write_text(str(path), "new")
     assert path.read_text() == "old"
 
@@ -291,13 +291,13 @@ def test_a_new_folder_may_be_there_and_empty(tmp_path):
         (tmp_path / "a").mkdir()
         files.write_text(f"{place}/file", "text")
     assert (tmp_path / "a" / "file").exists()
-    with raises(UserError, match="a is there already"):
+    with pytest.raises(UserError, match="a is there already"):
         with files.new_folder(str(tmp_path / "a")):
             pass
 
 
 def test_of_a_new_folder_that_fails_nothing_is_left(tmp_path):
-    with raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         with files.new_folder(str(tmp_path / "a")) as place:
             files.write_text(f"{place}/file", "text")
             raise KeyboardInterrupt
@@ -305,7 +305,7 @@ def test_of_a_new_folder_that_fails_nothing_is_left(tmp_path):
 
 
 def test_what_has_come_meanwhile_is_not_written_over(tmp_path):
-    with raises(UserError, match="cannot write .*a: "):
+    with pytest.raises(UserError, match="cannot write .*a: "):
         with files.new_folder(str(tmp_path / "a")):
             (tmp_path / "a").mkdir()
             (tmp_path / "a" / "mine").write_text("mine")
@@ -419,7 +419,7 @@ def test_no_room_for_a_temporary_folder_is_one_line(tmp_path, monkeypatch):
         assert os.listdir(folder) == []
     assert not os.path.exists(folder)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
-    with raises(UserError, match="set TMPDIR to a folder"):
+    with pytest.raises(UserError, match="set TMPDIR to a folder"):
         with files.temporary_folder():
             pass
 
@@ -462,7 +462,7 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     ]
 
 
-@fixture
+@pytest.fixture
 def synced(monkeypatch):
     """The state of each file and folder that is synced from now on."""
     nodes = []

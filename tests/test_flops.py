@@ -1,15 +1,15 @@
 """The count of operations against the products of the graphs themselves."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from engine_jobs import make_job
-from pytest import mark
 
 from adapter_bert.bert.hooks import Context
 from adapter_bert.training.training_step import loss_and_gradients
 from lab.speed import flops
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 ROWS, TOKENS = 3, 7
 
@@ -93,8 +93,8 @@ def build(config, method, training, share_layers):
     return job.table, function.graph
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "method, share_layers",
     [
         ("houlsby(size=4)", True),

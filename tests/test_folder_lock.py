@@ -10,9 +10,9 @@ import subprocess
 import sys
 from shutil import rmtree
 
+import pytest
 import refusals
 from conftest import ROOT, latest_step
-from pytest import fixture, mark, raises
 from run_folders import artifact_bytes
 
 from adapter_bert import folder_lock
@@ -38,7 +38,7 @@ with folder_lock.hold(sys.argv[1]):
 """
 
 
-@fixture
+@pytest.fixture
 def holder(tmp_path):
     """Another process that holds the folder's lock."""
     process = subprocess.Popen(
@@ -75,8 +75,8 @@ def test_a_run_does_not_begin_where_another_writes(
     assert [path.name for path in tmp_path.iterdir()] == ["run.lock"]
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_whose_folder_is_gone_ends_and_goes_on(
     classify, tiny_flags, tmp_path, monkeypatch
 ):
@@ -101,7 +101,7 @@ def test_a_run_whose_folder_is_gone_ends_and_goes_on(
     assert artifact_bytes(out) == artifact_bytes(tmp_path / "whole")
 
 
-@fixture
+@pytest.fixture
 def no_locks(monkeypatch):
     """A file system that has none."""
 
@@ -148,7 +148,7 @@ def replace(folder):
     folder.mkdir()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "take",
     [lambda f: f.rename(f.with_name("away")), rmtree, replace],
     ids=["moved", "deleted", "replaced"],
@@ -210,20 +210,20 @@ def test_who_has_waited_looks_again(holder, tmp_path, monkeypatch):
 def test_an_error_that_comes_of_it_is_told_as_that(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with raises(UserError, match=GONE):
+    with pytest.raises(UserError, match=GONE):
         with folder_lock.hold(str(folder)):
             rmtree(folder)
             raise ValueError("NOT_FOUND")
     folder.mkdir()
-    with raises(ValueError, match="a defect"):
+    with pytest.raises(ValueError, match="a defect"):
         enter(folder, ValueError("a defect"))
 
 
 HOLD, SHARE = folder_lock.hold, folder_lock.share
-WAYS = mark.parametrize("lock", [HOLD, SHARE], ids=["hold", "share"])
+WAYS = pytest.mark.parametrize("lock", [HOLD, SHARE], ids=["hold", "share"])
 
 
-@fixture
+@pytest.fixture
 def left(tmp_path):
     """A folder with a folder, a file and a link under temporary names."""
     folder, elsewhere = tmp_path / "left", tmp_path / "elsewhere"
@@ -256,7 +256,7 @@ def test_what_killed_processes_left_is_deleted(left, lock):
 def test_what_is_written_now_is_not_deleted(left, lock):
     with lock(str(left), unfinished="none"):
         # Who holds it alone waits, or is refused.
-        refused = raises(UserError, match="in use by another process")
+        refused = pytest.raises(UserError, match="in use by another process")
         with refused if lock is HOLD else contextlib.nullcontext():
             with lock(str(left), unfinished=r"\d\.new"):
                 pass

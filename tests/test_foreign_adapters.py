@@ -15,6 +15,7 @@ import re
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 from conftest import RECORDED, module_fixture, open_bert, read_json
 from exchanged import (
@@ -28,7 +29,6 @@ from exchanged import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from torch_writer import written
 
@@ -45,7 +45,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import NAMES, places, scope_of
 from lab import exchange
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 GOLDEN = RECORDED / "exchange"
 HUB, PEFT = foreign_adapters.PROGRAMS
@@ -68,7 +68,7 @@ def bert(eagerly):
     return open_bert(GOLDEN / "bert")
 
 
-@fixture
+@pytest.fixture
 def copied(tmp_path):
     """A copy of a recorded adapter, whose files may be changed."""
 
@@ -96,14 +96,14 @@ def assert_reads_as(folder, case):
     assert_same_values(adapter.values, expected.values)
 
 
-@mark.parametrize("case", THEIRS)
+@pytest.mark.parametrize("case", THEIRS)
 def test_golden_adapters_of_others_compute_the_same(bert, case):
     folder = GOLDEN / case
     assert foreign_adapters.detect(str(folder)) == case.split("/")[0]
     assert_computes(bert, exchange.imported(bert, str(folder)), folder)
 
 
-@mark.parametrize("case", OURS)
+@pytest.mark.parametrize("case", OURS)
 def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     bert, case, tmp_path
 ):
@@ -149,14 +149,14 @@ def test_golden_labels_are_those_of_the_file():
     assert read("adapterhub/static_classifier").task["labels"] == labels
 
 
-@mark.parametrize("case", ["adapterhub/houlsby_7", "peft/lora_7"])
+@pytest.mark.parametrize("case", ["adapterhub/houlsby_7", "peft/lora_7"])
 def test_labels_and_pairs_can_be_told(case):
     labels = ["a", "b, c", "ß"]
     task = read(case, True, labels).task
     assert (task["labels"], task["pairs"]) == (labels, True)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, labels, message",
     [
         ("peft/lora_7", "ab", "2 labels are named, but the head has 3"),
@@ -171,7 +171,7 @@ def test_labels_are_names_of_a_heads_outputs(case, labels, message):
     refusals.check(lambda: read(case, None, labels), message)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "program, method, message",
     [
         (HUB, "houlsby(4)", "LayerNorms ... houlsby(layer_norms=false)"),
@@ -225,7 +225,7 @@ def test_heads_of_questions_have_no_virtual_token_for_cls(bert, tmp_path):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "task, message",
     [
         (
@@ -246,7 +246,7 @@ def test_peft_takes_berts_own_head_in_a_new_folder(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@mark.parametrize("name", foreign_base.ACTIVATIONS.values())
+@pytest.mark.parametrize("name", foreign_base.ACTIVATIONS.values())
 def test_activations_go_there_and_back(name):
     theirs = foreign_base.foreign_activation(name)
     assert foreign_base.activation(theirs, "x") == name
@@ -296,7 +296,7 @@ REFUSED = {
 }
 
 
-@mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSED)
 def test_golden_adapters_that_no_method_computes_are_refused(case):
     refusals.check(lambda: read(case), *REFUSED[case].split(" ... "))
 
@@ -474,7 +474,7 @@ CONTRADICTIONS = {
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "place, values, message",
     [
         (place, *refused)
@@ -494,7 +494,7 @@ def test_a_description_that_cannot_be_followed_is_one_line(
 LONG = "a" * 100_000
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "values",
     [
         {"task_type": LONG},
@@ -508,12 +508,12 @@ LONG = "a" * 100_000
 def test_a_long_value_is_not_repeated_whole(copied, values):
     folder = copied("peft/lora_7")
     change(folder / CONFIG, **values)
-    with raises(UserError, match="aaaa") as caught:
+    with pytest.raises(UserError, match="aaaa") as caught:
         read(folder)
     assert len(str(caught.value).replace(str(folder), "")) < 500
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "pattern", ["(.*)*x", "(.+)+x", "(.|.)" * 44 + "x", ".?" * 44 + "[XY]"]
 )
 def test_no_pattern_takes_for_ever(copied, pattern):
@@ -544,7 +544,7 @@ def test_patterns_are_few_short_and_plain(copied):
         assert method.matrix((1, target)).alpha == alpha
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "damage",
     [
         lambda a, b: (a[:0], b[:, :0]),
@@ -574,7 +574,7 @@ ODD = (None, True, 0, -1, "(", [], ["("], {"(": "x"})
 ODD += (1e300, -(10**320), float("nan"))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, file",
     [
         *(
@@ -588,7 +588,7 @@ ODD += (1e300, -(10**320), float("nan"))
         ("peft/ia3_same", CONFIG),
     ],
 )
-@mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error")
 def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
     """Each key in turn is of another type, or senseless."""
     path = copied(case) / file
@@ -608,7 +608,7 @@ def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
     assert refused
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case",
     "adapterhub/houlsby_7 adapterhub/lora_7 peft/lora_7 peft/ia3_same".split(),
 )
@@ -620,7 +620,7 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, message",
     [
         ("layer.000000000099", "in layer 000000000099 too"),
@@ -630,7 +630,7 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     ],
     ids=["zeros", "other digits", "two names", "without bert"],
 )
-@mark.parametrize("layers", [None, [0, 1, 2]])
+@pytest.mark.parametrize("layers", [None, [0, 1, 2]])
 def test_a_layer_has_one_name(copied, name, message, layers):
     """Else one of two updates would be lost silently."""
     folder, place = copied("peft/lora_7"), "bert.encoder.layer.1"
@@ -665,7 +665,7 @@ def test_gelu_of_before_there_was_a_version_is_the_approximation(copied):
     assert read(folder).method.nonlinearity == "gelu"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, file, of_torch",
     [
         ("adapterhub/lora_7", HUB_TENSORS, "pytorch_adapter.bin"),
@@ -699,8 +699,8 @@ DAMAGES = {
 }
 
 
-@mark.parametrize("message", DAMAGES)
-@mark.parametrize(
+@pytest.mark.parametrize("message", DAMAGES)
+@pytest.mark.parametrize(
     "case, file",
     [
         ("adapterhub/houlsby_7", HUB_TENSORS),
@@ -721,11 +721,11 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
         change_tensors(folder / file, without("pool"))
     change_tensors(folder / file, DAMAGES[message])
     messages = f"{message}|multiple of|hold no|no part"
-    with raises(UserError, match=messages):
+    with pytest.raises(UserError, match=messages):
         read(folder)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, file, words",
     [
         ("adapterhub/houlsby_7", HUB_TENSORS, "layer.1.output"),
@@ -744,7 +744,7 @@ def test_damaged_tensors_are_refused(copied, case, file, message):
 def test_nothing_is_left_out_silently(copied, case, file, words):
     folder = copied(case)
     change_tensors(folder / file, without(words))
-    with raises(UserError, match="lacks the tensors?|holds nothing"):
+    with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
         read(folder)
 
 
@@ -772,7 +772,7 @@ def of_state_dict(name):
     )
 
 
-@mark.parametrize("case", [c for c in THEIRS if c.startswith("peft")])
+@pytest.mark.parametrize("case", [c for c in THEIRS if c.startswith("peft")])
 def test_a_saved_state_dict_is_read(copied, case):
     folder = copied(case)
     path = folder / PEFT_TENSORS
@@ -802,7 +802,7 @@ def test_a_saved_state_dict_is_read(copied, case):
         refusals.check(lambda: read(folder), message)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, values, message",
     [
         ("peft/lora_7", {"alpha_pattern": {"q_proj": 3}}, "'q_proj'"),

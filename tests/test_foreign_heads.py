@@ -11,6 +11,7 @@ import sys
 from shutil import copytree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     RECORDED,
@@ -29,7 +30,6 @@ from exchanged import (
     write,
 )
 from numpy.testing import assert_array_equal
-from pytest import fixture, mark
 from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
@@ -50,7 +50,7 @@ from adapter_bert.tasks.text_task import POOLED
 from adapter_bert.training import composition_parts
 from lab import exchange
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 GOLDEN = RECORDED / "exchange_heads"
 LANGUAGES = RECORDED / "exchange_setups"
@@ -109,7 +109,7 @@ def cases(bert, tmp_path_factory):
     return made
 
 
-@mark.parametrize("case", THEIRS)
+@pytest.mark.parametrize("case", THEIRS)
 def test_golden_heads_of_others_compute_the_same(bert, case):
     # peft's files do not say how many choices there are.
     is_choice = case == "theirs/peft/choice"
@@ -118,7 +118,7 @@ def test_golden_heads_of_others_compute_the_same(bert, case):
     assert_computes(bert, artifact, GOLDEN / case)
 
 
-@mark.parametrize("case", OURS)
+@pytest.mark.parametrize("case", OURS)
 def test_golden_heads_that_others_loaded_are_written_and_read_the_same(
     bert, cases, case
 ):
@@ -149,7 +149,7 @@ def read(case, *arguments, **more):
     return foreign_adapters.read(str(GOLDEN / case), config, *arguments, **more)
 
 
-@fixture
+@pytest.fixture
 def copied(tmp_path):
     """A copy of a recorded adapter, whose files may be changed."""
 
@@ -246,7 +246,7 @@ LORA = "ours/peft/lora_classification", "config.json"
 WORDS = "ours/adapterhub/lora_masked_lm", HEAD_CONFIG
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, file, values, message",
     [
         (*CHOICE, {"config__label2id": 5}, "label2id is 5, expected a number"),
@@ -349,8 +349,8 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     assert choose(str(tmp_path / ".cache")) == str(tmp_path / ".cache")
 
 
-@mark.parametrize("file", foreign_adapters.COMPOSITIONS)
-@mark.parametrize("place", [".", "a,b"])
+@pytest.mark.parametrize("file", foreign_adapters.COMPOSITIONS)
+@pytest.mark.parametrize("place", [".", "a,b"])
 def test_compositions_are_refused_and_their_adapters_read(
     tmp_path, speaker, place, file
 ):
@@ -384,7 +384,7 @@ def test_every_method_of_the_registry_has_arguments_in_the_matrix():
         parse(exchange.method_text(name))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method, head, parts",
     [
         ("loreft(2)", {}, ["library fails at", "multiple choice"]),
@@ -428,7 +428,7 @@ def test_golden_languages_without_a_head_have_bert_s(speaker, tmp_path):
         assert abs(gap * mask).max() < 1e-5 * abs(logits).max()
 
 
-@fixture
+@pytest.fixture
 def call(monkeypatch, capsys):
     """Runs a command within this process, and gives what it printed."""
 

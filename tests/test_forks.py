@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 import tensorflow as tf
 from conftest import (
     ROOT,
@@ -18,10 +19,9 @@ from conftest import (
     read_json,
     read_lines,
 )
-from pytest import mark
 from task_files import TAGGED, conll, put
 
-pytestmark = [mark.older_stack, mark.gate]
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 v1 = tf.compat.v1
 METHOD = "houlsby(size=4)"
@@ -98,7 +98,7 @@ def run(tmp_path_factory, google_bert, data):
     return result
 
 
-EVERY_METHOD = mark.parametrize("method", TRAINED, ids=str)
+EVERY_METHOD = pytest.mark.parametrize("method", TRAINED, ids=str)
 
 
 def check_trained(names, method, *heads):
@@ -151,7 +151,7 @@ def test_similarity_of_two_models_that_share_variables(run, method):
     assert after < 0.8 * before
 
 
-@mark.parametrize("method", ["full", METHOD])
+@pytest.mark.parametrize("method", ["full", METHOD])
 def test_a_new_task(google_bert, tiny_data, tmp_path, method):
     out = tmp_path / "out"
     flags = {

@@ -4,7 +4,7 @@ import json
 
 import hypothesis
 import hypothesis.strategies as st
-from pytest import mark
+import pytest
 from task_files import refusal
 
 from adapter_bert.tasks.custom import custom_task
@@ -47,7 +47,7 @@ def test_tables_are_read_as_the_trained_ones_were(
     assert custom_task(**arguments) == task
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "description, kind",
     [
         ({"name": "squad"}, "questions"),
@@ -69,7 +69,7 @@ def test_descriptions_without_settings_mean_the_defaults():
     assert custom_task(**arguments) == custom_task(text_b_column="text_b")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "settings",
     [
         {"column_numbers": "0", "label_column": 1},

@@ -10,12 +10,12 @@ from shutil import copytree, rmtree
 from unittest import mock
 
 import numpy as np
+import pytest
 import refusals
 from conftest import ROOT, flag_words, read_json, write_json, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from safetensors.numpy import load_file, save_file
 from test_multiple_choice import copa_row
@@ -30,13 +30,13 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import frozen_outputs
 from adapter_bert.training.frozen_outputs import KnownOutputs, lowest_layer
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 TOP = "top_layers(k=1)"
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
 
-@fixture
+@pytest.fixture
 def without_size(still_bert, tmp_path):
     """Flags of a run of a method of its own, which keeps its outputs."""
 
@@ -53,12 +53,12 @@ def without_size(still_bert, tmp_path):
     return make
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_flags, without_size):
     return without_size(tiny_flags)
 
 
-@fixture
+@pytest.fixture
 def cached(flags):
     return {**flags, "cache_frozen_layers": True, "tuning_method": "head"}
 
@@ -87,7 +87,7 @@ LOWEST = {
 }
 
 
-@mark.parametrize("text, lowest", LOWEST.items())
+@pytest.mark.parametrize("text, lowest", LOWEST.items())
 def test_the_lowest_layer_that_is_not_the_pretrained_ones(
     tiny_config, text, lowest
 ):
@@ -97,8 +97,8 @@ def test_the_lowest_layer_that_is_not_the_pretrained_ones(
     assert lowest_layer(table, 2) == lowest
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "engine, text, more",
     [
         ("estimator", "head", {}),
@@ -157,7 +157,7 @@ def check_same(run, flags, folder):
         check_nearly_equal(one.parent.parent, other.parent.parent, 2e-5)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_questions_are_learned_the_same(
     answer, squad_flags, without_size, tmp_path
 ):
@@ -165,7 +165,7 @@ def test_questions_are_learned_the_same(
     check_same(answer, flags, tmp_path)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_tags_are_learned_the_same(tag, ner_flags, without_size, tmp_path):
     """Of the last layer the head reads all tokens; of others another file."""
     flags = without_size(ner_flags, learning_rate=1e-3, tuning_method="head")
@@ -175,7 +175,7 @@ def test_tags_are_learned_the_same(tag, ner_flags, without_size, tmp_path):
     assert len(kept_files(flags)) == 2
 
 
-@mark.gate
+@pytest.mark.gate
 def test_tasks_are_learned_together_the_same(
     classify, glue_flags, without_size, tmp_path
 ):
@@ -183,7 +183,7 @@ def test_tasks_are_learned_together_the_same(
     check_same(classify, {**flags, "tuning_method": TOP}, tmp_path)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_choices_are_learned_the_same(classify, flags, tmp_path):
     rows = [copa_row(number) for number in range(16)]
     write_json_lines(tmp_path / "train.jsonl", rows)
@@ -191,7 +191,7 @@ def test_choices_are_learned_the_same(classify, flags, tmp_path):
     check_same(classify, {**flags, "tuning_method": "head"}, tmp_path)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_killed_training_goes_on_with_what_was_kept(
     classify, cached, tmp_path
 ):
@@ -201,7 +201,7 @@ def test_a_killed_training_goes_on_with_what_was_kept(
     assert artifact_bytes(killed) == artifact_bytes(whole)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_two_runs_at_once_compute_it_once(cached, tmp_path):
     words = flag_words(cached)
     folders = [tmp_path / name for name in ("one", "two")]
@@ -254,7 +254,7 @@ def kept_files(flags):
     return sorted(n for n in os.listdir(folder) if n.endswith(".npy"))
 
 
-@mark.gate
+@pytest.mark.gate
 def test_runs_share_a_file_and_others_have_their_own(
     classify, cached, tmp_path, caplog
 ):
@@ -305,7 +305,7 @@ def test_runs_share_a_file_and_others_have_their_own(
     assert run("named", train_file=other / "train.tsv")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_what_was_cut_off_is_computed_again(classify, cached, tmp_path):
     classify(**cached)
     first = adapter(cached["output_dir"])
@@ -327,7 +327,7 @@ def test_what_was_cut_off_is_computed_again(classify, cached, tmp_path):
         refusals.check(lambda: classify(**cached), kept, "delete it")
 
 
-@mark.parametrize("seconds", [0, 4e9])
+@pytest.mark.parametrize("seconds", [0, 4e9])
 def test_what_another_process_writes_is_kept_whatever_the_clock_says(
     classify, cached, seconds
 ):
@@ -359,7 +359,7 @@ def test_a_file_that_goes_while_it_is_looked_at_is_passed_over(
     assert len(kept_files(cached)) == 2
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "number, is_refused", [(errno.ENOSPC, True), (errno.EOPNOTSUPP, False)]
 )
 def test_a_disk_that_is_full_meanwhile_is_one_line(
@@ -381,7 +381,7 @@ def test_a_disk_that_is_full_meanwhile_is_one_line(
         assert len(kept_files(cached)) == 1
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, parts",
     [
         ({"tuning_method": "houlsby"}, ["houlsby", "in the lowest layer"]),
@@ -393,7 +393,7 @@ def test_what_cannot_be_kept_is_refused(classify, cached, change, parts):
     refusals.check(lambda: classify(**{**cached, **change}), *parts)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_evaluation_does_not_mind(classify, cached):
     """As of a method for which nothing could be kept."""
     cached["tuning_method"] = "houlsby(size=4)"

@@ -4,12 +4,12 @@ import math
 from functools import partial
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from tensorflow.python.framework import config as tf_config
 from ways_to_compute import WAYS
 
@@ -177,16 +177,16 @@ def check_operation(operation, arguments, way="eager", tolerance=1e-5):
         check_close(ours, theirs, tolerance)
 
 
-@mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_values_are_those_of_the_formula(case):
     operation, arguments = CASES[case]
     expected = FORMULAS[operation][0](*widened(arguments))
     check_close(operation(*arguments), expected, 1e-6)
 
 
-@mark.newer_stack
-@mark.parametrize("way", EVERY_WAY)
-@mark.parametrize("case", CASES)
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("case", CASES)
 def test_gradients_are_those_of_the_formula(case, way):
     check_operation(*CASES[case], way)
 
@@ -265,7 +265,7 @@ def test_no_rows_are_no_defect():
     assert attend(*arguments).shape == [0, 3, 5, 4]
 
 
-@mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", CASES)
 def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
     """Inputs that bfloat16 holds exactly; 2.5% in the root mean square.
 
@@ -307,8 +307,8 @@ def test_the_attention_bias_gets_no_gradient():
     assert [g is None for g in gradients] == [False, False, False, True]
 
 
-@mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-@mark.parametrize("operation", [functional.gelu, functional.gelu_erf])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("operation", [functional.gelu, functional.gelu_erf])
 def test_gelu_of_large_numbers_is_they_or_zero(operation, dtype):
     x = tf.constant([20.0, 1e4, 1e12, -20.0, -1e4, -1e12], dtype)
     value, gradient = differentiate(operation, 1, tf.ones([6]), x)
@@ -316,7 +316,7 @@ def test_gelu_of_large_numbers_is_they_or_zero(operation, dtype):
     assert_array_equal(gradient, tf.constant([1, 1, 1, 0, 0, 0], dtype))
 
 
-@mark.parametrize("dtype", [tf.float32, tf.bfloat16])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_layer_norm_of_constant_rows_is_finite(dtype):
     x = tf.constant([[0.0] * 8, [1.0] * 8, [-1e4] * 8], dtype)
     gamma, beta = tf.fill([8], 2.0), tf.range(8.0)
@@ -360,7 +360,7 @@ def test_rows_may_have_their_own_scales_and_biases():
     assert_array_equal(added, (x + beta[:, None]).reshape(6, 4))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, formula",
     [
         ("leaky_relu", lambda x: np.where(x > 0, x, 0.01 * x)),
@@ -383,12 +383,12 @@ def draw_mask(shape, rate, seed=(1, 2), generator=functional.keep_mask):
     ).numpy()
 
 
-EACH_GENERATOR = mark.parametrize(
+EACH_GENERATOR = pytest.mark.parametrize(
     "generator", [functional.keep_mask, functional.hashed_mask]
 )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rate",
     [
         0.0,
@@ -445,8 +445,8 @@ def plain_keep_mask(shape, rate, seed):
     return tf.reshape(octets, shape).numpy() >= threshold
 
 
-@mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 255 / 256])
-@mark.parametrize("shape", [[0], [1], [4], [3, 7], [2, 3, 5, 5]])
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 255 / 256])
+@pytest.mark.parametrize("shape", [[0], [1], [4], [3, 7], [2, 3, 5, 5]])
 def test_bits_are_those_of_plain_operations(shape, rate):
     for step in range(20):
         expected = plain_keep_mask(shape, rate, [step, 7])
@@ -470,7 +470,7 @@ def threefry(counter, key, rounds):
     return x, y
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "counter, key, expected",
     [
         ((0, 0), (0, 0), (0x9D1C5EC6, 0x8BD50731)),
@@ -487,8 +487,8 @@ def test_the_words_are_those_of_the_authors(counter, key, expected):
     assert threefry(counter, key, functional.ROUNDS) == expected
 
 
-@mark.parametrize("rate", [0.1, 0.5, 0.999 * 255 / 256])
-@mark.parametrize("seed", [(0, 0), (-5, 9), (2**31 - 1, -(2**31))])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.999 * 255 / 256])
+@pytest.mark.parametrize("seed", [(0, 0), (-5, 9), (2**31 - 1, -(2**31))])
 def test_hashed_bits_compare_words_with_the_rate(rate, seed):
     mask = draw_mask([3, 2, 11], rate, seed, functional.hashed_mask)
     key = [word % 2**32 for word in seed]
@@ -542,7 +542,7 @@ def test_a_mask_has_every_shape_and_its_bits_lie_in_order(shape, rate, seed):
 
 
 @EACH_GENERATOR
-@mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_compute_draws_the_same_bits(way, generator):
     shape, rate, seed = np.int32([7, 13, 3]), 0.1, np.int32([3, -4])
     expected = draw_mask(shape, rate, seed, generator)
@@ -559,7 +559,7 @@ def test_every_way_to_compute_draws_the_same_bits(way, generator):
 
 
 @EACH_GENERATOR
-@mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_neighbours_do_not_depend_on_each_other(rate, generator):
     """Elements nearby, and those of the next step and of another site."""
     size = 2**20
@@ -574,7 +574,7 @@ def test_neighbours_do_not_depend_on_each_other(rate, generator):
         assert abs(correlation) < 5 / math.sqrt(size)
 
 
-@mark.parametrize("shape", [(7,), (3, 5)])
+@pytest.mark.parametrize("shape", [(7,), (3, 5)])
 def test_cross_entropy_has_the_bits_of_tensorflow_s(shape):
     logits = tf.constant(normal(*shape, 4))
     labels = tf.constant(default_rng(1).integers(0, 4, shape))

@@ -5,22 +5,22 @@ import os
 import random
 import textwrap
 
+import pytest
 from conftest import read_lines, run_process
-from pytest import fixture, mark
 from task_files import refusal
 
 from lab.trials import fuzz, fuzz_inputs, fuzz_targets
 from lab.trials.fuzz_inputs import REFUSED, TAKEN, Reader
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 READERS = fuzz_targets.readers()
-needs_atheris = mark.skipif(
+needs_atheris = pytest.mark.skipif(
     not os.path.isdir(fuzz.PACKAGES), reason="`make fuzz` installs Atheris"
 )
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def no_flags_are_left():
     """Other tests define theirs."""
     yield
@@ -33,7 +33,7 @@ def try_one(tmp_path, read, content=b"a", **more):
     return fuzz_inputs.try_input(reader, tmp_path, content)
 
 
-@mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name, tmp_path):
     reader = READERS[name]
     reader.write(tmp_path)
@@ -43,7 +43,7 @@ def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name, tmp_path):
         assert outcome in ((TAKEN, REFUSED) if number else (TAKEN,)), content
 
 
-@mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", READERS)
 def test_what_was_kept_is_taken_or_refused(name, tmp_path):
     reader = READERS[name]
     kept = fuzz.read_kept(fuzz.KEPT, name)
@@ -156,7 +156,7 @@ def test_only_what_reaches_new_lines_is_kept(tmp_path):
     assert fuzz.read_kept(kept, name) == [old, b"a\tb\na\tc\n"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, message",
     [
         ("--reader=chess --inputs=1", "no reader is called 'chess'"),
@@ -170,7 +170,7 @@ def test_what_cannot_be_tried_is_one_line(monkeypatch, words, message):
     assert message in refusal(fuzz.main)
 
 
-@fixture
+@pytest.fixture
 def lead(tmp_path):
     """Leads inputs of a reader whose function is given as source.
 
@@ -198,7 +198,7 @@ def lead(tmp_path):
 
 
 @needs_atheris
-@mark.gate
+@pytest.mark.gate
 def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
     """Eight letters in a row must be right; each has an `if` of its own."""
     read = """
@@ -227,7 +227,7 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
 
 
 @needs_atheris
-@mark.gate
+@pytest.mark.gate
 def test_an_input_that_ends_the_process_is_there(lead):
     """The others are tried all the same."""
     read = """
@@ -241,7 +241,7 @@ def test_an_input_that_ends_the_process_is_there(lead):
 
 
 @needs_atheris
-@mark.gate
+@pytest.mark.gate
 def test_the_program_keeps_inputs(tmp_path):
     done = run_process(
         "-m", "lab.trials.fuzz", "--reader=map of tags", "--inputs=3000",

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import fixture, mark
 from tiny_model import shaken
 
 from adapter_bert.bert.hooks import Kernel
@@ -21,7 +21,7 @@ def gated(config, text):
     return tiny, replace(tiny.context(), input_mask=mask)
 
 
-@fixture
+@pytest.fixture
 def x():
     return np.random.default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
 
@@ -36,7 +36,7 @@ def openings(tiny, scope, x):
     return np.stack([each[0].mean(0), each[1, 0]])[:, np.newaxis]
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_an_adapters_gate_reads_what_the_adapter_reads(tiny_config, x):
     """The inputs of a parallel adapter, and no padding."""
     tiny, context = gated(tiny_config, "parallel(size=4, gating=true)")
@@ -53,7 +53,7 @@ def test_an_adapters_gate_reads_what_the_adapter_reads(tiny_config, x):
     )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_gate_of_lora_takes_the_place_of_its_scale(tiny_config, x):
     tiny, context = gated(tiny_config, "lora(rank=2, alpha=64, gating=true)")
     name = f"{ATTENTION}/query"
@@ -64,8 +64,8 @@ def test_a_gate_of_lora_takes_the_place_of_its_scale(tiny_config, x):
     assert_allclose(update, expected, atol=1e-4)
 
 
-@mark.newer_stack
-@mark.parametrize("shared", [True, False])
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("shared", [True, False])
 def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
     text = f"prefix(2, false, gating=true, shared_gating={shared})"
     tiny, context = gated(tiny_config, text)
@@ -90,7 +90,7 @@ def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
         assert not np.any(lengthened[:, :, 2:])
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_row_without_tokens_gets_nothing(tiny_config, x):
     """Rows that fill up a batch are no numbers that spoil it."""
     tiny, context = gated(tiny_config, "parallel(size=4, gating=true)")

@@ -1,14 +1,14 @@
 """GLUE's tasks on files in the published layouts."""
 
 import numpy as np
-from pytest import approx, fixture, mark
+import pytest
 from task_files import make_rows, read, refusal
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.registry import GLUE, TASKS, get_task
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 NAMES = "cola sst-2 mrpc sts-b qqp mnli qnli rte wnli ax".split()
 MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
@@ -130,7 +130,7 @@ LABELS = {
 }
 
 
-@fixture
+@pytest.fixture
 def published(tmp_path):
     """Writes a task's files and returns the folder."""
 
@@ -147,7 +147,7 @@ def test_all_of_glue_is_there():
     assert set(NAMES) == GLUE.keys() <= set(TASKS)
 
 
-@mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_published_files_are_read(name, published):
     folder, task = published(name), get_task(name)
     labels = []
@@ -171,8 +171,8 @@ def is_headless(name, split):
     return name == "cola" and split != "test"
 
 
-@mark.parametrize("name, split", SPLITS)
-@mark.parametrize(
+@pytest.mark.parametrize("name, split", SPLITS)
+@pytest.mark.parametrize(
     "first", ["", "Sentence1\tSentence2\tLabel\n", "sentence1,label\n"]
 )
 def test_a_file_without_its_header_is_refused(
@@ -199,7 +199,7 @@ def test_the_broken_rows_of_qqp_are_left_out_and_counted(published, caplog):
     assert "3 rows with fewer or more columns" in caplog.text
 
 
-@mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("split", ["train", "test"])
 def test_the_files_of_the_corpus_itself_are_read_as_mrpc(published, split):
     """With its byte-order mark and line ends; its test file has labels."""
     folder, lines = published("mrpc"), PUBLISHED["mrpc"]["train"]
@@ -213,7 +213,7 @@ TWO, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
 THREE = ("contradiction", "entailment", "neutral")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, labels, scores",
     [
         ("cola", TWO, ("matthews_correlation", "accuracy")),
@@ -246,7 +246,7 @@ def test_the_diagnostic_set_is_answered_by_what_was_trained_on_mnli(published):
     assert "train mnli and pass that" in message
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "score",
     ["5.1", "-0.1", "nan", "inf", "", "good", "1_0e-1", "0x1", "\u0663", "."],
 )
@@ -277,7 +277,7 @@ def test_scores_are_written_within_the_scale(tmp_path):
     results, path = task.write_predictions(
         str(tmp_path), rows, {"scores": scores}
     )
-    assert np.loadtxt(results).tolist() == approx(scores.tolist())
+    assert np.loadtxt(results).tolist() == pytest.approx(scores.tolist())
     assert open(path).read() == (
         "index\tprediction\n0\t0.000\n1\t2.718\n2\t5.000\n"
     )
@@ -293,8 +293,8 @@ ROWS = {
 }
 
 
-@mark.real_data
-@mark.parametrize("name", ROWS)
+@pytest.mark.real_data
+@pytest.mark.parametrize("name", ROWS)
 def test_real_files_are_read_whole(shared_dir, tiny_bert, name):
     task, folder = get_task(name), str(shared_dir / "data" / "glue" / name)
     for split, rows in zip(("train", "dev", "test"), ROWS[name]):

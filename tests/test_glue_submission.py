@@ -4,15 +4,15 @@ import os
 import sys
 import zipfile
 
+import pytest
 import refusals
 from conftest import ROOT, read_lines, run_command
-from pytest import fixture, mark
 
 from adapter_bert.commands import glue_submission
 from adapter_bert.commands.glue_submission import FILES, PREDICTIONS
 from adapter_bert.tasks.registry import get_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def write(folder, task, file, rows):
@@ -25,7 +25,7 @@ def write(folder, task, file, rows):
     )
 
 
-@fixture
+@pytest.fixture
 def runs(tmp_path):
     """A folder with the runs of all tasks."""
     folder = tmp_path / "runs"
@@ -63,7 +63,7 @@ def test_the_zip_has_glues_files_and_wnli_may_be_left_out(runs):
         assert archive.read("STS-B.tsv").decode().splitlines()[2] == "1\t3.125"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "task, change, expected",
     [
         ("RTE", lambda lines: lines[:-1], "4 predictions, expected 5"),

@@ -1,10 +1,10 @@
 """Compositions against what AdapterHub's `adapters` 1.3 has computed."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture
 from numpy.testing import assert_allclose
-from pytest import mark
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert.hooks import Context
@@ -94,7 +94,7 @@ class Composed:
         return self.recorded[f"outputs/{name}"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "case, halved",
     [
         *((case, "") for case in METHODS),
@@ -113,7 +113,7 @@ def test_a_composition_computes_what_adapterhubs_does(golden, case, halved):
     assert_allclose(actual, expected, atol=1e-5)
 
 
-@mark.parametrize("case", FUSIONS)
+@pytest.mark.parametrize("case", FUSIONS)
 def test_tokens_attend_as_adapterhubs(golden, case):
     composed = Composed(golden, case)
     composed.states()
@@ -130,7 +130,7 @@ def test_tokens_attend_as_adapterhubs(golden, case):
     assert abs(actual - 1 / 3).max() > 0.05
 
 
-@mark.parametrize("case", ["fusion_pfeiffer", "fusion_houlsby"])
+@pytest.mark.parametrize("case", ["fusion_pfeiffer", "fusion_houlsby"])
 def test_a_step_of_a_fusion_is_adapterhubs(golden, case):
     composed = Composed(golden, case)
     gradients = below(composed.recorded, "gradients/")

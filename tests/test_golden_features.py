@@ -1,15 +1,15 @@
 """Features of recorded and published GLUE files."""
 
+import pytest
 from conftest import module_fixture, read_json
-from pytest import mark
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks.registry import get_task
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
-EVERY_SPLIT = mark.parametrize("split", ["train", "dev", "test"])
+EVERY_SPLIT = pytest.mark.parametrize("split", ["train", "dev", "test"])
 
 
 @module_fixture
@@ -39,17 +39,17 @@ def check_recorded_features(recordings, data, name, split, tokenizer):
     assert ("label_ids" in features.labels) == (split != "test")
 
 
-@mark.pretrained
-@mark.parametrize("name", ["MRPC", "CoLA"])
+@pytest.mark.pretrained
+@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
 @EVERY_SPLIT
 def test_golden_features(golden_dir, pretrained_tokenizer, name, split):
     folder = golden_dir / "classifier_features"
     check_recorded_features(folder, folder, name, split, pretrained_tokenizer)
 
 
-@mark.real_data
-@mark.pretrained
-@mark.parametrize("name", ["MRPC", "CoLA"])
+@pytest.mark.real_data
+@pytest.mark.pretrained
+@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
 @EVERY_SPLIT
 def test_golden_real_text_features(
     shared_dir, pretrained_tokenizer, name, split
@@ -62,8 +62,8 @@ def test_golden_real_text_features(
 # Published files
 
 
-@mark.real_data
-@mark.parametrize(
+@pytest.mark.real_data
+@pytest.mark.parametrize(
     "folder, counts",
     [
         ("MRPC", (3668, 408, 1725)),

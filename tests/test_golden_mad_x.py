@@ -4,10 +4,10 @@
 # ruff: noqa: F811
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture
 from numpy.testing import assert_allclose
-from pytest import fixture
 from test_golden_compositions import RESULTS, below, golden  # noqa: F401
 from test_golden_methods import CONFIG
 
@@ -23,7 +23,7 @@ def case(golden):
     return below(golden, "mad_x/")
 
 
-@fixture
+@pytest.fixture
 def values(golden, case):
     """Of all that the model reads: BERT's without its pooler, and its own."""
     base = {

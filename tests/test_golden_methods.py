@@ -1,10 +1,10 @@
 """Methods against what `adapters` 1.3 and peft 0.21 have computed."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture
 from numpy.testing import assert_allclose
-from pytest import mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -72,7 +72,7 @@ def compute(golden, name, values):
     ).sequence_output.numpy()
 
 
-@mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS)
 def test_a_method_computes_what_adapterhubs_does(golden, name):
     base = {k: v for k, v in golden.items() if k.startswith("bert/")}
     added = {
@@ -99,7 +99,7 @@ OF_PEFT = {
 }
 
 
-@mark.parametrize("name", OF_PEFT)
+@pytest.mark.parametrize("name", OF_PEFT)
 def test_a_method_computes_and_learns_what_pefts_does(recording, name):
     golden = recording("lora")
     values, gradients = (

@@ -5,14 +5,14 @@ import json
 import re
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture, read_json
-from pytest import mark
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import squad, squad_data
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # Where the published code widens to whole words, in text without spaces:
 # version, question, place in its list, recorded and exact answer.
@@ -29,7 +29,7 @@ CHANGED = [
 ]
 # Of the other recording such answers are told by their letters.
 KANA = re.compile("[\u3040-\u30ff]")
-VERSIONS = mark.parametrize("version", [1, 2])
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
 @module_fixture
@@ -105,14 +105,14 @@ def check_windows(folder, tokenizer, version):
             ), (row, place)
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 @VERSIONS
 def test_golden_windows(golden_dir, tokenizer, version):
     check_windows(golden_dir / f"squad_v{version}", tokenizer, version)
 
 
-@mark.real_data
-@mark.pretrained
+@pytest.mark.real_data
+@pytest.mark.pretrained
 @VERSIONS
 def test_golden_real_text_windows(shared_dir, tokenizer, version):
     folder = shared_dir / "golden_real_text" / f"squad_v{version}"
@@ -169,7 +169,7 @@ def check_answers(folder, tokenizer, version, output_dir):
         )
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 @VERSIONS
 def test_golden_answers(golden_dir, tokenizer, version, tmp_path):
     check_answers(
@@ -177,8 +177,8 @@ def test_golden_answers(golden_dir, tokenizer, version, tmp_path):
     )
 
 
-@mark.real_data
-@mark.pretrained
+@pytest.mark.real_data
+@pytest.mark.pretrained
 @VERSIONS
 def test_golden_real_text_answers(shared_dir, tokenizer, version, tmp_path):
     folder = shared_dir / "golden_real_text" / f"squad_v{version}"
@@ -205,7 +205,7 @@ def test_golden_scores(golden_dir, version):
     check_scores(golden_dir / f"squad_v{version}", version)
 
 
-@mark.real_data
+@pytest.mark.real_data
 @VERSIONS
 def test_golden_real_text_scores(shared_dir, version):
     check_scores(shared_dir / "golden_real_text" / f"squad_v{version}", version)

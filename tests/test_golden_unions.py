@@ -1,10 +1,10 @@
 """Gates, unions, prompts and ReFT, as AdapterHub's `adapters` 1.3 has them."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture
 from numpy.testing import assert_allclose
-from pytest import mark
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert import encoder
@@ -12,7 +12,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.prefix import prefix_variables
 from adapter_bert.methods.registry import parse
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 PREFIX = "prefix(length=3, inner_size=8"
 METHODS = {
@@ -50,7 +50,7 @@ def recorded(golden, name, part=""):
     return case
 
 
-@mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", METHODS)
 def test_outputs_and_gradients_are_adapterhubs(golden, name):
     method = parse(METHODS[name])
     values = {k: tf.Variable(v) for k, v in recorded(golden, name).items()}

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from numpy.testing import assert_array_equal
-from pytest import mark
 
 from adapter_bert.checkpoints import google, sources, training_state
 from adapter_bert.errors import UserError
@@ -60,7 +60,7 @@ def test_checkpoints_of_the_laboratory_are_as_tensorflow_reads_them(tmp_path):
         assert_array_equal(reader.tensor(name), value)
 
 
-@mark.parametrize("end", [".index", ".data-00000-of-00001"])
+@pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
 def test_no_bit_changes_a_value(tmp_path, end):
     """A changed bit is refused, or is none of a value's."""
     prefix = str(tmp_path / "a")
@@ -84,7 +84,7 @@ def test_no_bit_changes_a_value(tmp_path, end):
     assert refused > 0.7 * len(whole)
 
 
-@mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-3"])
+@pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-3"])
 def test_what_is_no_index_is_refused(tmp_path, monkeypatch, name):
     (tmp_path / f"{name}.index").write_bytes(b"none" * 20)
     (tmp_path / f"{name}.data-00000-of-00001").write_bytes(b"")

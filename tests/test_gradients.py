@@ -3,9 +3,9 @@
 import gc
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises
 
 from adapter_bert.bert import functional
 from adapter_bert.bert import gradients as saved_gradients
@@ -29,7 +29,7 @@ def layer(x, kernel, bias, seed, number):
     )
 
 
-@fixture
+@pytest.fixture
 def arguments():
     rng = np.random.default_rng(0)
     x, kernel, bias = (
@@ -57,10 +57,10 @@ def check_close(values, expected, atol=1e-5):
         assert_allclose(one, other, rtol=1e-5, atol=atol)
 
 
-@mark.newer_stack
-@mark.parametrize("number", [2, 3])
-@mark.parametrize("sources", [[0], [2], [0, 1, 2]])
-@mark.parametrize("is_graph", [False, True])
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("sources", [[0], [2], [0, 1, 2]])
+@pytest.mark.parametrize("is_graph", [False, True])
 def test_values_and_gradients_are_those_of_the_function(
     arguments, number, sources, is_graph
 ):
@@ -156,7 +156,7 @@ def test_what_does_more_than_compute_is_refused():
         tf.debugging.assert_positive(x)
         return tf.square(x)
 
-    with raises(ValueError, match="Assert.* would be left out"):
+    with pytest.raises(ValueError, match="Assert.* would be left out"):
         differentiable(checked, [tf.TensorSpec([2], tf.float32)], [0])
 
 

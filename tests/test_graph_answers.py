@@ -6,9 +6,9 @@ from dataclasses import replace
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS, module_fixture, write_json
-from pytest import mark
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
@@ -18,7 +18,7 @@ from adapter_bert.serving.trained_task import LoadedTask
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import SPACES
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 LENGTH = 12
 RULES = (
@@ -188,8 +188,8 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
     }
 
 
-@mark.gate
-@mark.parametrize("name", [1, LENGTH, "mpnet"])
+@pytest.mark.gate
+@pytest.mark.parametrize("name", [1, LENGTH, "mpnet"])
 @hypothesis.given(
     st.lists(
         st.tuples(st.integers(0, len(RULES) - 1), CONTEXTS),
@@ -202,7 +202,7 @@ def test_answers_are_those_of_the_task(choosers, name, contexts, seed):
     choosers[name].check(contexts, seed)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "null, start, task, context",
     [
         # The best answer's sum of logits is 3, the threshold 50.

@@ -7,18 +7,18 @@ import unicodedata
 
 import hypothesis
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture
-from pytest import mark
 from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import USUAL, Rules
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
-RULES = mark.parametrize(
+RULES = pytest.mark.parametrize(
     "case", ["uncased", "cased", "accents", "no accents", "chinese"]
 )
 PROPERTY = hypothesis.settings(max_examples=150)
@@ -76,7 +76,7 @@ def pretrained(pretrained_dir):
     return {"uncased": Both(path, True), "cased": Both(path, False)}
 
 
-@mark.gate
+@pytest.mark.gate
 @RULES
 @PROPERTY
 @hypothesis.given(TEXTS)
@@ -88,7 +88,7 @@ def test_any_text(small, case, text):
 
 
 @RULES
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "",
@@ -136,8 +136,8 @@ def test_a_long_text(small):
     small["uncased"].check(["the cats sat " * 8000, "a" * 50_000])
 
 
-@mark.gate
-@mark.pretrained
+@pytest.mark.gate
+@pytest.mark.pretrained
 @CASES
 def test_recorded_texts(pretrained, golden_dir, case):
     with gzip.open(golden_dir / "tokenization.json.gz", "rt") as file:
@@ -156,8 +156,8 @@ def ascii_safe(text):
     return text.encode("utf-8", "ignore").decode()
 
 
-@mark.gate
-@mark.pretrained
+@pytest.mark.gate
+@pytest.mark.pretrained
 @CASES
 def test_every_character(pretrained, case):
     codes = [

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 
+import pytest
 from conftest import (
     ROOT,
     SENTENCES,
@@ -17,7 +18,6 @@ from conftest import (
     write_lines,
     write_table,
 )
-from pytest import fixture, mark
 from task_files import write_split
 
 from adapter_bert.tasks.registry import get_task
@@ -199,7 +199,7 @@ def write_files(folder):
         write_lines(folder / f"{name}.txt", lines)
 
 
-@fixture(scope="session")
+@pytest.fixture(scope="session")
 def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
     """Runs a command in a checkout with data and models next to it."""
     folder = tmp_path_factory.mktemp("guides")
@@ -259,8 +259,8 @@ def test_each_reason_is_of_a_command():
         assert any(re.search(part, command) for command in commands), part
 
 
-@mark.slow
-@mark.parametrize("page", PAGES)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
 def test_commands_of_a_guide_work(run, page):
     run(BEFORE.get(page, ":"))
     for command in code_of(page):

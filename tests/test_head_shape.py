@@ -3,10 +3,10 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from numpy.random import default_rng
-from pytest import mark
 from tiny_model import create_variable
 
 from adapter_bert.bert.hooks import Context
@@ -24,7 +24,7 @@ def test_the_usual_head_is_not_described():
     assert "head" not in task.describe()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "shape",
     [
         HeadShape(layers=3, activation="relu", pooler=False, bias=False),
@@ -42,7 +42,7 @@ def test_a_description_gives_the_same_head_again(shape):
     assert task.describe()["head"] == dataclasses.asdict(shape)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "head, message",
     [
         *(
@@ -90,7 +90,7 @@ def test_hidden_layers_are_drawn_as_berts_own_are():
     assert 0.015 < weights.numpy().std() < 0.02
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "shape, layers",
     [(POOLED, 2), (HeadShape(activation="relu"), 2), (HeadShape(layers=2), 3)],
 )
@@ -113,7 +113,7 @@ def test_a_layer_of_another_activation_is_no_pooler(tiny_config):
     )
 
 
-@mark.parametrize("pooler", [False, True])
+@pytest.mark.parametrize("pooler", [False, True])
 def test_a_head_without_pooler_has_none_in_the_model(tiny_config, pooler):
     shape = HeadShape(layers=2, pooler=pooler)
     task = restore_task(

@@ -13,11 +13,11 @@ from gzip import compress, decompress
 
 import hypothesis
 import hypothesis.strategies as st
+import pytest
 import tensorflow as tf
 import uvicorn
 from conftest import module_fixture
 from google.protobuf import json_format
-from pytest import approx, fixture, mark, raises
 from sweep_stand_in import wait_for
 from tensorflow.core.protobuf import meta_graph_pb2
 
@@ -28,7 +28,7 @@ from adapter_bert.serving.http_api import PatientProtocol, RestServer, read_rows
 from adapter_bert.serving.request_core import Limits, Refused, RequestCore
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 PREDICT = "/v1/models/tiny:predict"
 LIMITS = Limits(
@@ -156,7 +156,7 @@ def server():
     made.close()
 
 
-@fixture
+@pytest.fixture
 def slow():
     """A server whose model waits."""
     made = Server()
@@ -189,7 +189,7 @@ def test_rows_and_columns(server):
     assert answer == (200, {"outputs": {"echo": [], "n": []}})
 
 
-@mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])
+@pytest.mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])
 def test_base64_may_lack_its_padding(server, text):
     _, answer = server.ask(one(task="one", text={"b64": text}))
     expected = base64.b64decode(text + "==").decode()
@@ -228,7 +228,7 @@ def test_another_model_or_version_is_not_there(server):
         assert answer == (404, {"error": message})
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "path, method, code",
     [
         ("/v1/models/other:predict", "POST", 404),
@@ -253,7 +253,7 @@ def test_what_is_not_there(server, path, method, code):
     assert status == code and list(body) == ["error"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "body, message",
     [
         ("", "the body is not JSON"),
@@ -375,7 +375,7 @@ def test_bodies_may_be_gzip(server):
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "accepted, coding",
     [
         ("br, gzip;q=0.5", "gzip"),
@@ -399,7 +399,7 @@ def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
 WHOLE = compress(b'{"instances": []}')
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "body, code, message",
     [
         (b"no gzip", 400, "the body is not gzip: "),
@@ -570,7 +570,7 @@ def test_what_was_accepted_is_answered_before_the_end(slow):
     slow.wait_for_rows(1)
     slow.wait_for_metric(b"waiting_rows 3.0")
     slow.server.should_exit = True
-    with raises(OSError):
+    with pytest.raises(OSError):
         wait_for(lambda: not slow.ask("", "GET", "/v1/models/tiny"))
     slow.model.may_go.set()
     assert [c.getresponse().status for c in held] == [200] * 3
@@ -653,7 +653,7 @@ def test_the_metadata_are_of_the_models_signature(exported, tiny_exported):
     labels = [row["label"].encode() for row in rows]
     assert outputs["label"].numpy().tolist() == labels
     numbers = [row["probability"] for row in rows]
-    assert outputs["probability"].numpy() == approx(numbers)
+    assert outputs["probability"].numpy() == pytest.approx(numbers)
 
 
 PATIENCE = 0.5
@@ -683,7 +683,7 @@ def impatient():
     made.close()
 
 
-@fixture
+@pytest.fixture
 def connection(impatient):
     with socket.create_connection(("127.0.0.1", impatient.port)) as connection:
         connection.settimeout(10)
@@ -709,7 +709,7 @@ def test_a_client_that_says_nothing(connection):
     assert PATIENCE / 2 < time.monotonic() - began < 5
 
 
-@mark.parametrize("has_asked", [False, True])
+@pytest.mark.parametrize("has_asked", [False, True])
 def test_a_client_that_is_slow(connection, has_asked):
     if has_asked:
         connection.sendall(REQUEST % b"small")
@@ -734,7 +734,7 @@ def test_a_client_that_does_not_read(connection, impatient):
 CHUNKED = b"POST /%s HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "sent",
     [
         b"\0nonsense\r\n\r\n",
@@ -781,7 +781,7 @@ def test_a_client_that_keeps_asking(connection):
         time.sleep(PATIENCE / 4)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "verb, part", [("embed", "--embeddings"), ("explain", "exported models")]
 )
 def test_what_a_model_cannot_give_is_not_there(server, verb, part):

@@ -7,10 +7,10 @@ import subprocess
 import urllib.request
 from contextlib import closing, contextmanager
 
+import pytest
 import refusals
 from absl.testing import flagsaver
 from conftest import entry_point, module_fixture
-from pytest import approx, mark, raises
 from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
@@ -25,7 +25,7 @@ from adapter_bert.serving.http_guard import (
 )
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TOKENS = ["a-token-of-letters", "another.token~1234=="]
 
@@ -41,7 +41,7 @@ def server():
     made.close()
 
 
-@mark.parametrize("token", TOKENS)
+@pytest.mark.parametrize("token", TOKENS)
 def test_who_has_a_token_is_answered(server, token):
     body = server.rows("one")
     assert server.ask(body, headers=bearer(token))[0] == 200
@@ -49,7 +49,7 @@ def test_who_has_a_token_is_answered(server, token):
     assert server.ask(body, headers=lower)[0] == 200
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "headers",
     [
         {},
@@ -90,7 +90,7 @@ def test_probes_and_browsers_first_questions_need_no_token(server):
     assert server.whole("", "OPTIONS", headers=asking)[0] == 200
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, origin",
     [
         ("https://a.example", "https://a.example"),
@@ -107,7 +107,7 @@ def test_origins_have_the_form_that_browsers_send(text, origin):
     assert origin_of(text) == origin
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text", ["a.example", "https://a.example/b", "https://*.example", "http://"]
 )
 def test_origins_that_no_browser_sends(text):
@@ -197,9 +197,9 @@ def test_requests_come_back_with_time():
     now = [100.0]
     allowance = Allowance(60, lambda: now[0])
     assert [allowance.take() for _ in range(60)] == [0.0] * 60
-    assert allowance.take() == approx(1)
+    assert allowance.take() == pytest.approx(1)
     now[0] += 0.25
-    assert allowance.take() == approx(0.75)
+    assert allowance.take() == pytest.approx(0.75)
     now[0] += 0.75
     assert allowance.take() == 0 and allowance.take() > 0
     # No more than a minute's.
@@ -214,7 +214,7 @@ def test_a_file_of_tokens(tmp_path):
     assert read_tokens(str(path)) == TOKENS
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, part",
     [
         ("", "tokens"),
@@ -226,14 +226,14 @@ def test_a_file_of_tokens(tmp_path):
 def test_files_without_tokens(tmp_path, text, part):
     path = tmp_path / "tokens"
     path.write_text(text)
-    with raises(UserError) as refused:
+    with pytest.raises(UserError) as refused:
         read_tokens(str(path))
     assert part in str(refused.value) and "token" in str(refused.value)
     # No token is told.
     assert TOKENS[0] not in str(refused.value)
 
 
-@mark.skipif(not shutil.which("openssl"), reason="no openssl")
+@pytest.mark.skipif(not shutil.which("openssl"), reason="no openssl")
 def test_https(tmp_path):
     certificate, key = (str(tmp_path / name) for name in ("cert", "key"))
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=a"

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -20,7 +21,6 @@ from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import limited
-from pytest import fixture, mark, raises
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment
 from test_sources import check_values, refuses
@@ -33,7 +33,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.training.setup import open_model
 
 # test_sources.py reads modules with both TensorFlows.
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 HEADS = 2
 CASED = [*TINY_WORDS[:-1], "The"]
@@ -46,13 +46,13 @@ WRITERS = {
 }
 
 
-@fixture(params=WRITERS)
+@pytest.fixture(params=WRITERS)
 def write(request):
     """Writes a module of each kind in turn."""
     return WRITERS[request.param]
 
 
-@fixture
+@pytest.fixture
 def words(tmp_path):
     """Writes a vocabulary with a name of its own."""
 
@@ -65,7 +65,7 @@ def words(tmp_path):
     return write_words
 
 
-@fixture
+@pytest.fixture
 def tf2(tmp_path, words, tiny_weights):
     """Writes a module of TensorFlow 2, by default of the tiny BERT."""
 
@@ -76,7 +76,7 @@ def tf2(tmp_path, words, tiny_weights):
     return write_module
 
 
-@fixture
+@pytest.fixture
 def masked_lm(tiny_weights, tiny_config):
     """The tiny BERT with its masked language model's head."""
     size, count = tiny_config.hidden_size, tiny_config.vocab_size
@@ -110,7 +110,7 @@ def test_a_module_is_the_bert_that_it_was_made_of(
     assert base.describe()["name"] == "small_bert"
 
 
-@mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
 def test_a_run_gets_sizes_vocabulary_and_case(
     write,
     words,
@@ -170,7 +170,7 @@ def test_the_module_says_the_case_where_words_do_not(
     assert tokenizer.do_lower_case is False
 
 
-@mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
 def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     words, tmp_path, tiny_weights, lower
 ):
@@ -181,7 +181,7 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     opened = open_checkpoint(folder)
     config = sources.read_config(opened)
     right = str(not lower).lower()
-    with raises(
+    with pytest.raises(
         UserError,
         match=f"{lower}, but the vocab.*; pass --do_lower_case={right}",
     ):
@@ -192,7 +192,7 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     assert bert.tokenizer(not lower).do_lower_case is not lower
 
 
-@fixture
+@pytest.fixture
 def tf1(tmp_path, words, tiny_weights):
     """A module of TensorFlow 1; changes the description of its graphs."""
     folder = write_tf1(tmp_path / "module", words(), tiny_weights, HEADS)
@@ -218,7 +218,7 @@ def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
-@mark.parametrize("scale", [0.4, 3**-0.5])
+@pytest.mark.parametrize("scale", [0.4, 3**-0.5])
 def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
     """6.25 numbers a head, and three of the hidden size 16."""
 
@@ -235,8 +235,8 @@ def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
     )
 
 
-@mark.parametrize("name", ["scale", "case"])
-@mark.parametrize("sizes", [[2**40], [2**31, 2], [-1]])
+@pytest.mark.parametrize("name", ["scale", "case"])
+@pytest.mark.parametrize("sizes", [[2**40], [2**31, 2], [-1]])
 def test_a_constant_of_terabytes_is_damage(tf1, name, sizes):
     """A single value stands for all of them, however many it claims."""
 
@@ -252,7 +252,7 @@ def test_a_constant_of_terabytes_is_damage(tf1, name, sizes):
         for size in sizes:
             node.attr["value"].tensor.tensor_shape.dim.add(size=size)
 
-    with limited(more=2**30), raises(UserError, match="no single numb"):
+    with limited(more=2**30), pytest.raises(UserError, match="no single numb"):
         tf1(edit)
 
 
@@ -287,7 +287,7 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, message",
     [
         ("embedding_projection/kernel", "{} is no part of BERT"),
@@ -298,7 +298,7 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
 )
 def test_other_models_are_refused_by_what_they_have(tf2, name, message):
     more = [(name, np.ones((2, 2), np.float32))]
-    with raises(UserError, match=message.format(name)):
+    with pytest.raises(UserError, match=message.format(name)):
         sources.open_init_checkpoint(tf2(more=more))
 
 
@@ -308,7 +308,7 @@ def test_what_has_no_part_in_bert_is_left_out(tf2, tiny_weights):
     assert set(weights.shapes) == set(tiny_weights)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "lacking",
     ["bert/embeddings/position_embeddings", "attention/self/query/kernel"],
 )
@@ -347,7 +347,7 @@ def test_the_pooler_of_a_pretraining_is_the_trained_one(tf2, tiny_weights):
     check_values(weights, trained)
 
 
-@mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])
+@pytest.mark.parametrize("variables", [[], [("dense/kernel", np.ones(2))]])
 def test_a_module_of_something_else_is_refused(tf2, tmp_path, variables):
     """As those that only make ids of texts."""
     folder = tf2({}, more=variables)

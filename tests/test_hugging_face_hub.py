@@ -6,11 +6,11 @@ import os
 import sys
 
 import numpy as np
+import pytest
 import refusals
 import safetensors.numpy
 from conftest import own_lines, read_adapter_config, run_process
 from hub_server import TOKEN, HubServer, contents_of
-from pytest import fixture, mark, raises
 from test_architecture import sources as modules_of_the_package
 from test_sentence_transformers import write as write_sentence_transformers
 from test_sources import check_values, refuses
@@ -20,12 +20,12 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks.vector_form import Dense, Pooled
 
 pytest_plugins = ["hub_server"]
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 NAME = "hf:org/tiny-bert"
 
 
-@fixture
+@pytest.fixture
 def bert(hub, tiny_bert):
     """The commit of a repository of the tiny BERT, with what is not read."""
     repository, _ = hub.add("org/tiny-bert", tiny_bert)
@@ -73,7 +73,7 @@ def test_a_model_is_fetched_once(hub, bert, tiny_weights):
     assert not hub.requests and again.weights.hub == opened.weights.hub
 
 
-@mark.parametrize("revision", ["main", "v1", "v2", "commit"])
+@pytest.mark.parametrize("revision", ["main", "v1", "v2", "commit"])
 def test_a_revision_can_be_named(hub, bert, revision):
     first = next(iter(hub.repositories["org/tiny-bert"].commits))
     expected = first if revision in ("v1", "commit") else bert
@@ -93,8 +93,8 @@ def test_a_folder_of_a_repository(hub, tiny_bert, tiny_weights):
     refuses(f"{NAME}/c", f"{NAME}/c@{commit} holds no file")
 
 
-@mark.parametrize("place", ["", "0_Transformer"])
-@mark.parametrize("bias", [(), (np.ones(3, np.float32),)])
+@pytest.mark.parametrize("place", ["", "0_Transformer"])
+@pytest.mark.parametrize("bias", [(), (np.ones(3, np.float32),)])
 def test_a_folder_of_sentence_transformers(
     hub, tiny_bert, tiny_weights, tmp_path, place, bias
 ):
@@ -140,7 +140,7 @@ def test_a_model_without_weights_or_config(hub, tiny_bert):
     repository, _ = hub.add("org/tiny-bert", tiny_bert)
     repository.commit({"tf_model.h5": b"tf", "config.json": b"{}"})
     words = "holds no model.safetensors and no pytorch_model.bin; expected"
-    with raises(UserError, match=words):
+    with pytest.raises(UserError, match=words):
         sources.open_init_checkpoint(NAME)
     del files["config.json"]
     repository.commit(files)
@@ -159,12 +159,12 @@ def test_a_model_without_weights_or_config(hub, tiny_bert):
 
 
 def refused(match, text=NAME):
-    with raises(UserError, match=match) as caught:
+    with pytest.raises(UserError, match=match) as caught:
         sources.open_init_checkpoint(text)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     "hf: hf:bert hf:/a hf:a/ hf:a/b@ hf:a/b/../c hf:a/b/. hf:a/b@../c "
     "hf:a/b@-/x/.. hf:a//b hf:../b hf:.a/b hf:a/b\nc hf://a/b".split(" "),
@@ -195,8 +195,10 @@ def test_what_the_hub_does_not_have(hub, bert, monkeypatch):
     refused("has no repository org/none", "hf:org/none")
 
 
-@mark.parametrize("place", ["/revision/", "/tree/", "/resolve/", "/lfs/"])
-@mark.parametrize(
+@pytest.mark.parametrize(
+    "place", ["/revision/", "/tree/", "/resolve/", "/lfs/"]
+)
+@pytest.mark.parametrize(
     "fault, words",
     [(503, "answered 503: .*; try again later"), ("cut", "failed: ")],
 )
@@ -235,7 +237,7 @@ def test_without_a_network(hub, bert, monkeypatch):
     assert not hub.requests
 
 
-@mark.parametrize("file", ["vocab.txt", "model.safetensors"])
+@pytest.mark.parametrize("file", ["vocab.txt", "model.safetensors"])
 def test_altered_content_is_found(hub, bert, file):
     """Of the right length, as the library looks at that alone."""
     hub.faults[file] = lambda content: bytes([content[0] ^ 1]) + content[1:]
@@ -246,7 +248,7 @@ def test_altered_content_is_found(hub, bert, file):
     sources.open_init_checkpoint(NAME)
 
 
-@mark.parametrize("file", ["vocab.txt", "model.safetensors"])
+@pytest.mark.parametrize("file", ["vocab.txt", "model.safetensors"])
 def test_what_is_cut_off_goes_on_or_is_refused(hub, bert, file, tiny_weights):
     """The library asks for the rest of a file."""
     hub.faults[file] = lambda content: content[:20]
@@ -339,7 +341,7 @@ def test_without_the_library(monkeypatch):
     refused("needs huggingface_hub, which cannot be imported here: ")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_keeps_its_commit(
     hub, bert, classify, tiny_flags, tiny_bert, tmp_path
 ):

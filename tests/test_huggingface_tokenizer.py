@@ -4,9 +4,9 @@ import pathlib
 import types
 from shutil import copy
 
+import pytest
 import refusals
 from conftest import write_lines
-from pytest import mark
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 from tokenizers import Tokenizer
 
@@ -83,7 +83,7 @@ def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(
 
 
 @BOTH
-@mark.parametrize("special", SPECIAL)
+@pytest.mark.parametrize("special", SPECIAL)
 def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
     recorded = recorded_roberta(name)
     [ids] = recorded.tokenizer.encode_ids([f"the {special} cat{special}"])
@@ -114,7 +114,9 @@ def test_what_is_masked(recorded_roberta, name):
 
 
 @BOTH
-@mark.parametrize("answer", ["Zürich", "cat", "Anna", "a dog ran", "Zu\u0308"])
+@pytest.mark.parametrize(
+    "answer", ["Zürich", "cat", "Anna", "a dog ran", "Zu\u0308"]
+)
 def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     tokenizer = recorded_roberta(name).tokenizer
     context = "Anna sat (in Zürich), the cat ran. Then a dog ran off Zu\u0308."
@@ -145,7 +147,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     assert shown
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "function, message",
     [
         (put("WordPiece", "model", "type"), "lacks [UNK]"),
@@ -172,7 +174,7 @@ def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
 PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "value, keys, message",
     [
         # The library would fail at the first text with an unknown character.
@@ -257,7 +259,7 @@ def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
         assert covered == set(range(len(word)))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "model_type, tokenizer, expected",
     [
         # A BERT that speaks many languages, as MiniLM-L12-v2.

@@ -6,11 +6,11 @@ import weakref
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 from hypothesis import given, settings
 from numpy.random import default_rng
 from numpy.testing import assert_array_equal
-from pytest import mark
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, TrainPlan
@@ -121,7 +121,7 @@ def test_rows_are_packed_as_they_come_and_not_kept():
     assert features.starts.dtype == np.int64
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rows, batch_size, epochs, steps",
     [
         (100, 10, 1, 10),
@@ -143,7 +143,7 @@ def test_train_steps_are_rounded_down(rows, batch_size, epochs, steps):
     assert input_pipeline.count_train_steps(rows, batch_size, epochs) == steps
 
 
-@mark.parametrize("epochs", [2**31, 2**31 + 1, 1e300])
+@pytest.mark.parametrize("epochs", [2**31, 2**31 + 1, 1e300])
 def test_more_steps_than_can_be_counted_are_refused(epochs):
     assert input_pipeline.count_train_steps(1, 1, 2**31 - 1) == 2**31 - 1
     refusals.check(
@@ -253,7 +253,7 @@ def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
     assert_array_equal(batch["scores"], features.labels["scores"][rows])
 
 
-@mark.parametrize("shards", [1, 2, 4])
+@pytest.mark.parametrize("shards", [1, 2, 4])
 def test_concatenated_shards_are_the_batch(shards):
     lengths = default_rng(0).integers(1, 20, 50)
     features = make_features(lengths)
@@ -314,8 +314,8 @@ def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     assert_array_equal(restored, values)
 
 
-@mark.parametrize("length, batch_size", [(None, None), (24, 8)])
-@mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("length, batch_size", [(None, None), (24, 8)])
+@pytest.mark.parametrize("labels", [False, True])
 def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
     lengths = default_rng(0).integers(1, 20, 50)
     features = make_features(lengths) if labels else with_token_labels(lengths)
@@ -425,7 +425,7 @@ def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
     assert first == len(joined)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "lengths, pool, different",
     [([9] * 8, 1, "8"), (range(1, 9), 4, "2"), ([9] * 32, 1, None)],
 )

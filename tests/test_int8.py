@@ -8,6 +8,7 @@ from math import prod
 import hypothesis
 import hypothesis.extra.numpy
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from absl import flags as flags_module
@@ -34,7 +35,6 @@ from engine_jobs import (
 from engine_jobs import predict as predict_rows
 from hypothesis import strategies
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark, param, raises
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
@@ -50,7 +50,7 @@ from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import Hardware, choose_engine
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
 WORDS = int8.WORD_EMBEDDINGS
@@ -166,16 +166,18 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     return replace(plain, quantized=names, output_dir=kept), plain
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method, more",
     [
         ("houlsby(size=4)", {}),
-        param(
+        pytest.param(
             "lora(rank=2)",
             {"compute_dtype": "bfloat16", "lanes": 2},
-            marks=mark.newer_stack,
+            marks=pytest.mark.newer_stack,
         ),
-        param("bitfit", {"share_layers": False}, marks=mark.older_stack),
+        pytest.param(
+            "bitfit", {"share_layers": False}, marks=pytest.mark.older_stack
+        ),
     ],
 )
 def test_a_training_has_the_bits_of_one_with_rounded_matrices(
@@ -195,7 +197,7 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
     assert_array_equal(outputs["logits"], expected["logits"])
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_training_under_xla_recomputes_layers(steady_config, folders, steady):
     rows = make_rows(CLASSIFICATION)
     job, plain = int8_job(steady_config, folders, length=LENGTH)
@@ -226,7 +228,7 @@ def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "settings, words",
     [
         ({"tuning_method": "full"}, "but full trains some"),
@@ -275,7 +277,7 @@ def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     return of_berts
 
 
-@mark.parametrize("compute_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 def test_answers_have_the_bits_of_a_rounded_bert(
     tiny_bert, rounded_bert, pairs, compute_dtype
 ):
@@ -312,7 +314,7 @@ def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
     row = live.accept(RequestRow(b"a", ROWS[0].encode()))
     [outputs] = live.outputs([row], live.compute([row]))
     expected = predictor("a", ROWS[0])["probability"]
-    assert outputs["probability"] == approx(expected, 1e-6)
+    assert outputs["probability"] == pytest.approx(expected, 1e-6)
 
 
 def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
@@ -343,7 +345,7 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
                 output=output,
                 base_dtype=base,
             )
-        with raises(flags_module.IllegalFlagValueError, match="int4"):
+        with pytest.raises(flags_module.IllegalFlagValueError, match="int4"):
             run(**flags, base_dtype="int4")
     answers, others = (
         read_json_lines(path)
@@ -357,4 +359,4 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
     outputs = model.answers([Row(r.encode(), b"", name.encode()) for r in ROWS])
     for one, other in zip(outputs, answers):
         assert one["label"] == other["label"]
-        assert one["probability"] == approx(other["probability"], 1e-5)
+        assert one["probability"] == pytest.approx(other["probability"], 1e-5)

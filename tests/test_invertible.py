@@ -4,11 +4,11 @@ import dataclasses
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from test_masked_lm import expected_logits, random_head
 from tiny_model import TASK, TinyModel, table_of
 
@@ -78,8 +78,8 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     assert_allclose(adapter(back), x, atol=1e-5, rtol=1e-5)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 @given(**{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))})
 def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
     """There and back is the identity, so is its gradient."""

@@ -1,9 +1,9 @@
 """Several tasks asked at once: equal to each asked alone."""
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import SENTENCES, module_fixture, open_bert
-from pytest import approx, fixture, mark
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
@@ -11,7 +11,7 @@ from adapter_bert.serving import joint_answers
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.task_tables import MixedBert
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TEXTS = [text for text, _ in SENTENCES]
 PAIRS = list(zip(TEXTS, TEXTS[1:]))
@@ -48,7 +48,7 @@ MIXED = {
 }
 
 
-@fixture
+@pytest.fixture
 def make(tiny_bert, tmp_path):
     """Writes an adapter of a name, and tells its folder."""
 
@@ -69,7 +69,7 @@ def folders(tiny_bert, tmp_path_factory):
     return {name: str(place / name) for name in MIXED}
 
 
-@fixture
+@pytest.fixture
 def load(bert, folders):
     """A predictor of some of the library's tasks."""
 
@@ -89,7 +89,7 @@ def assert_equal(answer, expected, apart=1e-5):
         if isinstance(value, dict):
             assert_equal(answer[key], value, apart)
         elif isinstance(value, float) or key == "vector":
-            assert answer[key] == approx(value, abs=apart)
+            assert answer[key] == pytest.approx(value, abs=apart)
         else:
             assert answer[key] == value
 
@@ -111,7 +111,7 @@ def test_tasks_of_one_kind_share_tables(load):
     assert predictor.ask([]) == []
 
 
-@mark.gate
+@pytest.mark.gate
 def test_several_tasks_of_every_text(load):
     names = ["small", "whole", "score", "large"]
     predictor = load(*names, batch_size=2)
@@ -128,7 +128,7 @@ def test_several_tasks_of_every_text(load):
     assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_tasks_that_take_other_rows(load):
     predictor = load("pair", "squad", "score")
     expected = [predictor(name, PAIRS) for name in ("pair", "squad")]
@@ -141,7 +141,7 @@ def test_tasks_that_take_other_rows(load):
     assert empty[1].keys() == {"value"}
 
 
-@mark.gate
+@pytest.mark.gate
 def test_words_are_tagged_beside_other_tasks(load):
     """Long sentences make windows, words may come as a list."""
     predictor = load("tags", "large", batch_size=3)
@@ -205,7 +205,7 @@ def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
     assert [len(group.tasks) for group in groups] == [3]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_task_of_a_known_kind_builds_nothing(load, make, monkeypatch):
     predictor = load("small", "score")
     built = []
@@ -261,14 +261,16 @@ def test_threads_ask_many_tasks_while_adapters_come_and_go(load, make):
     assert not wrong
 
 
-@mark.gate
+@pytest.mark.gate
 def test_adapters_are_kept_in_bfloat16(load):
     exact = load("small", "large")
     predictor = load("small", "large", adapter_dtype="bfloat16")
     questions = [("small", TEXTS[0]), ("large", TEXTS[1])]
     for rounded, one in zip(predictor.ask(questions), exact.ask(questions)):
         assert rounded != one
-        assert rounded["probability"] == approx(one["probability"], abs=1e-2)
+        assert rounded["probability"] == pytest.approx(
+            one["probability"], abs=1e-2
+        )
     tables = predictor._tables._tables.items()
     adapters = {t.variable.dtype for name, t in tables if "adapters" in name}
     others = {t.variable.dtype for name, t in tables if "adapters" not in name}
@@ -278,7 +280,7 @@ def test_adapters_are_kept_in_bfloat16(load):
     assert {value.dtype for value in values} == {tf.float32}
 
 
-@mark.gate
+@pytest.mark.gate
 def test_bfloat16(tiny_bert, folders):
     bert = open_bert(tiny_bert, compute_dtype="bfloat16")
     predictor = Predictor(bert)
@@ -286,6 +288,6 @@ def test_bfloat16(tiny_bert, folders):
         predictor.add(folders[name], name)
     answers = predictor.ask([("small", TEXTS[0]), ("score", TEXTS[1])])
     expected = predictor("small", TEXTS[0])
-    assert answers[0]["probability"] == approx(
+    assert answers[0]["probability"] == pytest.approx(
         expected["probability"], abs=2e-2
     )

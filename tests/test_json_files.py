@@ -5,12 +5,12 @@ import dataclasses
 import json
 
 import numpy as np
+import pytest
 import refusals
 from conftest import module_fixture, open_checkpoint, read_adapter, write_json
 from fake_runs import FakeRuns
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import mark
 from test_sources import save_tensorflow
 
 from adapter_bert.checkpoints import adapter_artifact, run_record
@@ -25,7 +25,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.training import setup
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -180,7 +180,7 @@ KINDS_OF_FILES = (
 )
 
 
-@mark.parametrize("kind", KINDS_OF_FILES)
+@pytest.mark.parametrize("kind", KINDS_OF_FILES)
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_spoiled_file_is_a_result_or_one_line(files, kind, data):
@@ -205,7 +205,7 @@ def test_a_seal_is_of_what_is_read(tmp_path):
     assert content == {"steps": {"2": [1, 0.5], "10": None}}
 
 
-@mark.parametrize("kind", KINDS_OF_FILES)
+@pytest.mark.parametrize("kind", KINDS_OF_FILES)
 def test_the_whole_file_is_read(files, kind):
     """Else the test above would see one error only."""
     if kind in ("run", "places"):
@@ -216,7 +216,7 @@ def test_the_whole_file_is_read(files, kind):
         files[kind][1]()
 
 
-@mark.parametrize("key", ["trained_with", "method", "data_name"])
+@pytest.mark.parametrize("key", ["trained_with", "method", "data_name"])
 def test_a_part_of_another_type_is_named(files, key):
     path, use = files["adapter"]
     whole = path.read_text()

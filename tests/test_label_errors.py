@@ -1,16 +1,16 @@
 """Confident learning: margins, suggestions, the count of wrong labels."""
 
 import numpy as np
+import pytest
 from conftest import read_json
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark
 
 from adapter_bert.reports import label_errors
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 PROBABILITIES = np.array(
     [[0.9, 0.1, 0.0], [0.2, 0.7, 0.1], [0.1, 0.3, 0.6], [0.4, 0.4, 0.2]]
@@ -57,7 +57,7 @@ def test_scores_and_counts_are_cleanlab_s(golden_dir):
         )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "rows, classes, seed, wrong",
     [(60, 20, 0, 24.5), (60, 20, 1, 29.7), (40, 15, 2, 21.7)],
 )
@@ -71,7 +71,7 @@ def test_wrong_labels_among_rare_ones_are_cleanlab_s(
     right = rng.random(rows) < 0.5
     labels[right] = probabilities.argmax(axis=1)[right]
     counted = label_errors.joint(probabilities, labels)
-    assert counted.sum() - np.trace(counted) == approx(wrong, abs=0.051)
+    assert counted.sum() - np.trace(counted) == pytest.approx(wrong, abs=0.051)
 
 
 @given(st.data())

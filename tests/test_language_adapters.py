@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from conftest import (
     entry_point,
     module_fixture,
@@ -10,13 +11,12 @@ from conftest import (
     write_bert,
     write_lines,
 )
-from pytest import mark, raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
 from adapter_bert.errors import UserError
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] Der der Hund Kat ##ze schl ##äft in läuft "
@@ -68,8 +68,8 @@ def data(tmp_path_factory):
     return folder
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "language", ["mad_x(size=4,inverse_size=4)", "lt_sft(sparsity=0.05)"]
 )
 def test_one_language_is_exchanged_for_the_other(
@@ -141,7 +141,7 @@ def test_an_adapter_of_another_vocabulary_is_no_language(
             train_batch_size=8,
             output_dir=tmp_path / "language",
         )
-        with raises(UserError, match="vocabulary|another BERT"):
+        with pytest.raises(UserError, match="vocabulary|another BERT"):
             run(
                 init_checkpoint=tiny_bert,
                 train_file=data / "first.txt",

@@ -9,9 +9,9 @@ from shutil import copytree
 
 import disk_order
 import numpy as np
+import pytest
 import refusals
 from conftest import ROOT, read_adapter_config, read_json, write_json
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from tiny_artifacts import CLASSIFICATION
 
@@ -23,13 +23,13 @@ from adapter_bert.serving.library import AdapterLibrary
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter.safetensors"
 BIAS, NAN = "output_bias", np.float32([np.nan, 0])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "prefix(length=3, inner_size=8)",
@@ -59,7 +59,7 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
     library.check(copied)
 
 
-@fixture
+@pytest.fixture
 def run(make, tmp_path):
     """The folder of a run, whose adapter is of step 12."""
     make("run/adapter", checkpoint="model.ckpt-12")
@@ -92,7 +92,7 @@ def test_scores_that_are_none_are_not_taken(shelf, run):
     assert shelf.names() == []
 
 
-@mark.parametrize("missing", ["step", "run.json", "scores"])
+@pytest.mark.parametrize("missing", ["step", "run.json", "scores"])
 def test_scores_of_other_weights_are_not_taken(shelf, run, missing):
     if missing == "run.json":
         (run / "run.json").unlink()
@@ -275,7 +275,7 @@ def test_an_adapter_is_renamed_and_removed(shelf, make):
     shelf.remove("third")
     assert shelf.names() == ["second"]
     for act in (shelf.remove, shelf.entry, shelf.folder):
-        with raises(UserError, match="'third'; it has: second"):
+        with pytest.raises(UserError, match="'third'; it has: second"):
             act("third")
     assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "second"]
 
@@ -315,7 +315,7 @@ def test_what_a_killed_process_left_is_cleaned_up(shelf, make):
     assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "mine"]
 
 
-@mark.parametrize("step", ["write_json", "read"])
+@pytest.mark.parametrize("step", ["write_json", "read"])
 def test_nothing_half_written_is_seen(shelf, make, monkeypatch, step):
     folder = make()
     artifact = library.check(str(folder))
@@ -327,7 +327,7 @@ def test_nothing_half_written_is_seen(shelf, make, monkeypatch, step):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(place, step, fail)
-    with raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         shelf.add(str(folder), "mine")
     assert os.listdir(shelf.path) == [library.LOCK_FILE]
 
@@ -416,7 +416,7 @@ def test_nothing_is_added_where_a_library_was(shelf, make, monkeypatch):
     assert os.listdir(shelf.path) == []
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "description,kind",
     [
         ({"name": "sts-b", "regression": True, "pairs": True}, "regression"),
@@ -432,7 +432,7 @@ def test_without_a_name_it_is_called_as_its_task(
     assert shelf.entry(description["name"]).kind == kind
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "task,data,name",
     [
         ("custom", "tickets.csv", "tickets"),
@@ -453,7 +453,7 @@ def test_own_data_give_their_name(task, data, name):
     assert library.default_name(config) == name
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name",
     [
         *("", ".", "..", "../outside", "/tmp/x", "a/b", "-rf", ".hidden"),
@@ -467,7 +467,7 @@ def test_names_that_are_none_are_refused(name):
 def test_names_of_adapters_are_checked(shelf, make):
     folder = str(make())
     for call in (shelf.rename, shelf.add):
-        with raises(UserError, match="'a b' cannot be an adapter"):
+        with pytest.raises(UserError, match="'a b' cannot be an adapter"):
             call(folder, "a b")
 
 
@@ -475,7 +475,7 @@ def test_a_name_is_given_once_in_whatever_letters(shelf, make):
     shelf.add(str(make()), "Mine")
     other = str(make("other", seed=1))
     for name in ("Mine", "mine", "MINE"):
-        with raises(UserError, match="'Mine'"):
+        with pytest.raises(UserError, match="'Mine'"):
             shelf.add(other, name)
     shelf.add(other, "yours")
     refusals.check(lambda: shelf.rename("yours", "mINE"), "'Mine'", "--name")

@@ -7,10 +7,10 @@ import shutil
 from contextlib import closing
 from threading import Event
 
+import pytest
 import refusals
 from conftest import open_bert, write_bert
 from google.protobuf import json_format
-from pytest import fixture, mark, raises
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
 from test_http_api import Server, metrics
@@ -26,7 +26,7 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.task_tables import MixedBert
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 CHOICES = {"name": "custom", "choices": 2, "pairs": False}
 # Tasks of every kind, a method that is computed alone among them.
@@ -39,7 +39,7 @@ KINDS = {
 }
 
 
-@fixture
+@pytest.fixture
 def add(tiny_bert, shelf, tmp_path):
     """Writes an adapter of a name into the library."""
 
@@ -61,7 +61,7 @@ def add(tiny_bert, shelf, tmp_path):
     return write
 
 
-@fixture
+@pytest.fixture
 def live(bert, shelf):
     return LiveLibrary(shelf, Predictor(bert, batch_size=4))
 
@@ -85,7 +85,7 @@ def ask(live, *rows):
     return answers, live.outputs(questions, results)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_every_kind_answers_as_predict_does(add, bert, shelf):
     for name in KINDS:
         add(name, name)
@@ -169,7 +169,7 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     assert answer.adapter == live.tasks["one"]["adapter"]
 
 
-@mark.parametrize("way", ["unmounted", "without rights"])
+@pytest.mark.parametrize("way", ["unmounted", "without rights"])
 def test_a_disk_that_goes_away_takes_no_task(add, shelf, live, plain_user, way):
     add("one")
     live.look()
@@ -277,7 +277,7 @@ def test_rows_that_a_task_does_not_read(add, live):
         (RequestRow(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
         (RequestRow(b"choice", b"a", b"b", two), "choice .* text_b"),
     ):
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             live.accept(row)
 
 
@@ -321,7 +321,7 @@ def test_no_request_waits_for_the_graph_of_a_new_kind(add, live, monkeypatch):
     assert "score" in live.tasks
 
 
-@mark.gate
+@pytest.mark.gate
 def test_answers_while_tasks_come_and_go(add, shelf, live, tmp_path):
     """Each answer is of the adapter whose hash it tells."""
     rows = [RequestRow(b"one", text) for text in (b"a cat", b"a dog sat .")]

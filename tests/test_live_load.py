@@ -3,19 +3,19 @@
 import json
 import sys
 
+import pytest
 from conftest import read_json, read_lines
-from pytest import approx, mark
 
 from lab import report
 from lab.speed import live_load, measuring
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 ROW, SCORES = ("one", "a text"), {"a": 0.25, "b": 0.75}
 RIGHT = {"task": "one", "adapter": "sha", "scores": SCORES}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, wrong",
     [
         ({}, 0),
@@ -37,12 +37,12 @@ def test_an_answer_is_that_of_the_adapter_that_it_names(change, wrong):
 def test_a_schedule_has_its_rate():
     rows = [("task", str(n)) for n in range(100)]
     planned = live_load.schedule(rows, rate=200.0, seconds=50.0)
-    assert sum(len(x) for _, x in planned) == approx(10_000, rel=0.1)
+    assert sum(len(x) for _, x in planned) == pytest.approx(10_000, rel=0.1)
     assert planned == sorted(planned, key=lambda one: one[0])
     assert {len(x) for _, x in planned} == {*range(1, 9)}
 
 
-@mark.gate
+@pytest.mark.gate
 def test_all_parts_of_a_short_run(tiny_bert, tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     begin, end = report.marks("live")

@@ -1,14 +1,14 @@
 """LogME equals the evidence of the model that its docstring states."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from pytest import approx, mark
 
 from adapter_bert.tasks.logme import logme
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def log_density(features, column, ratio, noise):
@@ -40,16 +40,16 @@ def brute_force(features, column):
     return max(densities.values()) / len(column)
 
 
-@mark.parametrize("shape", [(12, 3), (6, 9)])
+@pytest.mark.parametrize("shape", [(12, 3), (6, 9)])
 def test_the_evidence_is_the_greatest_of_all_precisions(shape):
     rng = default_rng(3)
     features = rng.normal(size=shape)
     numbers = features[:, 0] - features[:, 1] + rng.normal(size=shape[0])
     evidence = logme(features, numbers[:, np.newaxis])
-    assert evidence == approx(brute_force(features, numbers), abs=1e-4)
+    assert evidence == pytest.approx(brute_force(features, numbers), abs=1e-4)
     labels = np.eye(2)[(numbers > 0).astype(int)]
     columns = [brute_force(features, column) for column in labels.T]
-    assert logme(features, labels) == approx(np.mean(columns), abs=1e-4)
+    assert logme(features, labels) == pytest.approx(np.mean(columns), abs=1e-4)
 
 
 def test_features_that_tell_the_labels_have_more_evidence():
@@ -70,4 +70,4 @@ def test_scales_of_features_and_rotations_change_nothing(rows, width, seed):
     evidence = logme(features, numbers)
     assert np.isfinite(evidence)
     turned = features @ np.linalg.qr(rng.normal(size=(width, width)))[0]
-    assert logme(1e3 * turned, numbers) == approx(evidence, abs=1e-6)
+    assert logme(1e3 * turned, numbers) == pytest.approx(evidence, abs=1e-6)

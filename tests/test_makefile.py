@@ -4,10 +4,10 @@ import os
 import shutil
 import sys
 
+import pytest
 from conftest import ROOT, run_command
-from pytest import mark
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 # By these a make that runs the tests would hand on its own VENV.
@@ -43,7 +43,7 @@ def make(target, folder, project, **environment):
     )
 
 
-@mark.parametrize("target", ["setup", "clean"])
+@pytest.mark.parametrize("target", ["setup", "clean"])
 def test_a_folder_that_is_no_environment_is_left_alone(tmp_path, target):
     mine = tmp_path / "mine"
     mine.mkdir()
@@ -55,7 +55,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path, target):
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 
 
-@mark.parametrize("target", ["setup", "clean"])
+@pytest.mark.parametrize("target", ["setup", "clean"])
 def test_the_project_itself_is_left_alone(tmp_path, target):
     """Even if it has been made a virtual environment."""
     project = tmp_path / "project"
@@ -67,7 +67,7 @@ def test_the_project_itself_is_left_alone(tmp_path, target):
     assert (project / "Makefile").exists()
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
     folder = tmp_path / "venv"
     folder.mkdir()
@@ -78,7 +78,7 @@ def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
         assert (folder / "pyvenv.cfg").exists()
 
 
-@mark.gate
+@pytest.mark.gate
 def test_what_a_link_leads_to_is_left_alone(tmp_path):
     other = tmp_path / "other"
     make("setup", other, tmp_path / "project")
@@ -91,7 +91,7 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path):
     assert (other / "mine.txt").read_text() == "mine"
 
 
-@mark.parametrize("target", ["notebooks", "docs"])
+@pytest.mark.parametrize("target", ["notebooks", "docs"])
 def test_what_needs_a_newer_python_says_so(tmp_path, target):
     """What `make setup` takes may be too old."""
     old = tmp_path / "python"

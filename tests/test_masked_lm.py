@@ -7,6 +7,7 @@ import math
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -26,7 +27,6 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark, raises
 from safetensors.numpy import save_file
 from test_methods_runs import without_size
 from test_sources import save_tensorflow
@@ -115,8 +115,8 @@ def test_rows_in_which_nothing_can_be_masked_are_left_out(tmp_path, tokenizer):
     )
 
 
-@mark.parametrize("whole_words", [True, False])
-@mark.parametrize(
+@pytest.mark.parametrize("whole_words", [True, False])
+@pytest.mark.parametrize(
     "text, shares",
     [
         ("\u4e2d\u6587 cat", "0 of 3"),
@@ -239,7 +239,7 @@ def expected_logits(hidden, values):
     return x @ values[WORD_EMBEDDINGS].T + values[HEAD + "output_bias"]
 
 
-@mark.parametrize("layout", ["google", "hugging_face", "old"])
+@pytest.mark.parametrize("layout", ["google", "hugging_face", "old"])
 def test_the_pretrained_head_is_read_and_computes_what_was_published(
     pretrained, tiny_config, tiny_weights, text_rows, layout
 ):
@@ -334,9 +334,9 @@ def test_scores_are_over_all_masked_tokens_alike():
     loss = (21 + 0.1 * (count - 1)) / (count + 2)
     assert list(scores) == ["perplexity", "accuracy", "loss"]
     # In float32 the sum would be off in the third place.
-    assert scores["loss"] == approx(loss, rel=1e-7)
-    assert scores["perplexity"] == approx(math.exp(loss), rel=1e-7)
-    assert scores["accuracy"] == approx(count / (count + 2))
+    assert scores["loss"] == pytest.approx(loss, rel=1e-7)
+    assert scores["perplexity"] == pytest.approx(math.exp(loss), rel=1e-7)
+    assert scores["accuracy"] == pytest.approx(count / (count + 2))
 
 
 def test_a_perplexity_beyond_all_numbers_can_be_written():
@@ -356,7 +356,7 @@ def engine_of(name, **hardware):
     return made
 
 
-@mark.gate
+@pytest.mark.gate
 @ESTIMATOR
 def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     losses, jobs = [], []
@@ -367,8 +367,8 @@ def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
     check_equal(trained_values(jobs[0]), trained_values(jobs[1]), 1e-5)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_training_that_starts_again_reads_the_same_masks(
     tiny_config, folders, text_rows
 ):
@@ -382,7 +382,7 @@ def test_a_training_that_starts_again_reads_the_same_masks(
     check_equal(trained_values(parts), trained_values(whole))
 
 
-@mark.gate
+@pytest.mark.gate
 @ESTIMATOR
 def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
     steady_config, folders, text_rows
@@ -440,8 +440,8 @@ def trained(tiny_bert, tiny_texts, tmp_path_factory):
     return out
 
 
-@mark.older_stack
-@mark.gate
+@pytest.mark.older_stack
+@pytest.mark.gate
 def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
     shelf = str(tmp_path / "shelf")
 
@@ -471,8 +471,8 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
     assert AdapterLibrary(shelf).entry("back").kind == "masked_lm"
 
 
-@mark.older_stack
-@mark.parametrize(
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
     "program, words",
     [
         (predict_command, "on the task masked_lm, which answers no texts"),
@@ -483,12 +483,12 @@ def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program, words):
     flags = {"init_checkpoint": tiny_bert, "adapter": trained / "adapter"}
     if program is export:
         flags["output_dir"] = tmp_path / "exported"
-    with entry_point(program) as run, raises(UserError, match=words):
+    with entry_point(program) as run, pytest.raises(UserError, match=words):
         run(**flags)
 
 
-@mark.older_stack
-@mark.parametrize("regression", [False, True])
+@pytest.mark.older_stack
+@pytest.mark.parametrize("regression", [False, True])
 def test_a_classification_does_not_start_from_it(
     classify, tiny_flags, trained, regression
 ):

@@ -2,10 +2,10 @@
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 from conftest import TINY_WORDS, module_fixture, read_json, write_json
 from hypothesis import given
-from pytest import mark
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -14,7 +14,7 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import masked_lm
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedText, Masking, Pieces
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 SPECIAL = range(5)
 WORDS = range(5, len(TINY_WORDS))
@@ -239,8 +239,8 @@ UNSPACED = (
 )
 
 
-@mark.parametrize("text", UNSPACED, ids=ascii)
-@mark.parametrize("kind", ["wordpiece", "unigram", "bytes"])
+@pytest.mark.parametrize("text", UNSPACED, ids=ascii)
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bytes"])
 def test_every_token_is_masked_about_equally_often(
     tmp_path, golden_dir, text, kind
 ):
@@ -277,7 +277,7 @@ def letters_tokenizer(folder, golden_dir, kind, text):
     return SubwordTokenizer(str(folder / "tokenizer.json"))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, words",
     [
         ("\u65e5\u672c\u3001\u3042", "\u65e5|\u672c|\u3001|\u3042"),

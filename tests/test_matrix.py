@@ -6,10 +6,10 @@ import sys
 import types
 
 import compilers_program
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, read_json, run_command, write_json
-from pytest import fixture, mark, raises
 
 from adapter_bert import accelerators
 from adapter_bert.accelerators.account import COUNTING
@@ -32,13 +32,13 @@ SIZES = (
 )
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def versions(monkeypatch):
     """The compilers are not installed here."""
     monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
 
 
-@fixture
+@pytest.fixture
 def compiled(monkeypatch):
     """The cells that were compiled, of which `lora` is refused."""
     seen = []
@@ -126,7 +126,7 @@ def test_a_file_of_other_compilers_is_refused(compiled, tmp_path, monkeypatch):
     )
 
 
-@mark.parametrize("kind", [RuntimeError, UserError])
+@pytest.mark.parametrize("kind", [RuntimeError, UserError])
 def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     def refuse(*_):
         raise kind("first line\nsecond")
@@ -140,7 +140,7 @@ def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     assert cell["reason"].split(" second")[0] == "first line"
     fake.lower = lambda *_: 1 / 0
     # A defect is none.
-    with raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):
         matrix.compile_cell("v5e", DeviceRun(), tmp_path)
 
 
@@ -210,7 +210,7 @@ def test_the_guide_names_the_devices_that_steps_are_compiled_for():
 
 
 @compilers_program.needed
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_two_steps_compile(tmp_path):
     run_command(
         compilers_program.PYTHON,

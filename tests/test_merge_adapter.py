@@ -4,6 +4,7 @@ import shutil
 import sys
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     load_predictor,
@@ -14,7 +15,6 @@ from conftest import (
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
@@ -28,10 +28,10 @@ from adapter_bert.tasks.registry import TASKS
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
-@fixture
+@pytest.fixture
 def merge(tiny_bert, monkeypatch, capsys):
     """Merges adapters within this process; what is printed."""
 
@@ -109,7 +109,7 @@ KINDS = [
 ]
 
 
-@mark.parametrize("described, kind, labels", KINDS)
+@pytest.mark.parametrize("described, kind, labels", KINDS)
 def test_a_merged_bert_keeps_labels_and_kind(
     tiny_bert, tmp_path, described, kind, labels
 ):
@@ -135,7 +135,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
         assert kind_of_head(opened.head) == kind_of(described)
 
 
-@fixture
+@pytest.fixture
 def merged(merge, tiny_bert, tmp_path):
     """Flags of a run on a BERT with an adapter of a task merged into it."""
 
@@ -156,7 +156,7 @@ def merged(merge, tiny_bert, tmp_path):
     return make
 
 
-@mark.parametrize("method", ["lora(rank=2)", "ia3", "lt_sft(0.1)"])
+@pytest.mark.parametrize("method", ["lora(rank=2)", "ia3", "lt_sft(0.1)"])
 def test_a_merged_bert_answers_as_bert_and_adapter(
     classify, merged, tiny_bert, tiny_data, tmp_path, method
 ):
@@ -203,7 +203,7 @@ def test_a_merged_bert_answers_for_its_labels_alone(
     assert not (tmp_path / "out" / "eval_results.txt").exists()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "described",
     [
         {"name": "custom", "regression": True, "pairs": False},
@@ -364,8 +364,8 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(
     )
 
 
-@mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])
-@mark.parametrize("weights", ["", "2,-0.5"])
+@pytest.mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])
+@pytest.mark.parametrize("weights", ["", "2,-0.5"])
 def test_changes_are_weighed_and_added(
     merge, tiny_bert, tiny_weights, tmp_path, method, weights
 ):

@@ -1,10 +1,10 @@
 """One adapter of several: heads, tasks, files, and the command."""
 
 import numpy as np
+import pytest
 import refusals
 from conftest import load_predictor, read_adapter_config
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
@@ -14,12 +14,12 @@ from adapter_bert.commands import merge
 from adapter_bert.methods.weighted_sums import WeightedSum
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 LINEAR = WeightedSum("linear")
 
 
-@fixture
+@pytest.fixture
 def adapters(tiny_bert, tmp_path):
     """Makes adapters of a method, one for each description of a task."""
 
@@ -35,7 +35,7 @@ def adapters(tiny_bert, tmp_path):
     return make
 
 
-@fixture
+@pytest.fixture
 def merged(tiny_bert):
     """Merges adapters of the tiny BERT."""
     base, *_ = read_base(tiny_bert)
@@ -51,7 +51,7 @@ def stored(folder):
     return load_file(f"{folder}/adapter.safetensors")
 
 
-@fixture
+@pytest.fixture
 def command(tiny_bert, monkeypatch, capsys):
     """Runs `adapter-bert merge` within this process, and gives its output."""
 
@@ -151,7 +151,7 @@ def test_tags_are_reordered_too(adapters, merged):
 THREE = {"name": "custom", "labels": ["a", "b", "c"], "pairs": False}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "other, weights, message",
     [
         (THREE, [1.0, 1.0], "only heads of one task, with the same labels in"),
@@ -175,7 +175,7 @@ def test_heads_without_a_mean_are_refused_or_chosen(
             assert_array_equal(values[name], kept[name])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "flags, message",
     [
         (

@@ -9,7 +9,6 @@ import refusals
 import tensorflow as tf
 from conftest import SENTENCES, open_bert
 from numpy.testing import assert_allclose
-from pytest import mark
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -24,7 +23,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.training.frozen_outputs import lowest_layer
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TEXTS = [text for text, _ in SENTENCES[:3]]
 TASK = restore_task(CLASSIFICATION, {}, "a test")
@@ -252,7 +251,7 @@ def test_every_hook_acts_everywhere_or_is_refused(tiny_bert, tmp_path):
             assert abs(scores(plain(text, TEXTS)) - alone[text]).max() > 1e-4
 
 
-@mark.gate
+@pytest.mark.gate
 def test_every_registered_method_too(tiny_bert, tmp_path):
     texts = {text.split("(")[0]: text for text in reversed(METHOD_TEXTS)}
     # What is kept of a training with it is one of the others.
@@ -265,7 +264,7 @@ def test_every_registered_method_too(tiny_bert, tmp_path):
     }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "fusion({'a': contract('adapter'), 'b': contract('adapter')})",
@@ -291,7 +290,7 @@ def test_a_composition_that_hands_no_such_hook_on_refuses_it(
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, lowest",
     {
         "contract('project', true)": 0,

@@ -3,10 +3,10 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises
 from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert import encoder
@@ -182,17 +182,17 @@ FIRST_PHASES = {
 }
 
 
-@fixture(params=[*METHOD_TEXTS, *FIRST_PHASES])
+@pytest.fixture(params=[*METHOD_TEXTS, *FIRST_PHASES])
 def text(request):
     return request.param
 
 
-@fixture
+@pytest.fixture
 def method(text):
     return FIRST_PHASES.get(text) or parse(text)
 
 
-@fixture
+@pytest.fixture
 def tiny(method, tiny_config):
     return TinyModel(tiny_config, method)
 
@@ -203,7 +203,7 @@ def test_all_methods_are_in_the_suites():
         assert names - set(PRESETS) == set(METHODS)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_method_starts_trains_and_is_kept(tiny, text):
     """From plain BERT's output, by its own variables alone, as it computes."""
     start = METHOD_TEXTS.get(text)
@@ -240,7 +240,7 @@ def test_a_method_starts_trains_and_is_kept(tiny, text):
     assert_allclose(kept.logits(), logits, atol=1e-6)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_last_layer_computes_no_more_than_is_read(tiny):
     """The same outputs and gradients as one that computes all tokens."""
     tiny.shake()
@@ -262,7 +262,7 @@ def test_a_last_layer_computes_no_more_than_is_read(tiny):
             assert_allclose(one, other, atol=2e-4, err_msg=name)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, tokens", [("houlsby(size=4)", 1), ("pals(size=6, heads=2)", 9)]
 )
 def test_of_a_last_layer_only_what_needs_no_others_is_left_out(
@@ -288,23 +288,23 @@ def test_attention_and_gates_of_outputs_need_all_tokens(
     assert by_token == (not has_gates and "pals" not in text)
 
 
-@mark.parametrize("text,count", TRAINED_IN_BERT_BASE.items())
+@pytest.mark.parametrize("text,count", TRAINED_IN_BERT_BASE.items())
 def test_trained_count_is_the_published_one(text, count):
     assert table_of(BASE, text).trained_count == count + 2 * 768 + 2
 
 
-@mark.parametrize("text", [*METHOD_TEXTS, *TRAINED_IN_BERT_BASE])
+@pytest.mark.parametrize("text", [*METHOD_TEXTS, *TRAINED_IN_BERT_BASE])
 def test_text_of_a_method_parses_to_an_equal_one(text):
     """Which stays what its text says."""
     method = parse(text)
     assert parse(str(method)) == method
     for one in (method, *method.parts):
-        with raises(dataclasses.FrozenInstanceError):
+        with pytest.raises(dataclasses.FrozenInstanceError):
             one.name = "other"
 
 
-@mark.older_stack
-@mark.parametrize(
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
     "text",
     [
         text
@@ -330,7 +330,7 @@ def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
     assert_allclose(first.logits(), second.logits(), atol=1e-6)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "lora(rank=2)",
@@ -366,7 +366,7 @@ def test_merged_weights_compute_the_same_in_plain_bert(text, tiny_config):
     assert_allclose(plain.logits(), tiny.logits(), atol=1e-5)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "houlsby",

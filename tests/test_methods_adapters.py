@@ -1,10 +1,10 @@
 """Houlsby's adapters and their variants, and those after them."""
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import mark
 from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert.encoder import Bert, initial_values, truncated_normal
@@ -42,7 +42,7 @@ def test_glorots_limit_is_of_the_last_two_axes():
     assert 0.199 < abs(values).max() <= 0.2
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text,numbers",
     [
         ("0", [0]),
@@ -56,7 +56,7 @@ def test_layers_are_numbers_and_inclusive_ranges(text, numbers):
     assert layer_numbers(text) == numbers
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, sizes",
     [("", {}), ("1:7", {1: 7}), ("0-2:16,4:8", {0: 16, 1: 16, 2: 16, 4: 8})],
 )
@@ -64,7 +64,7 @@ def test_sizes_are_of_layers_and_ranges(text, sizes):
     assert layer_sizes(text) == sizes
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, parts",
     [
         *(
@@ -87,7 +87,7 @@ def test_layers_and_sizes_that_are_none_are_refused(tiny_config, text, parts):
     refusals.check(lambda: table_of(tiny_config, text), *parts)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_each_layer_has_the_size_that_is_named(tiny_config):
     method = parse("houlsby(size=5, sizes='1:3')")
     sizes = {
@@ -130,7 +130,7 @@ def test_all_layers_train_every_adapter_and_every_layer_norm(tiny_config):
     }
 
 
-@mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("layer", [0, 1])
 def test_a_named_layer_alone_has_adapters_and_is_trained(tiny_config, layer):
     every = TinyModel(tiny_config, "houlsby(size=4)")
     some = TinyModel(tiny_config, f"houlsby(size=4, layers='{layer}')")
@@ -170,7 +170,9 @@ def test_a_layer_without_adapters_computes_what_berts_does(tiny_config):
     assert [np.array_equal(*pair) for pair in outputs] == [True, False]
 
 
-@mark.parametrize("layers,lowest", [("all", 0), ("0-1", 1), ("0", 1), ("1", 2)])
+@pytest.mark.parametrize(
+    "layers,lowest", [("all", 0), ("0-1", 1), ("0", 1), ("1", 2)]
+)
 def test_the_gradient_ends_at_the_lowest_adapter(tiny_config, layers, lowest):
     """Of the outputs of embeddings and layers, it reaches those from there."""
     tiny = TinyModel(tiny_config, f"houlsby(size=4, layers='{layers}')")

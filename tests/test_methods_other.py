@@ -5,13 +5,13 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert import encoder
@@ -23,7 +23,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.squad import SpanHead
 
 
-@fixture
+@pytest.fixture
 def shaken(tiny_config):
     """Makes a tiny model of a method, with random trained values."""
 
@@ -63,12 +63,12 @@ def sublayer(tiny, layer, site, inputs, outputs, context=None):
     return hidden if added is None else hidden + added.numpy()
 
 
-@fixture
+@pytest.fixture
 def x():
     return default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
 
 
-@fixture
+@pytest.fixture
 def f():
     return default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
 
@@ -159,7 +159,7 @@ def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
     assert_allclose(actual, layer_norm(x + f + extra), atol=1e-5)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, scales_inputs, scales_outputs",
     [
         ("attention/self/key", False, True),
@@ -321,7 +321,7 @@ def outputs_of(tiny, context=None, bert=None):
 class TestAdapterDrop:
     """Specialized: fewer adapters. Robust: dropped by chance in training."""
 
-    @mark.parametrize("over", ["houlsby", "pfeiffer"])
+    @pytest.mark.parametrize("over", ["houlsby", "pfeiffer"])
     def test_specialized_is_the_method_without_lower_layers(
         self, tiny_config, over
     ):
@@ -384,7 +384,7 @@ class TestAdapterDrop:
 NO_LAYER = ("only the layers 0 to 1",)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, parts",
     {
         "adapterdrop(first=2)": NO_LAYER,
@@ -422,7 +422,7 @@ def test_arguments_beyond_the_model_are_refused(tiny_config, text, parts):
     )
 
 
-@mark.parametrize("method", ["lora", "dora", "vera", "adalora"])
+@pytest.mark.parametrize("method", ["lora", "dora", "vera", "adalora"])
 def test_an_update_of_a_pooler_that_is_not_there_is_refused(
     tiny_config, method
 ):

@@ -5,11 +5,11 @@ import os
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, flag_words, read_json, run_process
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark, raises
 from run_folders import kill
 from safetensors.numpy import load_file
 
@@ -20,7 +20,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training.engines import ENGINES
 
-pytestmark = [mark.older_stack, mark.gate]
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 # Whose adapters hold more or less than plain tables of trained values.
 TEXTS = [
@@ -213,7 +213,7 @@ def test_results_of_two_phases_are_not_taken_for_others(
     # An adapter that holds few changes is trained on by `full` alone.
     further["adapter"] = tmp_path / "out" / "adapter"
     for named in ({}, {"tuning_method": method}):
-        with raises(UserError, match="--tuning_method='full' to train"):
+        with pytest.raises(UserError, match="--tuning_method='full' to train"):
             classify(**further, **named)
     classify(**further, tuning_method="full")
     assert (tmp_path / "further" / "adapter").exists()

@@ -4,13 +4,13 @@ import hypothesis
 import hypothesis.extra.numpy
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import approx, mark
 
 from adapter_bert.tasks import metrics
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PROPERTY = hypothesis.settings(max_examples=50)
 
@@ -19,7 +19,7 @@ LABELS = np.array([0, 0, 1, 1, 1])
 PREDICTIONS = np.array([0, 1, 1, 1, 0])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "labels, predictions, value",
     [
         # A class that was predicted alone counts: F1 by class 6 / 11, 0.
@@ -36,12 +36,12 @@ def test_macro_f1_is_that_of_scikit_learn(labels, predictions, value):
     from sklearn.metrics import f1_score
 
     score = metrics.macro_f1(np.array(labels), np.array(predictions))
-    assert score == approx(value)
+    assert score == pytest.approx(value)
     expected = f1_score(labels, predictions, average="macro", zero_division=0)
     assert score == expected
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, worst",
     [
         ("accuracy", 0),
@@ -55,10 +55,10 @@ def test_macro_f1_is_that_of_scikit_learn(labels, predictions, value):
 def test_right_predictions_score_one_and_inverted_ones_worst(name, worst):
     score = metrics.METRICS[name]
     assert score(LABELS, LABELS) == 1.0
-    assert score(LABELS, 1 - LABELS) == approx(worst)
+    assert score(LABELS, 1 - LABELS) == pytest.approx(worst)
 
 
-@mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error")
 def test_undefined_scores_are_zero():
     zeros = np.zeros(4, int)
     assert metrics.f1(zeros, zeros) == 0.0
@@ -67,18 +67,18 @@ def test_undefined_scores_are_zero():
         assert metrics.METRICS[name](LABELS, 0 * LABELS + 1) == 0.0
 
 
-@mark.filterwarnings("error")
-@mark.parametrize(
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
     "scores", [[3e38, 3e38, -1e38], [2.5 + 2**-20, 2.5 + 2**-20, 2.5]]
 )
 def test_a_correlation_is_exact_wherever_the_scores_lie(scores):
     """Great ones, and some that differ in the last places of float32."""
     labels = np.array([1, 2, 3], np.float32)
     score = metrics.pearson(labels, np.array(scores, np.float32))
-    assert score == approx(-np.sqrt(3) / 2)
+    assert score == pytest.approx(-np.sqrt(3) / 2)
 
 
-@mark.filterwarnings("ignore:A single label was found")
+@pytest.mark.filterwarnings("ignore:A single label was found")
 @PROPERTY
 @hypothesis.given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1))
 def test_scores_agree_with_the_confusion_matrix(pairs):
@@ -87,16 +87,16 @@ def test_scores_agree_with_the_confusion_matrix(pairs):
     wrong = int(np.sum((1 - labels) & predictions))
     missed = int(np.sum(labels & (1 - predictions)))
     right = len(pairs) - both - wrong - missed
-    assert metrics.accuracy(labels, predictions) == approx(
+    assert metrics.accuracy(labels, predictions) == pytest.approx(
         (both + right) / len(pairs)
     )
     f1 = 2 * both / max(1, 2 * both + wrong + missed)
-    assert metrics.f1(labels, predictions) == approx(f1)
+    assert metrics.f1(labels, predictions) == pytest.approx(f1)
     if len(set(labels)) == len(set(predictions)) == 2:
         correlation = np.corrcoef(labels, predictions)[0, 1]
     else:
         correlation = 0.0
-    assert metrics.matthews_correlation(labels, predictions) == approx(
+    assert metrics.matthews_correlation(labels, predictions) == pytest.approx(
         correlation, abs=1e-12
     )
 
@@ -137,7 +137,7 @@ def test_scores_of_sets_are_scikit_learns(labels, predictions):
         mean = precision_recall_fscore_support(
             labels, predictions, average=average, zero_division=0
         )
-        assert score == approx(mean[2])
+        assert score == pytest.approx(mean[2])
     assert metrics.subset_accuracy(labels, predictions) == (
         accuracy_score(labels, predictions)
     )

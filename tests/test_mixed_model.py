@@ -3,9 +3,9 @@
 from functools import partial
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import module_fixture
-from pytest import mark, raises
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Kernel
@@ -17,7 +17,7 @@ from adapter_bert.tasks.squad import SpanHead
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_regression import RegressionHead
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # Each hook, with and without rows of its own, some in several forms. All
 # methods are mixed by test_method_contract.py.
@@ -169,19 +169,19 @@ def everything(tiny_config):
     return Mixed(tiny_config, METHODS)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_each_row_gets_what_its_task_alone_computes(everything):
     tasks = np.arange(len(everything.tasks))
     everything.check(everything.rng.permutation(tasks)[:, np.newaxis])
 
 
-@mark.gate
-@mark.parametrize("task", [0, 7])
+@pytest.mark.gate
+@pytest.mark.parametrize("task", [0, 7])
 def test_kinds_without_rows_disturb_nothing(everything, task):
     everything.check([[task], [task]])
 
 
-@mark.gate
+@pytest.mark.gate
 def test_several_tasks_of_a_text(everything):
     count = len(everything.tasks)
     everything.check(everything.rng.integers(0, count, (3, 4)))
@@ -233,12 +233,12 @@ def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
     methods = ["houlsby(size=4)", "lora(rank=2)", "ia3", "mad_x(4, 3)"]
     monkeypatch.setattr(mixed_hooks, "map_rows", fail)
     Mixed(tiny_config, methods, each=1).check([[0], [2], [1], [3]])
-    with raises(AssertionError, match="vectorized"):
+    with pytest.raises(AssertionError, match="vectorized"):
         Mixed(tiny_config, ["pals"], each=1).check([[0]])
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     ("methods", "heads", "tokens"),
     [
         (["houlsby(size=4)", "lora(rank=2)"], HEADS[:2], 1),

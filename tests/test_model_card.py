@@ -3,8 +3,8 @@
 import ast
 import dataclasses
 
+import pytest
 import yaml
-from pytest import mark
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_base import Exported, Head
@@ -28,7 +28,7 @@ HEADS = {
     "custom": Head(CLASSIFICATION, POOLED, (), ("a", "b")),
 }
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 OTHER_HEADS = {
     MULTI_LABEL: Head(MULTI_LABEL, POOLED, (), ("a", "b"), 0.3),
@@ -70,8 +70,8 @@ def make(program, task, scores=SCORES, pairs=True):
     return yaml.safe_load(head), body
 
 
-@mark.parametrize("program", ["adapterhub", "peft"])
-@mark.parametrize("task", HEADS)
+@pytest.mark.parametrize("program", ["adapterhub", "peft"])
+@pytest.mark.parametrize("task", HEADS)
 def test_the_hub_and_people_can_read_it(program, task):
     head, body = make(program, task)
     assert head["base_model"] == "some/bert"
@@ -90,7 +90,7 @@ def test_the_hub_and_people_can_read_it(program, task):
     assert (".base_model" in code) == (program == "peft" and task == "squad")
 
 
-@mark.parametrize("kind", OTHER_HEADS)
+@pytest.mark.parametrize("kind", OTHER_HEADS)
 def test_each_kind_of_head_has_its_lines(kind):
     pipeline, model, part = EXPECTED[kind]
     for program in ("adapterhub", "peft"):

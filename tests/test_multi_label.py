@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -17,7 +18,6 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 from task_files import complete, make_rows, read
 
 from adapter_bert.tasks import metrics
@@ -41,7 +41,7 @@ def write_lists(folder, lists, split="train"):
     write_lines(folder / f"{split}.jsonl", lines)
 
 
-@fixture
+@pytest.fixture
 def task(tmp_path):
     write_sets(tmp_path, CELLS)
     return complete(SETS, tmp_path)
@@ -92,7 +92,7 @@ def test_rare_labels_are_held_out_alike(tmp_path):
     assert counts[1] == {"often": 30, "often|rare": 5, "": 1}
 
 
-@mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(4))
 def test_each_part_has_every_label_or_the_log_says_so(tmp_path, seed, caplog):
     """z is the rarest label of neither of its rows, and y has but one."""
     cells = ["a|z", "a|c", "b|z", "b|c", "a", "b", "c|y", "c", "c", ""]
@@ -143,11 +143,11 @@ def features(task):
 def test_scores_are_those_counted_by_hand(task):
     scores = task.evaluate(None, features(task), {"logits": LOGITS})
     assert list(scores) == ["micro_f1", "macro_f1", "subset_accuracy", "loss"]
-    assert scores["micro_f1"] == approx(4 / 6)
-    assert scores["macro_f1"] == approx((1 + 0) / 2)
-    assert scores["subset_accuracy"] == approx(1 / 3)
+    assert scores["micro_f1"] == pytest.approx(4 / 6)
+    assert scores["macro_f1"] == pytest.approx((1 + 0) / 2)
+    assert scores["subset_accuracy"] == pytest.approx(1 / 3)
     wrong, right = np.log1p(np.exp(5)), np.log1p(np.exp(-5))
-    assert scores["loss"] == approx((2 * wrong + 4 * right) / 6)
+    assert scores["loss"] == pytest.approx((2 * wrong + 4 * right) / 6)
 
 
 def test_each_label_has_a_row_in_the_report(task, tmp_path):
@@ -184,7 +184,7 @@ def test_the_threshold_is_the_least_probability(tmp_path):
         [answer] = complete(task, tmp_path).answer(None, {"logits": logits})
         labels.append(answer["labels"])
     assert labels == [["cat", "good"], ["good"], []]
-    assert answer["scores"] == approx({"cat": 0.5, "good": 0.731}, 1e-3)
+    assert answer["scores"] == pytest.approx({"cat": 0.5, "good": 0.731}, 1e-3)
 
 
 @refusals.table(
@@ -261,8 +261,8 @@ def test_cells_with_commas_are_warned_of(tmp_path, caplog):
     assert "look like lists: '0', '1'; if" in caplog.text
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_training_learns_sets_and_an_adapter_answers_alike(
     classify, tiny_flags, tiny_bert, tmp_path
 ):
@@ -289,11 +289,13 @@ def test_training_learns_sets_and_an_adapter_answers_alike(
     for answer, row in zip(predictor("custom", [x for x, _ in rows]), lines):
         assert "|".join(answer["labels"]) == row.split("\t")[1]
         shares = [float(x) for x in row.split("\t")[2:]]
-        assert list(answer["scores"].values()) == approx(shares, abs=1e-4)
+        assert list(answer["scores"].values()) == pytest.approx(
+            shares, abs=1e-4
+        )
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_the_threshold_is_the_trainings(classify, tiny_flags, tmp_path):
     write_tiny_sets(tmp_path)
     flags = {**tiny_flags, "data_dir": tmp_path, "num_train_epochs": 1}
@@ -314,8 +316,8 @@ def test_the_threshold_is_the_trainings(classify, tiny_flags, tmp_path):
     assert scores[0] == expected["eval_micro_f1"] > scores[1]
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_adapter_knows_the_columns_of_its_labels(
     classify, tiny_flags, tmp_path
 ):
@@ -374,7 +376,7 @@ def test_what_is_no_set_of_labels_is_refused_with_its_place(
     )
 
 
-@mark.parametrize("task", [SETS, HALF])
+@pytest.mark.parametrize("task", [SETS, HALF])
 def test_a_malformed_cell_is_refused_with_its_first_line(tmp_path, task):
     write_sets(tmp_path, ["a", "b||a", "b||a"])
     refusals.check(

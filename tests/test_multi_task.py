@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import as_tensors
@@ -19,7 +20,6 @@ from engine_jobs import (
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
 from adapter_bert.data.input_pipeline import (
@@ -44,7 +44,7 @@ from adapter_bert.tasks.multi_task import (
 from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import training_step
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 HEADS = {
     "tasks.labels/output_weights": (2, 16),
@@ -123,7 +123,7 @@ class Step:
         )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     """Bit for bit, dropout on; the other heads' gradients are exactly zero."""
     features, rows = make_rows(MULTI), [3, 14, 0, 7]
@@ -152,7 +152,7 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
     assert all(g.any() for g in gradients.values())
 
 
-@mark.gate
+@pytest.mark.gate
 def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
     """The gradient of a mixed batch is the mean of its tasks' own ones."""
     off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -466,7 +466,7 @@ def shares(sampling, batch_size=1, epochs=1):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "sampling, exponent",
     [("proportional", 1.0), ("square_root", 0.5), ("uniform", 0.0)],
 )
@@ -476,7 +476,7 @@ def test_tasks_are_drawn_by_a_power_of_their_rows(sampling, exponent):
         assert_allclose(of_epoch, expected / expected.sum(), atol=0.015)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "steps, drawn, message",
     [
         (20, {"large": 18, "small": 1, "middle": 1}, "get one batch each: "),
@@ -522,7 +522,7 @@ def test_plans_say_what_they_depend_on():
     assert repr(make_plan(lengths)[1]) in texts
 
 
-@mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("labelled", [True, False])
 def test_rows_of_one_task_say_which(labelled):
     plain = make_features([3, 5, 2])
     features = OneTaskFeatures.of(plain, 2)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, flag_words, latest_step, run_command, write_json
@@ -23,7 +24,6 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from pytest import fixture, mark
 
 from adapter_bert import folder_lock
 from adapter_bert.errors import UserError
@@ -61,7 +61,7 @@ def as_words(**flags):
     return flag_words(flags)
 
 
-@fixture
+@pytest.fixture
 def command(tiny_bert, tiny_squad, tmp_path):
     """The words of that training, in a folder `out`."""
     flags = squad_flags(tiny_bert, tiny_squad)
@@ -111,8 +111,8 @@ def run_workers(commands, folder, **options):
     return codes, [(folder / f"worker{i}.log").read_text() for i in (0, 1)]
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_two_workers_give_the_result_of_one(
     answer, tiny_bert, tiny_squad, steady_config, tmp_path
 ):
@@ -174,8 +174,8 @@ def test_two_workers_give_the_result_of_one(
     check_equal(two, one, 1e-4)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_workers_with_different_flags_are_refused(command, tmp_path):
     commands = [command, [*command, "--learning_rate=0.1"]]
     codes, logs = run_workers(commands, tmp_path)
@@ -189,9 +189,9 @@ def test_workers_with_different_flags_are_refused(command, tmp_path):
         assert "error: the workers have different flags or training" in log
 
 
-@mark.gate
-@mark.newer_stack
-@mark.parametrize("when", ["at the start", "in the training"])
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("when", ["at the start", "in the training"])
 def test_a_chief_that_fails_ends_the_others_in_one_line(
     command, tmp_path, when
 ):
@@ -221,8 +221,8 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
     assert "Traceback" not in logs[0] + logs[1]
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_port_in_use_is_one_clear_line():
     code = (
         "from adapter_bert.training.engines import Hardware\n"
@@ -263,7 +263,7 @@ def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
     refusals.check(engine.check_devices, "leave it out", "TF_CONFIG")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "value, part",
     [
         ("{", "Expecting"),
@@ -299,7 +299,7 @@ ALONE = [
 ]
 
 
-@mark.parametrize("value", ALONE)
+@pytest.mark.parametrize("value", ALONE)
 def test_a_machine_alone_is_no_cluster(monkeypatch, value):
     """Whatever starts the program calls it."""
     monkeypatch.setenv("TF_CONFIG", "")
@@ -330,14 +330,14 @@ def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
     refusals.check(check, "in one process only", "TF_CONFIG")
 
 
-@mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(8))
 def test_workers_that_train_the_same_agree_whatever_it_is(number):
     """Here one, which is made to ask the others."""
     strategy = tf.distribute.get_strategy()
     multi_worker.check_agreement(strategy, number, f"training {number}")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, part",
     [
         ([4, 0], "different checkpoints in --output_dir (steps [3, 7])"),

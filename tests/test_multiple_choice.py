@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 import roberta_folders
 import tensorflow as tf
@@ -24,7 +25,6 @@ from conftest import (
     write_lines,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 from task_files import read
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
@@ -336,7 +336,7 @@ CHOICE_ROWS = [
 DESCRIPTION = {"name": "copa", **COPA.describe()}
 
 
-@fixture
+@pytest.fixture
 def folders(tiny_bert, tmp_path):
     made_by_name = {}
     for seed, (name, method) in enumerate(
@@ -350,8 +350,8 @@ def folders(tiny_bert, tmp_path):
     return made_by_name
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_predictor_chooses_alone_and_in_mixed_batches(
     folders, tiny_bert, tokenizer
 ):
@@ -411,8 +411,8 @@ def write_copa(folder):
     write_json_lines(folder / "test.jsonl", rows)
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_training_learns_to_choose_and_an_adapter_answers_alike(
     classify, tiny_flags, tiny_bert, tmp_path
 ):
@@ -442,10 +442,10 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     assert [str(answer["choice"]) for answer in answers] == predicted
     shares = np.loadtxt(out / "test_results.tsv")
     for answer, row in zip(answers, shares):
-        assert list(answer["scores"].values()) == approx(row, abs=1e-5)
+        assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 @hypothesis.given(st.integers(1, 5), st.integers(2, 4), st.data())
 def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
     """As the choices would be alone, where each is a row."""
@@ -479,7 +479,7 @@ def choices_of(sequences, choices):
     return Choices(**vars(rows), choices=choices)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_dataset_has_the_shape_of_its_batches():
     features = choices_of([([1, 2], [0, 0])] * 6, 3)
     batch = make_batch(features, np.array([0, 1]), 5)
@@ -488,7 +488,7 @@ def test_a_dataset_has_the_shape_of_its_batches():
     assert element["input_ids"].shape == (2, 3, 5)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
     head = ChoiceHead(
         tiny_config, lambda name, shape, _: tf.zeros(shape), COPA.head
@@ -502,8 +502,8 @@ def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
     assert_allclose(losses, expected, rtol=1e-6)
 
 
-@mark.older_stack
-@mark.parametrize("text", METHOD_TEXTS)
+@pytest.mark.older_stack
+@pytest.mark.parametrize("text", METHOD_TEXTS)
 def test_every_method_computes_choices_as_rows(tiny_config, text):
     tiny = TinyModel(tiny_config, parse(text))
     expected = tiny.logits()

@@ -5,6 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -17,7 +18,6 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises
 from run_folders import artifact_bytes
 from task_files import refusal
 
@@ -44,7 +44,7 @@ NEW += tuple((text + " a dog", "!") for text, _ in SENTENCES[:4])
 # Mathematics
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_first_rows_by_hand():
     features = np.float32([[3, 4], [5, 0], [9, 9]])
     logits = np.float32([[1, 2, 0], [6, 3, 0], [9, 9, 0]])
@@ -59,7 +59,7 @@ def test_first_rows_by_hand():
     assert rows.dtype == bias.dtype == np.float32
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_forgetting_by_hand():
     labels = np.array([0, 1, 1, 2])
     begun = np.float32([[3, 1, 0], [0, 2, 4], [1, 0, 0], [1, 0, 0]])
@@ -82,7 +82,7 @@ def test_forgetting_by_hand():
     }
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_distilling_loss_by_hand(tiny_config):
     """Labels compete with those of their age, old answers are softened."""
 
@@ -130,7 +130,7 @@ def folder(tmp_path_factory, tiny_bert, tiny_data):
     return place
 
 
-@fixture
+@pytest.fixture
 def flags(folder, tiny_bert, tmp_path):
     """Flags of a run that learns the new labels."""
     return {
@@ -153,7 +153,7 @@ def check_old_rows(before, after):
         assert len(new) == 4 and np.abs(new[2:]).min(axis=-1).all()
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_old_rows_keep_their_bits_and_all_else_is_learned(
     classify, folder, flags, caplog
 ):
@@ -192,7 +192,7 @@ def test_old_rows_keep_their_bits_and_all_else_is_learned(
     assert adapters["estimator"] != adapters["replayed"]
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_killed_run_ends_in_the_same_bits(
     classify, folder, flags, monkeypatch
 ):
@@ -207,7 +207,7 @@ def test_a_killed_run_ends_in_the_same_bits(
 
     with monkeypatch.context() as patch:
         patch.setattr(training_state, "save_training", save_and_stop)
-        with raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
             classify(**flags)
     out = flags["output_dir"]
     assert not (out / "adapter" / "adapter.safetensors").exists()
@@ -226,11 +226,11 @@ def test_a_killed_run_ends_in_the_same_bits(
     assert read_json(out, "eval_results.json") == scores
     # Another weight, or no flag, is another run.
     for change in ({"distill_weight": 0.5}, {"extend_labels": False}):
-        with raises(UserError, match="another|unknown label"):
+        with pytest.raises(UserError, match="another|unknown label"):
             classify(**{**flags, **change})
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_what_an_adapter_loses_is_told(
     classify, flags, folder, tmp_path, caplog
 ):
@@ -253,8 +253,8 @@ def test_what_an_adapter_loses_is_told(
     assert "calibration" not in adapter_artifact.settings_of(out)
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "change, words",
     [
         ({"adapter": ""}, "pass its folder as --adapter"),
@@ -274,7 +274,7 @@ def test_what_cannot_be_extended_is_one_line(classify, flags, change, words):
     assert not flags["output_dir"].exists()
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_files_without_a_new_label_are_refused(
     classify, flags, folder, tmp_path
 ):
@@ -292,13 +292,13 @@ def test_files_without_a_new_label_are_refused(
         ([("a", "!")], "replay.tsv has no row of an old label"),
     ):
         write_table(replay, rows)
-        with raises(UserError, match=words):
+        with pytest.raises(UserError, match=words):
             classify(**flags, replay_file=replay)
     flags["replay_file"] = data / "train.tsv"
     refusals.check(lambda: classify(**flags), "which is the training file too")
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_held_out_rows_are_of_both_files(tmp_path):
     """Replayed rows are divided as in the old adapter's own training."""
     share = {"dev_share": 0.25, "split_seed": 3}
@@ -322,7 +322,7 @@ def test_held_out_rows_are_of_both_files(tmp_path):
         assert of_split.text_a[count:] == before[split].text_a
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_composition_is_refused():
     model = SimpleNamespace(
         method=registry.parse("union(lora, prefix)"),

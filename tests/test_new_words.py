@@ -1,6 +1,7 @@
 """New words of a task: trained, kept, mixed, exported, and what is refused."""
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -14,7 +15,6 @@ from conftest import (
     write_lines,
 )
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file
 from test_text_model import check
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
@@ -28,7 +28,7 @@ from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 # A token that is found within words too, as other programs add them.
 WITHIN = {
@@ -68,7 +68,7 @@ def folders(tiny_bert, tmp_path_factory):
     return made
 
 
-@fixture
+@pytest.fixture
 def words(tmp_path):
     """A file of two new words."""
     path = tmp_path / "words.txt"
@@ -83,7 +83,7 @@ def test_a_new_word_may_have_rules_of_its_own(tiny_bert):
     assert size in tokenizer.encode_ids(["dogate cat"])[0]
     assert tokenizer.describe()[NEW] == [WITHIN]
     for wrong in ({**WITHIN, "lstrip": 1}, {"content": "ate"}):
-        with raises(UserError, match="token 1 is .* expected 1 to 100"):
+        with pytest.raises(UserError, match="token 1 is .* expected 1 to 100"):
             check_new_tokens([wrong], "a file")
 
 
@@ -245,7 +245,7 @@ def test_lines_that_are_no_new_words_are_refused(
         ("\u0301\n", "is '' in BERT's letters"),
     ):
         words.write_text(text)
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             classify(**flags)
     words.write_text("dogs\n")
     for method, message in (
@@ -255,7 +255,7 @@ def test_lines_that_are_no_new_words_are_refused(
             "--new_tokens cannot be trained with per_task",
         ),
     ):
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             classify(**flags, tuning_method=method)
     del flags["new_tokens"]
     refusals.check(
@@ -286,7 +286,7 @@ def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):
         place = tmp_path / str(tokens)
         place.mkdir()
         adapter_artifact.write(str(place), described, values)
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             trained_task(bert, place)
 
 

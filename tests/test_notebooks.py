@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import refusals
 from conftest import ROOT, read_json, run_process, write_json
-from pytest import fixture, raises
 
 from lab import run_notebook
 
@@ -147,12 +146,12 @@ class SetUp:
         exec(SET_UP, {"REPOSITORY": "", "TPU": False, **settings})
 
 
-@fixture
+@pytest.fixture
 def set_up(monkeypatch):
     return SetUp(monkeypatch)
 
 
-@fixture
+@pytest.fixture
 def checkout(tmp_path, monkeypatch):
     """A folder with what the cell looks at; the test runs in its notebooks'."""
     root = tmp_path / "checkout"
@@ -209,7 +208,7 @@ def test_every_package_of_the_set_up_is_locked(set_up, checkout):
 
 def test_a_runtime_with_a_tpu_gets_its_own_tensorflow(set_up, checkout):
     set_up.absent = {"tensorflow"}
-    with raises(AssertionError, match="has no TensorFlow"):
+    with pytest.raises(AssertionError, match="has no TensorFlow"):
         set_up()
     set_up(TPU=True)
     assert "tensorflow-tpu==2.20.0" in set_up.started[0]
@@ -228,7 +227,7 @@ def test_without_a_checkout_one_is_cloned(
     alone = tmp_path / "alone"
     alone.mkdir()
     monkeypatch.chdir(alone)
-    with raises(AssertionError, match="REPOSITORY"):
+    with pytest.raises(AssertionError, match="REPOSITORY"):
         set_up()
     set_up.started.clear()
     for _ in range(2):
@@ -259,7 +258,7 @@ def test_it_is_told_where_jupyters_parts_are_missing(monkeypatch, tmp_path):
     refusals.check(run_notebook.find_client, "run `make notebooks`")
 
 
-@fixture
+@pytest.fixture
 def run(tmp_path):
     """Runs a notebook as a user does; returns the process."""
     installed = importlib.util.find_spec("nbclient")
@@ -357,7 +356,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, run):
     assert not mark.exists()
 
 
-@fixture
+@pytest.fixture
 def copied(tmp_path):
     """A copy of the project's files, in whose folder `out` runs may write."""
     folder = tmp_path / "copy"

@@ -4,6 +4,7 @@ import base64
 import json
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     entry_point,
@@ -15,7 +16,6 @@ from conftest import (
     write_table,
 )
 from numpy.random import default_rng
-from pytest import approx, mark
 from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -56,7 +56,7 @@ def test_distances_are_mahalanobis_distances():
     apart = (rows - rows.mean(axis=0)) @ axes
     expected = (apart**2 / values).sum(axis=1) * values[0]
     distances = novelty.distances(rows, sketch.mean, sketch.directions)
-    assert distances == approx(expected, rel=1e-3)
+    assert distances == pytest.approx(expected, rel=1e-3)
 
 
 def test_shares_of_rows_that_were_not_described_are_even():
@@ -64,8 +64,8 @@ def test_shares_of_rows_that_were_not_described_are_even():
     described = draw(1, 400, 40, 20)
     sketch = novelty.fit(described)
     shares = sketch.shares(draw(2, 4000, 40, 20))
-    assert np.mean(shares) == approx(0.5, abs=0.05)
-    assert np.mean(np.array(shares) < 0.9) == approx(0.9, abs=0.05)
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
+    assert np.mean(np.array(shares) < 0.9) == pytest.approx(0.9, abs=0.05)
     assert np.mean(sketch.shares(described)) < 0.42
 
 
@@ -78,7 +78,7 @@ def test_far_rows_are_novel():
     assert sketch.shares(sketch.mean[np.newaxis]) == [0.0]
 
 
-@mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 3])
 def test_few_texts_are_near_and_others_far(count):
     rows = default_rng(count).normal(size=(count, 8))
     rows = rows.astype(np.float32)
@@ -93,13 +93,13 @@ def test_shares_are_interpolated_between_quantiles():
     sketch = Sketch(np.zeros(2, "f4"), np.zeros((0, 2), "f4"), steps)
     places = np.sqrt(np.float32([[0, 0], [0.255, 0], [0, 0.5], [1, 1]]))
     expected = np.interp([0, 0.255, 0.5, 2], steps, np.linspace(0, 1, 101))
-    assert sketch.shares(places) == approx(expected.tolist(), abs=1e-5)
+    assert sketch.shares(places) == pytest.approx(expected.tolist(), abs=1e-5)
     # Equal rows have equal distances.
     still = novelty.fit(np.ones((20, 3), np.float32))
     assert still.shares(np.float32([[1, 1, 1], [2, 1, 1]])) == [0.0, 1.0]
 
 
-@mark.parametrize("rows", [1, 7, 10_000, 25_001])
+@pytest.mark.parametrize("rows", [1, 7, 10_000, 25_001])
 def test_rows_are_evenly_spaced(rows):
     numbers = novelty.evenly_spaced(rows)
     assert len(numbers) == min(rows, novelty.MOST_ROWS)
@@ -129,7 +129,7 @@ def test_an_adapter_keeps_its_sketch():
     assert restore_task({"name": "masked_lm"}, settings, "x").novelty is None
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change",
     [
         {"mean": as_text(0, float("nan"))},
@@ -239,7 +239,7 @@ def test_a_run_keeps_a_sketch_and_its_weights(trained):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     """No text is further away than all 30, itself among them."""
     texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
@@ -256,7 +256,7 @@ def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     assert max(shares) <= 29 / 30 and len(set(shares)) > 10
     for text, expected in list(zip(texts, shares))[:5]:
         [one] = predictor("it", [text])
-        assert one["novelty"] == approx(expected, abs=1e-4)
+        assert one["novelty"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_own_texts_are_near_and_others_far(answers):
@@ -289,7 +289,7 @@ def assert_alike(answer, expected):
     assert set(expected) <= set(answer)
     for name in ("novelty", "probability", "value"):
         assert (name in answer) == (name in expected)
-        value = approx(expected.get(name, 0), abs=2e-4)
+        value = pytest.approx(expected.get(name, 0), abs=2e-4)
         assert answer.get(name, 0) == value
 
 
@@ -309,7 +309,7 @@ def test_features_are_of_the_middle_layer_without_the_adapter(loaded):
     expected = embed(
         bert, TEXTS[:5], pooling="mean", layers=[0], normalize=True
     )
-    assert features == approx(expected, abs=1e-5)
+    assert features == pytest.approx(expected, abs=1e-5)
 
 
 def row_of(name, texts):
@@ -317,7 +317,7 @@ def row_of(name, texts):
     return Row(*(x.encode() for x in (*texts, "")[:2]), name.encode())
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     bert, tasks = loaded
     saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(tmp_path))
@@ -390,8 +390,8 @@ def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
         assert shown == expected
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "change, message",
     [
         ({"do_train": False, "do_eval": True}, "pass --do_train=true"),

@@ -16,10 +16,10 @@ import sys
 
 import beam_program
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import ROOT, module_fixture, open_bert, run_command
 from ids_folder import FORMS, Folder
-from pytest import mark, param, raises, skip
 from task_files import TINY_CONTEXTS
 from test_http_api import LIMITS, Server
 from test_joint_answers import (
@@ -143,7 +143,7 @@ def cells(value):
         kind, *values = line.split()
         for way, cell in zip(header.split(), values):
             if cell == value:
-                yield param(
+                yield pytest.param(
                     way, kind, marks=marks(way, kind), id=f"{way}-{kind}"
                 )
 
@@ -158,8 +158,8 @@ def marks(way, kind):
     quick = way in ("predict", "joint", "mixed")
     return [
         *needs.get(way, ()),
-        *[mark.newer_stack] * (not both),
-        *[mark.gate] * (not quick),
+        *[pytest.mark.newer_stack] * (not both),
+        *[pytest.mark.gate] * (not quick),
     ]
 
 
@@ -471,7 +471,7 @@ def names_of(way, kind):
     return [f"{kind}{n}" for n in range(len(TASKS[kind]) if is_quick else 1)]
 
 
-@mark.parametrize("way, kind", [*cells("yes")])
+@pytest.mark.parametrize("way, kind", [*cells("yes")])
 def test_the_answer_is_the_task_s_own(world, way, kind):
     for name in names_of(way, kind):
         expected = world.expected(name)
@@ -486,13 +486,13 @@ def test_the_answer_is_the_task_s_own(world, way, kind):
     assert any(one != expected[0] for one in expected)
 
 
-@mark.parametrize("way, kind", [*cells("-")])
+@pytest.mark.parametrize("way, kind", [*cells("-")])
 def test_a_way_that_does_not_exist_is_refused(world, way, kind):
-    with raises(UserError, match="answers no texts|cannot be|unknown t"):
+    with pytest.raises(UserError, match="answers no texts|cannot be|unknown t"):
         globals()[way](world, f"{kind}0")
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_table_has_every_kind():
     named = {"multiple_choice": kinds.CHOICE}
     table = {
@@ -505,17 +505,17 @@ def test_the_table_has_every_kind():
     assert table["ids"] == set(OUTPUTS)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "python",
     [
-        param(sys.executable, marks=mark.gate, id="this"),
-        param(os.environ.get("OTHER_PYTHON"), id="other"),
+        pytest.param(sys.executable, marks=pytest.mark.gate, id="this"),
+        pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
     ],
 )
 def test_it_loads_without_this_project(python, world, tmp_path):
     """As TensorFlow 2 and 1 load it; `.ci/run` has the other one do so."""
     if not python:
-        skip("OTHER_PYTHON names no interpreter with another TensorFlow")
+        pytest.skip("OTHER_PYTHON names no interpreter with another TensorFlow")
     questions = shuffled()
     rows = [as_row(name, texts) for name, _, texts in questions]
     columns = {

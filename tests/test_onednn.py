@@ -5,6 +5,7 @@ import os
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import ROOT, run_command
 from engine_jobs import make_job
@@ -12,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark, raises, skip
 
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.gradients import differentiable
@@ -22,7 +22,7 @@ DTYPES = [tf.float32, tf.bfloat16]
 # Of values near 1; oneDNN adds the bias before it rounds to bfloat16.
 CLOSE = {tf.float32: 2e-6, tf.bfloat16: 0.04}
 SPECIAL = {"_FusedMatMul", "_MklFusedBatchMatMulV2", "_MklLayerNorm"}
-here = mark.skipif(
+here = pytest.mark.skipif(
     not onednn.is_available("bfloat16"),
     reason="this TensorFlow has no oneDNN kernels",
 )
@@ -75,8 +75,8 @@ def check_dense(x, kernel, bias, name):
 
 
 @here
-@mark.parametrize("dtype", DTYPES)
-@mark.parametrize("name", [*onednn.ACTIVATIONS, "tanh", "linear"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*onednn.ACTIVATIONS, "tanh", "linear"])
 def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
     x, bias = draw(33, 24, dtype=dtype), draw(40, dtype=dtype)
     check_dense(x, draw(24, 40, dtype=dtype) * 0.2, bias, name)
@@ -98,8 +98,8 @@ def test_dense_layers_have_every_size(rows, inputs, outputs, dtype, name):
 
 
 @here
-@mark.parametrize("name", ["linear", "relu"])
-@mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ["linear", "relu"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_kernels_may_be_variables(dtype, name):
     """As the parts of compositions are."""
     kernel, bias = (tf.Variable(draw(*s, dtype=dtype)) for s in ((8, 4), (4,)))
@@ -110,8 +110,8 @@ def test_kernels_may_be_variables(dtype, name):
 
 
 @here
-@mark.parametrize("dtype", DTYPES)
-@mark.parametrize(
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
     "shape, scales, biases",
     [
         ((7, 24), (24,), (24,)),
@@ -129,7 +129,7 @@ def test_layer_norm_is_that_of_plain_operations(shape, scales, biases, dtype):
     check_fused(functional.layer_norm, x, gamma, beta, factor=0.5)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "shapes",
     [[(6, 8), (8, 4), (3, 4)], [(3, 2, 8), (3, 8, 4), (3, 1, 4)]],
     ids=["biases", "kernels"],
@@ -189,11 +189,11 @@ def test_a_training_in_float32_has_plain_operations():
 PLAIN = draw(4, 8), draw(8, 8), draw(8)
 
 
-@mark.parametrize("step", [None, onednn.TRAINING])
+@pytest.mark.parametrize("step", [None, onednn.TRAINING])
 def test_gradients_of_biases_are_added_up_in_float32(step):
     """In bfloat16, 256 and 1 would make 256."""
     if step and not onednn.is_available("bfloat16"):
-        skip("this TensorFlow has no oneDNN kernels")
+        pytest.skip("this TensorFlow has no oneDNN kernels")
     x, kernel = (tf.ones([2000, 8], tf.bfloat16), tf.eye(8, dtype=tf.bfloat16))
 
     def gradient(bias):
@@ -213,7 +213,7 @@ def test_graphs_have_none_of_them_unless_asked():
 
 @here
 def test_there_is_an_error_without_a_graph():
-    with raises(RuntimeError, match="outside of a graph"):
+    with pytest.raises(RuntimeError, match="outside of a graph"):
         onednn.dense(*PLAIN)
 
 
@@ -221,8 +221,8 @@ METHODS = ["houlsby(size=4)", "lora(rank=2)", "ia3", "pals(size=12)", "prefix"]
 
 
 @here
-@mark.parametrize("dtype", DTYPES)
-@mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
     """The inner products are computed with their gelu."""
     job = make_job(
@@ -255,7 +255,7 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
 
 
 @here
-@mark.parametrize("value, is_there", [("0", "False"), ("1", "True")])
+@pytest.mark.parametrize("value, is_there", [("0", "False"), ("1", "True")])
 def test_the_environment_turns_them_off(value, is_there):
     program = (
         "from adapter_bert.bert import onednn; "
@@ -274,7 +274,7 @@ def create(name, *inputs, made=onednn._create, **more):
     return made("_NoSuchOp", *inputs, **more)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "owner, name, stand_in",
     [
         (tf.config, "list_physical_devices", lambda kind=None: ["GPU:0"]),

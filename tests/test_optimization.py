@@ -1,6 +1,7 @@
 """The learning rate by hand, and Adam: against numpy, and in the engines."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -13,7 +14,6 @@ from engine_jobs import (
 )
 from numpy.random import default_rng
 from numpy.testing import assert_allclose
-from pytest import approx, mark, param
 
 from adapter_bert.optimization import (
     AdamWeightDecay,
@@ -33,7 +33,7 @@ NAMES = (
 DECAYED = (NAMES[0], NAMES[5])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "steps, warm_up, rates",
     [
         (10, 4, {1: 0.5, 2: 1, 3: 1.5, 4: 1.2, 5: 1, 10: 0}),
@@ -45,12 +45,14 @@ def test_the_rate_rises_to_the_end_of_the_warm_up_then_falls(
 ):
     schedule = Schedule(2.0, num_train_steps=steps, num_warmup_steps=warm_up)
     for step, rate in rates.items():
-        assert schedule(step) == approx(rate, abs=1e-12)
-        assert float(schedule(tf.constant(step))) == approx(rate, abs=1e-6)
+        assert schedule(step) == pytest.approx(rate, abs=1e-12)
+        assert float(schedule(tf.constant(step))) == pytest.approx(
+            rate, abs=1e-6
+        )
 
 
-@mark.parametrize("warmup", [0, 1, 7, 50])
-@mark.parametrize("dtype", [tf.int32, tf.int64])
+@pytest.mark.parametrize("warmup", [0, 1, 7, 50])
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 def test_numbers_and_tensors_have_the_same_rates(warmup, dtype):
     schedule = Schedule(3e-4, num_train_steps=50, num_warmup_steps=warmup)
     in_graph = tf.function(schedule)
@@ -111,9 +113,9 @@ def train_step(optimizer, gradients, done=0):
     return optimizer.train(tf.constant(0.0), gradients, step)
 
 
-@mark.parametrize("corrected", [False, True])
+@pytest.mark.parametrize("corrected", [False, True])
 # The smallest makes epsilon as large as the root of `v`.
-@mark.parametrize("scale", [10.0, 0.01, 1e-5])
+@pytest.mark.parametrize("scale", [10.0, 0.01, 1e-5])
 def test_three_steps_agree_with_numpy(scale, corrected):
     schedule = Schedule(0.1, num_train_steps=4, num_warmup_steps=2)
     values = make_values()
@@ -192,7 +194,7 @@ def test_weights_decay_after_all_that_the_gradient_read():
         assert gradient.op in before_decay
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "recipe, name, decay",
     [
         (Recipe(), "x/kernel", 0.01),
@@ -218,7 +220,9 @@ def test_a_scaled_rate_moves_as_much_further():
     assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
 
 
-@mark.parametrize("name", [param("estimator", marks=ESTIMATOR), "strategy"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
+)
 def test_young_averages_are_corrected_if_that_is_asked_for(
     tiny_config, folders, name
 ):
@@ -232,4 +236,4 @@ def test_young_averages_are_corrected_if_that_is_asked_for(
         train(new_engine(name), job, make_rows(CLASSIFICATION), steps=2)
         # It starts from zeros, and does not decay.
         moved.append(abs(trained_values(job)["output_bias"]).max())
-    assert moved[0] == approx(10**0.5 * moved[1], rel=0.05)
+    assert moved[0] == pytest.approx(10**0.5 * moved[1], rel=0.05)

@@ -1,10 +1,10 @@
 """Models of folds: they are those of runs on the other rows alone."""
 
 import numpy as np
+import pytest
 import refusals
 from conftest import SENTENCES, entry_point, read_json, read_lines, write_table
 from numpy.testing import assert_array_equal
-from pytest import approx, fixture, mark
 
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data.divisions import Texts
@@ -24,7 +24,7 @@ ADAPTERS = {
 }
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     """With layers computed once, and by `run_classifier.py` without."""
     rows = [(f"{x} {n}", y) for n, (x, y) in enumerate(SENTENCES * 3)]
@@ -68,13 +68,15 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
         row: margin for row, margin in zip(places, margins) if margin < 0.5
     }
     assert expected
-    assert {row: guessed[row] for row in expected} == approx(expected, abs=2e-5)
+    assert {row: guessed[row] for row in expected} == pytest.approx(
+        expected, abs=2e-5
+    )
     assert not set(places.tolist()) & set(guessed) - set(expected)
     about = read_json(tmp_path / "audit" / "audit.json")
     assert about["model"].startswith("houlsby(")
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_faster_dtype_is_chosen(flags, monkeypatch):
     rates = {FLOAT32: 1.0, BFLOAT16: 9.0}
     monkeypatch.setattr(compute_dtype, "rates", lambda: rates)
@@ -84,7 +86,7 @@ def test_the_faster_dtype_is_chosen(flags, monkeypatch):
     assert (flags["output_dir"] / "suspects.tsv").exists()
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_bert, tmp_path):
     write_table(tmp_path / "rows.tsv", SENTENCES)
     return {
@@ -95,8 +97,8 @@ def flags(tiny_bert, tmp_path):
     }
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "method, part",
     [("diff_pruning", "trained in two phases"), ("lora(rank=0)", "rank")],
 )

@@ -4,11 +4,11 @@ import csv
 import json
 
 import numpy as np
+import pytest
 import refusals
 from absl import flags as absl_flags
 from absl.testing import flagsaver
 from conftest import ROOT, SENTENCES, flag_words, read_json
-from pytest import fixture, mark
 from run_folders import artifact_bytes
 from task_files import refusal
 
@@ -17,13 +17,13 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.training import run_from_flags
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # Any table that is there.
 OWN_TABLE = ROOT / "data" / "customer_intents" / "dev.tsv"
 
 
-@fixture
+@pytest.fixture
 def tickets(tmp_path):
     """A table as a ticket system exports it."""
     path = tmp_path / "tickets.csv"
@@ -36,7 +36,7 @@ def tickets(tmp_path):
     return path
 
 
-@fixture
+@pytest.fixture
 def own_flags(tiny_flags, tickets):
     """Flags of a small training on that table."""
     del tiny_flags["data_dir"]
@@ -48,7 +48,7 @@ def own_flags(tiny_flags, tickets):
     }
 
 
-@mark.gate
+@pytest.mark.gate
 def test_one_file_is_trained_on_and_new_rows_are_predicted(
     classify, own_flags, tiny_bert, tmp_path
 ):
@@ -86,7 +86,7 @@ def test_one_file_is_trained_on_and_new_rows_are_predicted(
     ]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_files_of_a_folder_and_the_same_ones_named_are_one_run(
     classify, tiny_flags, tiny_data, tmp_path, caplog
 ):
@@ -167,7 +167,7 @@ REFUSED = {
 }
 
 
-@mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_be_read_is_refused_before_bert_is(
     classify, own_flags, case
 ):
@@ -190,7 +190,7 @@ def test_a_missing_file_of_a_folder_is_told_before_bert_is_read(
 # What an adapter alone tells
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
     classify, tiny_flags, tmp_path, caplog
 ):
@@ -261,7 +261,7 @@ def test_flags_come_before_what_an_adapter_tells(classify):
     assert task.labelled.label == "queue"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "training, passed, expected",
     [
         ({"max_seq_length": 24}, {}, 24),

@@ -15,8 +15,8 @@ import subprocess
 import time
 from contextlib import closing
 
+import pytest
 from conftest import module_fixture, run_command
-from pytest import mark, skip
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
@@ -26,7 +26,7 @@ from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = [mark.newer_stack, mark.gate]
+pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 
 EVIL = "<img src=x onerror=document.title='run'>"
 
@@ -98,7 +98,7 @@ def server():
     made.close()
 
 
-@mark.parametrize("path", FILES)
+@pytest.mark.parametrize("path", FILES)
 def test_files(server, path):
     with closing(server.send("", "GET", path)) as connection:
         response = connection.getresponse()
@@ -227,7 +227,7 @@ class Browser:
 @module_fixture
 def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
-        skip("there is no chromium, or no chromedriver")
+        pytest.skip("there is no chromium, or no chromedriver")
     opened = Browser(tmp_path_factory.mktemp("profile"))
     yield opened
     opened.close()
@@ -480,7 +480,7 @@ return [...document.querySelectorAll(
 """
 
 
-@mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone(server, browser, scheme):
     browser.emulate(
         "setDeviceMetricsOverride",

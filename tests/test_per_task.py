@@ -4,11 +4,11 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from engine_jobs import MULTI, make_job
 from numpy.testing import assert_allclose
-from pytest import mark
 from tiny_model import TinyModel, create_variable
 
 from adapter_bert.data.input_pipeline import (
@@ -30,7 +30,7 @@ METHODS = (
 )
 
 
-@mark.parametrize("text", METHODS)
+@pytest.mark.parametrize("text", METHODS)
 def test_each_task_is_computed_as_what_is_kept_of_it(tiny_config, text):
     tiny = TinyModel(tiny_config, parse(f"per_task({text}, tasks='x,y,z')"))
     tiny.shake(0.2)
@@ -93,7 +93,7 @@ def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
         assert gradient[1].any() or name.endswith("key/bias"), name
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text,words",
     [
         ("per_task(pals)", "--task_name=mrpc,rte"),

@@ -6,11 +6,11 @@ import re
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 from conftest import ROOT, read_json, write_json
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose
-from pytest import approx, fixture, mark
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import plot, plot_fusion
@@ -19,10 +19,10 @@ from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.reports.collect_runs import by_kind
 from adapter_bert.training import fusion_report
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
-@fixture
+@pytest.fixture
 def many(fake):
     """Two tasks with full tuning, adapters of two sizes and top layers."""
     for task, base in (("rte", 0.5), ("qnli", 0.6)):
@@ -55,7 +55,7 @@ def test_gaps_are_to_full_tuning_of_the_same_task(many):
     gaps = plot.gaps(many, "houlsby")
     assert list(gaps) == ["houlsby(size=8)", "houlsby(size=64)"]
     small, large = (values for _, values in gaps.values())
-    assert small == approx([-5, -5]) and large == approx([2, 2])
+    assert small == pytest.approx([-5, -5]) and large == pytest.approx([2, 2])
 
 
 def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
@@ -93,7 +93,7 @@ def test_points_are_of_accuracy_where_there_is_one(fake):
         scores = {"pearson": score / 3, "spearman": score}
         fake.add("sts-b", method, scores)
     ((_, points),) = plot.gaps(fake.groups(), "houlsby").values()
-    assert sorted(points) == approx([-10, -10 / 3])
+    assert sorted(points) == pytest.approx([-10, -10 / 3])
 
 
 def test_glue_and_other_tasks_have_a_panel_each(fake):
@@ -132,10 +132,10 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
     [axes] = draw(plot.draw_trade_off, fake.groups()).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
     # The median, then the 20th and 80th percentile.
-    assert heights == approx([-20, -32, -8])
+    assert heights == pytest.approx([-20, -32, -8])
 
 
-@mark.parametrize("shares", [(0.004, 0.24), (0.02, 0.08), (0.04, 0.08)])
+@pytest.mark.parametrize("shares", [(0.004, 0.24), (0.02, 0.08), (0.04, 0.08)])
 def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
     bert = sum(map(math.prod, encoder.list_variables(tiny_config).values()))
     fake.add("rte", "full", 0.5, kept=bert)
@@ -238,7 +238,9 @@ def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     }
 
 
-@mark.parametrize("layers, text", [(2, ["0.0", "-1.3"]), (24, ["0", "-1"])])
+@pytest.mark.parametrize(
+    "layers, text", [(2, ["0.0", "-1.3"]), (24, ["0", "-1"])]
+)
 def test_cells_have_the_decimals_that_there_is_room_for(layers, text):
     grid = np.full((layers, layers), np.nan)
     grid[0, :2] = 69.96, 68.7
@@ -269,7 +271,7 @@ def test_missing_spans_are_told_and_an_ablation_without_any_left_out(
     assert plot.read_ablations([str(tmp_path)]) == {}
 
 
-@mark.gate
+@pytest.mark.gate
 def test_figures_are_written_as_png_and_svg_and_always_alike(
     many, fake, tmp_path, run_main
 ):

@@ -5,8 +5,8 @@ import random
 import re
 import sys
 
+import pytest
 import refusals
-from pytest import fixture, mark, raises
 
 from adapter_bert.errors import UserError
 from lab.trials import __main__ as soak
@@ -27,7 +27,7 @@ from lab.trials.strace import (
 )
 from lab.trials.trial import DIFFERENT, LOST, SAME, Bench, Plan
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def why_not():
@@ -39,7 +39,7 @@ def why_not():
     return None
 
 
-STRACE = mark.skipif(why_not() is not None, reason=str(why_not()))
+STRACE = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 
 
 def write(path, content):
@@ -66,7 +66,7 @@ def left(folder, operations, tmp_path, seeds=60):
     return states
 
 
-@fixture
+@pytest.fixture
 def folder(tmp_path):
     """A folder with a file on the disk."""
     path = tmp_path / "folder"
@@ -237,7 +237,7 @@ def test_calls_of_several_threads_are_put_in_order(tmp_path):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "line, message",
     [
         (
@@ -252,7 +252,7 @@ def test_calls_of_several_threads_are_put_in_order(tmp_path):
     ],
 )
 def test_what_is_not_followed_is_said(tmp_path, line, message):
-    with raises(RuntimeError, match=message):
+    with pytest.raises(RuntimeError, match=message):
         read(tmp_path, [f"1.000000001 {line}"])
 
 
@@ -306,7 +306,7 @@ put("result", str(total))
 SYNCS = "os.fsync(file.fileno())"
 
 
-@fixture
+@pytest.fixture
 def make_bench(tmp_path):
     """A stand-in of the program, the reference of its run, a recording."""
 
@@ -361,7 +361,7 @@ def test_a_recording_that_lacks_a_write_is_found(make_bench, monkeypatch):
         return [o for o in read(*arguments) if o.what != WRITE]
 
     monkeypatch.setattr(strace, "read", without_writes)
-    with raises(RuntimeError, match="not recorded as is: out/result"):
+    with pytest.raises(RuntimeError, match="not recorded as is: out/result"):
         make_bench()
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import pytest
 import refusals
 from conftest import (
     ROOT,
@@ -19,26 +20,25 @@ from conftest import (
     write_lines,
     write_table,
 )
-from pytest import approx, fixture, mark, raises
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import predict
 from adapter_bert.errors import UserError
 from adapter_bert.serving.flags import named_folders
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 ROWS = [text for text, _ in SENTENCES]
 
 
-@fixture
+@pytest.fixture
 def ask():
     """Runs `adapter-bert predict` with flags, within this process."""
     with entry_point(predict) as run:
         yield run
 
 
-@fixture
+@pytest.fixture
 def adapters(tiny_bert, tmp_path):
     """Folders of two adapters of one task."""
     folders = [tmp_path / "a", tmp_path / "b"]
@@ -47,7 +47,7 @@ def adapters(tiny_bert, tmp_path):
     return folders
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_bert, adapters, tmp_path):
     write_lines(tmp_path / "rows.txt", ROWS)
     return {
@@ -86,7 +86,7 @@ def answers_in(path):
     return read_json_lines(path)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_labels_are_those_of_the_run(
     ask, tiny_flags, tiny_bert, tiny_data, tmp_path
 ):
@@ -107,14 +107,14 @@ def test_labels_are_those_of_the_run(
         _, label, probability = line.split("\t")
         assert list(answer) == ["task", "label", "probability", "scores"]
         assert (answer["task"], answer["label"]) == ("custom", label)
-        assert answer["probability"] == approx(float(probability), 1e-5)
+        assert answer["probability"] == pytest.approx(float(probability), 1e-5)
     refusals.check(
         lambda: ask(init_checkpoint=out, adapter=out / "adapter"),
         "is a training's checkpoint; pass the",
     )
 
 
-@fixture
+@pytest.fixture
 def shelf(adapters, flags, shelf):
     """A library of both adapters, `first` and `second`, for the flags."""
     for name, folder in zip(("first", "second"), adapters):
@@ -131,7 +131,7 @@ def test_adapters_in_half_of_the_memory(ask, shelf, flags):
     for exact, rounded in zip(*of_types):
         assert exact["task"] == rounded["task"]
         assert exact["scores"] != rounded["scores"]
-        assert exact["scores"] == approx(rounded["scores"], abs=1e-2)
+        assert exact["scores"] == pytest.approx(rounded["scores"], abs=1e-2)
 
 
 def test_adapters_outside_a_library_have_names(adapters):
@@ -215,7 +215,7 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
     assert not [p for p in os.listdir(flags["output"].parent) if ".tmp" in p]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"init_checkpoint": ""}, "--init_checkpoint is missing: the pretr"),
@@ -242,7 +242,7 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
 def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
     flags.update(changes)
     named = {name: x for name, x in flags.items() if x is not None}
-    with raises(UserError, match=message):
+    with pytest.raises(UserError, match=message):
         ask(**named)
 
 
@@ -251,14 +251,14 @@ def test_a_pipe_is_no_place_for_answers(ask, flags):
     refusals.check(lambda: ask(**flags), "--output ", " is a pipe or a device")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "flag, stream", [("input", "stdin"), ("output", "__stdout__")]
 )
 def test_a_closed_stream_is_told(ask, flags, monkeypatch, flag, stream):
     del flags[flag]
     monkeypatch.setattr(sys, stream, None)
     name = stream.strip("_")
-    with raises(UserError, match=f"{name} is closed; pass --{flag}"):
+    with pytest.raises(UserError, match=f"{name} is closed; pass --{flag}"):
         ask(**flags)
 
 
@@ -274,7 +274,7 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
     assert flags["output"].read_bytes() == expected
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, shelf):
     answers = {}
     for task, names in (
@@ -287,7 +287,7 @@ def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, shelf):
         assert [a["task"] for a in answers[task]] == names * len(ROWS)
     assert answers["all"][0]["scores"] != answers["all"][1]["scores"]
     for mixed, alone in zip(answers["all"][1::2], answers["second"]):
-        assert mixed["scores"] == approx(alone["scores"], abs=1e-6)
+        assert mixed["scores"] == pytest.approx(alone["scores"], abs=1e-6)
     refusals.check(
         lambda: ask(**flags, task="first,x"),
         "has no adapter 'x'; it has: first",

@@ -4,6 +4,7 @@ import weakref
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -14,14 +15,13 @@ from engine_jobs import (
     train,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark, raises
 
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.training import prediction
 
 
-@fixture
+@pytest.fixture
 def made(engine):
     """Each engine in turn."""
     return new_engine(engine)
@@ -54,7 +54,7 @@ def other_values(job):
     }
 
 
-@fixture
+@pytest.fixture
 def job(tiny_config, tmp_path):
     return make_job(tiny_config, tmp_path)
 
@@ -78,7 +78,7 @@ def test_all_splits_stand_on_one_model(made, job):
         assert_allclose(output["logits"], expected, atol=1e-6)
 
 
-@mark.parametrize("tokens,batches", [(0, 20), (48, 7), (10_000, 1)])
+@pytest.mark.parametrize("tokens,batches", [(0, 20), (48, 7), (10_000, 1)])
 def test_short_rows_are_predicted_more_at_once(
     made, tiny_config, tmp_path, monkeypatch, tokens, batches
 ):
@@ -121,8 +121,8 @@ def test_trained_values_are_swapped_without_building(made, job):
 # After a training
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_training_hands_its_variables_over(job, monkeypatch):
     """Nothing is read again; optimizer slots are gone by then."""
     engine = new_engine()
@@ -147,8 +147,8 @@ def test_a_training_hands_its_variables_over(job, monkeypatch):
     assert "model" in events
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_variables_of_another_training_are_not_taken(job, tiny_config, folders):
     """Neither of another job, nor when the folder's training has gone on."""
     engine, rows = new_engine(), make_rows(CLASSIFICATION)
@@ -170,7 +170,7 @@ def test_a_predictor_goes_on_after_a_failure(made, job):
     with made.predictor(job) as predictor:
         predictor.load(values)
         outputs = predictor.predict(rows, 8, "eval")["logits"]
-        with raises(tf.errors.InvalidArgumentError):
+        with pytest.raises(tf.errors.InvalidArgumentError):
             predictor.predict(wrong, 8, "eval")
         again = predictor.predict(rows, 8, "eval")["logits"]
     assert events.count("model") == 1

@@ -3,11 +3,11 @@
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import SENTENCES, load_predictor, open_bert, read_json
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
@@ -18,7 +18,7 @@ from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 TASK = restore_task(CLASSIFICATION, {}, "test")
 ROWS = [text for text, _ in SENTENCES]
@@ -34,7 +34,7 @@ METHODS = [
 ]
 
 
-@fixture
+@pytest.fixture
 def make(tiny_bert, tmp_path):
     """Writes an adapter of a name, and tells its folder."""
 
@@ -46,7 +46,7 @@ def make(tiny_bert, tmp_path):
     return write
 
 
-@fixture
+@pytest.fixture
 def load(make, bert):
     """A predictor with one adapter, which is called `a`."""
 
@@ -75,7 +75,7 @@ def expected_of(bert, made, task, rows):
     return np.array([output["logits"] for output in outputs])
 
 
-@mark.parametrize("text", METHODS)
+@pytest.mark.parametrize("text", METHODS)
 def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
     folder, made = make("a", text)
     predictor = Predictor(bert, batch_size=3)
@@ -90,8 +90,8 @@ def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
     assert all(a["probability"] == max(a["scores"].values()) for a in answers)
 
 
-@mark.gate
-@mark.parametrize("text", ["houlsby(size=3)", "lt_sft"])
+@pytest.mark.gate
+@pytest.mark.parametrize("text", ["houlsby(size=3)", "lt_sft"])
 def test_narrow_kernels_change_no_bit(make, tiny_bert, monkeypatch, text):
     """`lt_sft` adds to kernels, and so has them whole."""
     folder, _ = make("a", text)
@@ -169,7 +169,7 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_questions_are_answered_as_the_run_answered_them(
     answer, squad_flags, tiny_bert
 ):
@@ -182,7 +182,7 @@ def test_questions_are_answered_as_the_run_answered_them(
     answers = predictor("squad", rows)
     for number, (one, (_, context)) in enumerate(zip(answers, rows)):
         assert one["answer"] == expected[f"q{number}"]
-        assert one["null_score"] - one["score"] == approx(
+        assert one["null_score"] - one["score"] == pytest.approx(
             odds[f"q{number}"], abs=1e-4
         )
         if one["answer"]:
@@ -297,7 +297,7 @@ def test_heads_of_other_sizes_and_layers_are_other_kinds(bert):
     assert len({id(kind(t)) for t in (CLASSIFICATION, tanh, relu)}) == 3
 
 
-@mark.gate
+@pytest.mark.gate
 def test_many_kinds_are_no_reason_for_a_warning(make, bert, caplog):
     """TensorFlow warns of a function that it traces five times in a row."""
     predictor = Predictor(bert)

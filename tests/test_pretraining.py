@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from pytest import approx, fixture, mark
 from task_files import put, refusal
 from test_masked_lm import as_tensors, random_head
 
@@ -62,13 +62,13 @@ EXAMPLES = (
 )
 
 
-@fixture
+@pytest.fixture
 def task(tmp_path):
     path = write(tmp_path / "rows.tfrecord", EXAMPLES)
     return Pretraining(input_file=str(path), max_predictions_per_seq=MOST)
 
 
-@fixture
+@pytest.fixture
 def features(task, tokenizer):
     task, rows = task.read("", ["train"])
     return task.featurize(rows["train"], tokenizer, LENGTH)
@@ -158,7 +158,7 @@ def test_the_loss_is_the_published_one(
         name: value.numpy() for name, value in model(batch, context).items()
     }
     measured = task.evaluate(None, features, outputs)
-    assert measured == approx(
+    assert measured == pytest.approx(
         {
             "masked_lm_accuracy": np.mean((logs.argmax(-1) == ids)[is_masked]),
             "masked_lm_loss": -right[is_masked].mean(),
@@ -181,7 +181,7 @@ WRONG = {
 }
 
 
-@mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("name", WRONG)
 def test_records_of_another_kind(name, tmp_path, tokenizer):
     path = write(tmp_path / "rows", [example(TOKENS, **WRONG[name])])
     task = Pretraining(input_file=str(path), max_predictions_per_seq=MOST)

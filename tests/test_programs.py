@@ -6,7 +6,6 @@ from typing import Any, Callable, NamedTuple
 import pytest
 import refusals
 from conftest import entry_point, module_fixture, read_json
-from pytest import mark
 from test_run_pretraining import (  # noqa: F401 (fixtures)
     from_nothing,
     pretraining_flags,
@@ -25,7 +24,7 @@ from adapter_bert.commands import (
 from adapter_bert.tasks.from_description import restore_task
 from lab.trials import runs
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # A program, the fixture of its flags, and what makes them a short training.
 PROGRAMS = {
@@ -119,7 +118,7 @@ def trained(short, kept):
     return short
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_that_is_killed_ends_in_the_same_bits(
     trained, tmp_path, monkeypatch
 ):
@@ -158,7 +157,7 @@ OTHER_RUNS = {
 }
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_that_is_over_is_not_trained_again(trained):
     """Nor with other settings; its folder knows its base and its command."""
     out = trained.flags["output_dir"]
@@ -185,7 +184,7 @@ def test_a_run_that_is_over_is_not_trained_again(trained):
     assert not list(out.rglob("*tmp*"))
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_adapter_answers_elsewhere_as_in_its_run(trained, tmp_path):
     """What is handed on names no place of this machine."""
     out, folder = trained.flags["output_dir"], tmp_path / "elsewhere"
@@ -387,7 +386,7 @@ BAD = {
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "program, change, parts",
     [
         (name, change, parts)
@@ -404,7 +403,7 @@ def test_bad_flags_are_one_line_before_any_training(program, change, parts):
     assert left <= {"run.lock", "initial"}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "program", ["squad", "tagger", "masked words", "pretraining"], indirect=True
 )
 def test_an_adapter_of_labels_begins_no_other_task(
@@ -448,7 +447,7 @@ DESCRIBED = {
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "program, changes, lines",
     [
         (name.partition(",")[0], changes, lines)

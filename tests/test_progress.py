@@ -4,11 +4,11 @@ import os
 import time
 from types import SimpleNamespace
 
+import pytest
 import refusals
 import tensorflow as tf
 import tqdm
 from absl import logging
-from pytest import approx, fixture, mark
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
@@ -29,7 +29,7 @@ class Clock:
         return self.now
 
 
-@fixture
+@pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
     stand_in = SimpleNamespace(monotonic=clock.monotonic, time=time.time)
@@ -37,7 +37,7 @@ def clock(monkeypatch):
     return clock
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def screen(monkeypatch):
     """Stands in for `sys` in `progress`: no terminal, unless a test says so."""
     screen = SimpleNamespace(is_terminal=False)
@@ -46,7 +46,7 @@ def screen(monkeypatch):
     return screen
 
 
-@fixture
+@pytest.fixture
 def lines(monkeypatch):
     """The log's lines."""
     lines = []
@@ -148,15 +148,15 @@ def test_tensorboard_reads_loss_learning_rate_and_speed(clock, tmp_path):
     scalars = read_scalars(tmp_path)
     assert set(scalars) == {"loss", "learning_rate", "examples_per_second"}
     assert scalars["loss"] == [
-        (step, approx(100 / step)) for step in (10, 20, 25)
+        (step, pytest.approx(100 / step)) for step in (10, 20, 25)
     ]
     assert scalars["learning_rate"] == [
-        (step, approx(SCHEDULE(step), rel=1e-6)) for step in (10, 20, 25)
+        (step, pytest.approx(SCHEDULE(step), rel=1e-6)) for step in (10, 20, 25)
     ]
     # The first interval holds the building of the graph.
     assert scalars["examples_per_second"] == [
-        (20, approx(16.0)),
-        (25, approx(16.0)),
+        (20, pytest.approx(16.0)),
+        (25, pytest.approx(16.0)),
     ]
 
 
@@ -198,7 +198,9 @@ def test_several_steps_may_be_told_at_once(clock, lines, tmp_path):
         "train: 80/200 examples",
         "train: 160/200 examples",
     ]
-    assert read_scalars(tmp_path)["examples_per_second"] == [(20, approx(8.0))]
+    assert read_scalars(tmp_path)["examples_per_second"] == [
+        (20, pytest.approx(8.0))
+    ]
 
 
 def test_steps_that_are_told_at_once_share_one_rate(clock, tmp_path):
@@ -213,8 +215,8 @@ def test_steps_that_are_told_at_once_share_one_rate(clock, tmp_path):
     steps = [step for step, _ in scalars["loss"]]
     assert steps == [3, 6, 9, 12, 15, 18, 21, 24, 25]
     assert scalars["examples_per_second"] == [
-        (20, approx(8.0)),
-        (25, approx(8.0)),
+        (20, pytest.approx(8.0)),
+        (25, pytest.approx(8.0)),
     ]
 
 
@@ -237,7 +239,7 @@ def test_tensorboard_reads_scalars(tmp_path):
     assert abs(events.FirstEventTimestamp() - os.stat(tmp_path).st_mtime) < 60
 
 
-@mark.parametrize("years", [1, 20, 60])
+@pytest.mark.parametrize("years", [1, 20, 60])
 def test_a_clock_that_goes_back_changes_no_order(tmp_path, monkeypatch, years):
     """By the names of the files curves are put together."""
     now = progress.time.time()

@@ -6,20 +6,20 @@ import sys
 import types
 from shutil import copytree
 
+import pytest
 import refusals
 from hub_modules import write_tf2
-from pytest import fixture, importorskip, mark
 from test_sources import check_values, refuses
 
 from adapter_bert.checkpoints import published_models, sources
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 TF_HUB = "https://tfhub.dev/tensorflow/small_bert/bert_en_uncased_L-2/1"
 KAGGLE = "tensorflow/bert/tensorFlow2/en-uncased-l-2-h-16-a-2"
 
 
-@fixture(autouse=True, params=["named", "default"])
+@pytest.fixture(autouse=True, params=["named", "default"])
 def caches(tmp_path, monkeypatch, request):
     """Empty caches, named or by default, and no library that fetches."""
     hub, kaggle = tmp_path / "tfhub_modules", tmp_path / ".cache" / "kagglehub"
@@ -36,7 +36,7 @@ def caches(tmp_path, monkeypatch, request):
     return hub, kaggle
 
 
-@fixture
+@pytest.fixture
 def module(tmp_path, tiny_bert, tiny_weights):
     """A module of the tiny BERT, not in a cache yet."""
     return write_tf2(
@@ -44,14 +44,14 @@ def module(tmp_path, tiny_bert, tiny_weights):
     )
 
 
-@fixture
+@pytest.fixture
 def in_tf_hub(module, caches):
     """The folder of the module in TF-Hub's cache."""
     digest = hashlib.sha1(TF_HUB.encode()).hexdigest()
     return copytree(module, caches[0] / digest)
 
 
-@fixture
+@pytest.fixture
 def in_kaggle(module, caches):
     """The folder of the module's version 3 in Kaggle's cache."""
     folder = caches[1] / "models" / KAGGLE / "3"
@@ -79,7 +79,7 @@ def test_what_kagglehub_has_cached_is_opened(in_kaggle, tiny_weights):
     refuses(f"{KAGGLE}/3", "is not on this machine")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "handle, library, function",
     [
         (TF_HUB, "tensorflow_hub", "resolve"),
@@ -104,7 +104,7 @@ def test_what_is_not_cached_is_fetched_by_the_library(
     refuses(handle, "cannot fetch it: no route to host; download it from")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "handle, advice",
     [
         (TF_HUB, "tensorflow-hub, which .* here.*tfhub.dev.*compressed"),
@@ -117,7 +117,7 @@ def test_without_a_library_one_line_says_what_to_do(handle, advice):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "path",
     "model.ckpt a/b/c/d out/tensorFlow2/x/y/3 gs://bucket/bert/bert_model.ckpt "
     "/tensorflow/bert/tensorFlow2/x ../bert/tensorFlow2/x".split(),
@@ -126,7 +126,7 @@ def test_other_paths_are_no_handles(path):
     assert published_models.resolve(path) == path
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "path, end",
     [
         (KAGGLE, "/saved_model.pb"),
@@ -146,7 +146,7 @@ PRESET = "keras/bert/keras/bert_tiny_en_uncased/2"
 OTHERS = "no handle of TF-Hub.*download_bert"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "address, message",
     [
         ("https://storage.googleapis.com/bert_models/2018/x.zip", OTHERS),
@@ -160,7 +160,7 @@ def test_other_addresses_are_refused(address, message):
     refusals.check(lambda: sources.open_init_checkpoint(address), message)
 
 
-@fixture
+@pytest.fixture
 def library(monkeypatch):
     """Imports a real library, without any network."""
 
@@ -171,7 +171,7 @@ def library(monkeypatch):
 
     def load(name):
         monkeypatch.delitem(sys.modules, name)
-        return importorskip(name, exc_type=ImportError)
+        return pytest.importorskip(name, exc_type=ImportError)
 
     return load
 

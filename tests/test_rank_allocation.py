@@ -1,6 +1,7 @@
 """The choice of singular values: against peft, in both engines, when killed."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import as_tensors
 from engine_jobs import (
@@ -16,7 +17,6 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark, raises
 
 from adapter_bert.checkpoints.training_state import (
     check_training_checkpoint,
@@ -38,7 +38,7 @@ def budget_of_peft(step, first, last, count, kept):
     return int((count - kept) * (left**3) + kept)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 @settings(max_examples=200)
 @given(
     st.integers(1, 4000),
@@ -95,8 +95,8 @@ def test_a_training_chooses_what_pefts_does(recording):
         assert_allclose(values[name], wanted, rtol=1e-5, atol=1e-7)
 
 
-@mark.newer_stack
-@mark.parametrize("steps", [1, 2, 3, 7])
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("steps", [1, 2, 3, 7])
 def test_the_shortest_trainings_keep_their_ranks(steps):
     """What no gradient has measured is not chosen."""
     allocation = Allocation(1, 0.15, 0.5, 1, 0.85, 0.85)
@@ -158,7 +158,7 @@ def test_a_killed_training_ends_in_the_same_bits(tiny_config, folders, name):
     assert not any(n.endswith("/lora_e") for n in finished)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_orthonormal_factors_have_a_gradient(tiny_config):
     """Of zero, where a distance's root has none."""
     method = parse("adalora(init_rank=2, rank=1)")
@@ -175,7 +175,7 @@ def test_orthonormal_factors_have_a_gradient(tiny_config):
         assert_array_equal(gradient, 0)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_checkpoint_without_importances_is_of_another_training(
     tiny_config, tmp_path
 ):
@@ -193,12 +193,12 @@ def test_a_checkpoint_without_importances_is_of_another_training(
         left = {n: v for n, v in values.items() if not n.endswith(slot)}
         assert len(values) - len(left) == 12
         save_tensors(path, left)
-        with raises(UserError, match=slot):
+        with pytest.raises(UserError, match=slot):
             check_training_checkpoint(path, table.saved)
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "text, words",
     [
         ("rank=12", "rank is 12, expected below 12"),
@@ -216,5 +216,5 @@ def test_a_checkpoint_without_importances_is_of_another_training(
     ],
 )
 def test_arguments_out_of_range_are_one_line(text, words):
-    with raises(UserError, match=f"^adalora: .*{words}"):
+    with pytest.raises(UserError, match=f"^adalora: .*{words}"):
         parse(f"adalora({text})")

@@ -3,19 +3,19 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import default_rng
 from numpy.testing import assert_allclose
-from pytest import mark
 from tiny_model import TinyModel, shaken
 
 from adapter_bert.methods.reft import random_reflectors, reflected
 from adapter_bert.methods.registry import parse
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 LAYER = "bert/encoder/layer_1/output/reft"
 
@@ -71,7 +71,7 @@ def moved(tiny_config, text, lengths, training=False):
     return hooks.after_norm(1, "ffn", hidden, context).numpy(), tiny
 
 
-@mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
 def test_the_first_and_the_last_tokens_are_moved(tiny_config, tied):
     text = f"rank=2, prefix=2, suffix=1, tied={tied}"
     added, tiny = moved(tiny_config, text, [6, 4, 2, 1])
@@ -115,7 +115,7 @@ def test_dropout_is_of_what_a_token_becomes(tiny_config):
     assert not np.any(added[0, 2:])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, part",
     [
         ("rank=0", "rank is 0, expected at least 1"),

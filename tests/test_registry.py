@@ -1,13 +1,13 @@
 """Methods as text."""
 
+import pytest
 import refusals
-from pytest import mark
 
 from adapter_bert.methods.fine_tuning import Full
 from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.methods.registry import parse
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def test_defaults_fill_arguments_that_the_text_leaves_out():
@@ -25,7 +25,7 @@ def test_words_need_no_quotation_marks():
     assert parse(str(direct)) == direct
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text,words",
     [
         ("lore", "unknown tuning method 'lore'; expected one of houlsby"),

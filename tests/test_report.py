@@ -2,15 +2,15 @@
 
 import shutil
 
+import pytest
 import refusals
 from conftest import read_json, write_json, write_table
 from html_reader import Page
-from pytest import fixture, mark
 from tensorboard.summary import Writer
 
 from adapter_bert.commands import report as report_command
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 COST = {
     "resumed": False,
@@ -21,7 +21,7 @@ COST = {
 EVIL = "<script>alert('x')</script> & \"y\""
 
 
-@fixture
+@pytest.fixture
 def report(tmp_path):
     """Makes a report, and reads it."""
 
@@ -201,7 +201,7 @@ def test_an_old_report_is_replaced_and_nothing_else(fake, report, tmp_path):
     assert other.read_text() == "<html>mine</html>"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, content, words",
     [
         ("run.json", "{}", "has no method of type str"),
@@ -224,7 +224,7 @@ def test_folders_without_runs_are_refused(report, tmp_path):
         refusals.check(lambda n=name: report(tmp_path / n), words)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_trained_run_has_all_parts(classify, tiny_flags, report):
     flags = {**tiny_flags, "do_eval": True, "eval_steps": 5}
     classify(**{**flags, "num_train_epochs": 2})

@@ -5,12 +5,12 @@ import functools
 import math
 
 import numpy as np
+import pytest
 import refusals
 from conftest import read_adapter, read_json, write_json, write_table
 from html_reader import Page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pytest import fixture, mark
 from tensorboard.summary import Writer
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -29,7 +29,7 @@ from adapter_bert.reports.report_run import (
 from adapter_bert.tasks.calibration import fit
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def write_curve(folder, name, points):
@@ -143,7 +143,7 @@ def test_both_dev_sets_are_told_apart(tmp_path):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, content, words",
     [
         ("eval_labels", b"a\tb\n1\n", "eval_labels.tsv:2: 1 cells, expected 2"),
@@ -172,7 +172,7 @@ def test_a_table_is_read_as_it_was_written(tmp_path, table):
     assert read_table(path) == list(map(list, table))
 
 
-@fixture
+@pytest.fixture
 def artifact(tmp_path, tiny_config):
     """Writes an artifact of some values."""
 
@@ -225,7 +225,7 @@ def test_what_lacks_a_layer_has_a_dash(artifact):
     assert shown_norms(artifact(values)).texts("td") == ["1", "–", "–", "2"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method", ["houlsby(size=4)", "lora(rank=2)", "prefix", "pals", "bitfit"]
 )
 def test_methods_are_shown_without_values_of_berts_own(

@@ -1,13 +1,13 @@
 """What a script may replace and delete in the folder of its results."""
 
+import pytest
 import refusals
 from conftest import read_json
-from pytest import mark
 
 from adapter_bert.commands import plot, summarize
 from adapter_bert.reports.collect_runs import replace_results
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def names(folder):
@@ -48,7 +48,7 @@ def test_a_file_of_somebody_elses_is_not_replaced(tmp_path):
     assert (tmp_path / "b").read_text() == "mine"
 
 
-@mark.parametrize("text", ['["../a"]', '["/a"]', "{}", "[1]", "["])
+@pytest.mark.parametrize("text", ['["../a"]', '["/a"]', "{}", "[1]", "["])
 def test_a_list_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "files_of_me.json").write_text(text)
     refusals.check(
@@ -56,7 +56,7 @@ def test_a_list_that_is_none_is_refused(tmp_path, text):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "program, taken", [(summarize, "methods.md"), (plot, "per_task.png")]
 )
 def test_tables_and_figures_leave_other_files_alone(

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from numpy.random import default_rng
-from pytest import approx, mark
 
 from adapter_bert.tasks import retrieval
 
@@ -54,10 +53,10 @@ def test_scores_are_those_of_their_definitions(seed, size, count):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retrieval, "BLOCK", 7)
         scores = retrieval.retrieval_scores(queries, corpus, relevant)
-    assert scores == approx(by_definition(queries, corpus, relevant))
+    assert scores == pytest.approx(by_definition(queries, corpus, relevant))
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_queries_of_all_chunks_are_scored(monkeypatch):
     rng = default_rng(0)
     queries, corpus = rng.normal(size=(7, 5)), rng.normal(size=(12, 5))
@@ -67,11 +66,11 @@ def test_queries_of_all_chunks_are_scored(monkeypatch):
     monkeypatch.setattr(retrieval, "BLOCK", 5)
     assert retrieval.retrieval_scores(queries, corpus, relevant) == whole
     unit = corpus / np.linalg.norm(corpus, axis=1, keepdims=True)
-    assert whole == approx(by_definition(queries, unit, relevant))
+    assert whole == pytest.approx(by_definition(queries, unit, relevant))
 
 
-@mark.older_stack
-@mark.parametrize("copy_is_relevant", [False, True])
+@pytest.mark.older_stack
+@pytest.mark.parametrize("copy_is_relevant", [False, True])
 def test_a_query_does_not_find_itself(copy_is_relevant, monkeypatch):
     monkeypatch.setattr(retrieval, "BLOCK", 2)
     queries = np.eye(3)[[0]]
@@ -84,17 +83,17 @@ def test_a_query_does_not_find_itself(copy_is_relevant, monkeypatch):
         assert retrieval.retrieval_scores(queries, corpus, relevant)["mrr"] < 1
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_text_of_less_gain_that_is_first_costs_ndcg_alone():
     """Gains 1 and 3 in the wrong order, by hand; else all is found."""
     queries, corpus = np.eye(2)[:1], np.eye(2)
     expected = (1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3))
     scores = retrieval.retrieval_scores(queries, corpus, [{0: 1.0, 1: 3.0}])
-    assert scores.pop("ndcg_at_10") == approx(expected)
+    assert scores.pop("ndcg_at_10") == pytest.approx(expected)
     assert scores == {"mrr": 1.0, "recall_at_1": 0.5, "recall_at_10": 1.0}
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_cosines_of_vectors_and_of_zeros():
     first = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]], np.float32)
     second = np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]], np.float32)

@@ -1,10 +1,10 @@
 """RoBERTa and XLM-R against transformers, and what a run of them does."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import entry_point, load_predictor, read_json, read_lines
 from numpy.testing import assert_allclose
-from pytest import approx, fixture, mark
 from roberta_folders import BOTH
 from safetensors.numpy import load_file, save_file
 from tiny_artifacts import read_base
@@ -20,7 +20,7 @@ from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import TextClassification
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TASK = TextClassification("tiny", Layout(0), Layout(0), labels=("a", "b"))
 
@@ -113,7 +113,7 @@ def test_a_bare_model_is_the_same_model(roberta_folder):
     assert not any("pooler" in n for n in encoder.list_variables(config))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method", [m for m in METHODS if not issubclass(METHODS[m], Composition)]
 )
 def test_a_layer_of_the_head_stands_for_the_pooler(recorded_roberta, method):
@@ -131,7 +131,7 @@ def test_a_layer_of_the_head_stands_for_the_pooler(recorded_roberta, method):
     }
 
 
-@fixture
+@pytest.fixture
 def flags(roberta_folder, tmp_path):
     """Of a training, but for its data."""
     return {
@@ -152,7 +152,7 @@ def scores_of(flags):
     return read_json(flags["output_dir"] / "eval_results.json")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_texts_are_learned_and_answered(
     flags, roberta_folder, tiny_data, tmp_path, classify
 ):
@@ -174,7 +174,7 @@ def test_texts_are_learned_and_answered(
         "do_predict": True,
     }
     classify(**again)
-    assert scores_of(again)["eval_loss"] == approx(
+    assert scores_of(again)["eval_loss"] == pytest.approx(
         scores["eval_loss"], abs=1e-6
     )
     lines = (tmp_path / "again" / "test_predictions.tsv").read_text()
@@ -184,7 +184,7 @@ def test_texts_are_learned_and_answered(
     assert labels == [row.split("\t")[1] for row in lines.splitlines()[1:]]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_words_are_tagged(flags, tiny_ner, tag):
     tag(**flags, data_dir=tiny_ner)
     assert scores_of(flags)["eval_f1"] > 0.5
@@ -202,7 +202,7 @@ def test_questions_are_learned(flags, tiny_squad, answer):
     assert scores_of(flags)["eval_f1"] > 50
 
 
-@mark.gate
+@pytest.mark.gate
 def test_masked_tokens_are_learned_with_the_pretrained_head(
     flags, tiny_texts, caplog
 ):

@@ -6,15 +6,15 @@ from io import BytesIO
 from threading import Event
 
 import hypothesis
+import pytest
 import refusals
 from conftest import write_json_lines
 from hypothesis import strategies as st
-from pytest import mark, raises
 
 from adapter_bert.errors import UserError
 from adapter_bert.serving import row_stream
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 ONE = [("review",), ("text",)]
 PAIR = [("sentence1", "sentence2"), ("text", "text_b")]
@@ -57,7 +57,7 @@ def pipe(content, columns):
     return list(row_stream.pipe_rows(stream, columns))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, content",
     [
         ("a.tsv", "a\tb c\nd\te\n"),
@@ -85,7 +85,7 @@ def test_pairs_of_every_format(tmp_path, name, content):
     assert texts(read(path, PAIR)) == [("a", "b c"), ("d", "e")]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, content, expected",
     [
         ("a.tsv", "review\nreview\n", ["review"]),
@@ -157,7 +157,7 @@ def test_byte_order_marks_of_joined_files_are_no_part_of_texts(tmp_path):
 def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
     for name in ("a.txt", "a.tsv", "a.jsonl"):
         (tmp_path / name).write_bytes(b"good\rbad\r")
-        with raises(UserError, match=f"{name}: its lines end with a ca"):
+        with pytest.raises(UserError, match=f"{name}: its lines end with a ca"):
             read(tmp_path / name, ONE)
     refusals.check(
         lambda: pipe(b"good\rbad", ONE), "stdin: its lines end with a carriage"
@@ -165,7 +165,7 @@ def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
     assert texts(pipe(b"go\rod\nbad\n", ONE)) == [("go\rod",), ("bad",)]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, content, message",
     [
         ("a.tsv", "a\tb\nc\n", "a.tsv:2: found 1 texts with tabs"),

@@ -4,6 +4,7 @@ import json
 from shutil import copytree
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from absl import flags
@@ -19,7 +20,6 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_sources import google_bert  # noqa: F401 (a fixture)
 from tiny_artifacts import make_artifact
@@ -40,7 +40,7 @@ def kept(tmp_path_factory):
     return tmp_path_factory.mktemp("kept") / "out"
 
 
-@fixture
+@pytest.fixture
 def trained(classify, tiny_flags, kept):
     """Flags of a training of 20 steps that is over in its folder."""
     tiny_flags["save_checkpoints_steps"] = 8
@@ -97,7 +97,7 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
     assert versions["cpu_lanes"] == lanes
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_training_learns_the_tiny_task(classify, tiny_flags):
     tiny_flags.update(num_train_epochs=40, tuning_method="full")
     del tiny_flags["adapter_size"]
@@ -105,7 +105,7 @@ def test_training_learns_the_tiny_task(classify, tiny_flags):
     assert results(tiny_flags["output_dir"])["eval_accuracy"] == 1.0
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_equal_seeds_give_equal_bits_and_others_do_not(
     classify, trained, tmp_path
 ):
@@ -116,9 +116,9 @@ def test_equal_seeds_give_equal_bits_and_others_do_not(
         assert (artifact_bytes(tmp_path / str(seed)) == first) is is_equal
 
 
-@mark.gate
-@mark.older_stack
-@mark.parametrize("method", ["full", "top_layers(1)"])
+@pytest.mark.gate
+@pytest.mark.older_stack
+@pytest.mark.parametrize("method", ["full", "top_layers(1)"])
 def test_an_adapter_gives_the_same_results_elsewhere(
     classify, tiny_flags, tmp_path, method
 ):
@@ -141,8 +141,8 @@ def test_an_adapter_gives_the_same_results_elsewhere(
     ).read_text()
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     first, further = trained["output_dir"], tmp_path / "further"
     adapter = first / "adapter"
@@ -153,7 +153,7 @@ def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     refusals.check(lambda: classify(**slow), "training.start was")
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_training_begins_with_the_adapter_of_another_task(
     classify, tiny_flags, tiny_bert, engine, tmp_path
 ):
@@ -177,7 +177,7 @@ def test_a_training_begins_with_the_adapter_of_another_task(
     )
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_an_adapter_bert_checkpoint_is_evaluated(
     classify, tmp_path, golden_dir
 ):
@@ -214,7 +214,7 @@ def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     assert results(killed) == results(whole)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_killed_run_with_new_words_on_int8_goes_on(
     classify, tiny_flags, engine, tmp_path
 ):
@@ -272,7 +272,7 @@ def test_flags_have_berts_names_and_defaults(classify):
     assert FLAGS["epochs"].default == FLAGS["num_train_epochs"].default
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_config_files_of_the_project_are_read(capsys):
     paths = sorted((ROOT / "configs").glob("*.flags"))
     assert paths
@@ -288,8 +288,8 @@ def test_config_files_of_the_project_are_read(capsys):
         assert "Total Trainable Parameters" in printed, path
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_named_checkpoint_is_the_one_that_is_evaluated(
     classify, trained, tmp_path
 ):
@@ -309,8 +309,8 @@ def test_a_named_checkpoint_is_the_one_that_is_evaluated(
     assert losses[8] != losses[20]
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_what_is_handed_on_names_no_place(
     classify, trained, tiny_bert, tiny_data, tmp_path
 ):
@@ -335,8 +335,8 @@ def test_what_is_handed_on_names_no_place(
     classify(**evaluate)
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_lost_checkpoint_does_not_begin_a_training_anew(
     classify, trained, caplog
 ):
@@ -353,7 +353,7 @@ def test_a_lost_checkpoint_does_not_begin_a_training_anew(
     assert artifact_bytes(out) == before
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_describe_says_what_was_trained(classify, trained, capsys):
     classify(
         describe=True,
@@ -363,8 +363,8 @@ def test_describe_says_what_was_trained(classify, trained, capsys):
     assert "houlsby(size=4" in capsys.readouterr().out
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_adapter_that_does_not_fit_is_refused(
     classify, trained, tiny_config, tmp_path
 ):
@@ -393,12 +393,12 @@ def test_an_adapter_that_does_not_fit_is_refused(
             "num_attention_heads 2",
         ),
     ):
-        with raises(UserError, match=words):
+        with pytest.raises(UserError, match=words):
             classify(**{**trained, name: value})
 
 
-@mark.older_stack
-@mark.parametrize("use", ["as start", "in its folder"])
+@pytest.mark.older_stack
+@pytest.mark.parametrize("use", ["as start", "in its folder"])
 def test_a_truncated_training_checkpoint_is_one_line(
     classify, trained, tmp_path, use
 ):
@@ -416,8 +416,8 @@ def test_a_truncated_training_checkpoint_is_one_line(
     )
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_beside_the_pretrained_model_does_not_spoil_it(
     classify,
     tiny_flags,

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import refusals
 from conftest import (
     TINY_WORDS,
@@ -12,7 +13,6 @@ from conftest import (
     run_process,
     write_json,
 )
-from pytest import approx, mark
 from run_folders import check_nearly_equal
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
@@ -47,8 +47,8 @@ def repeated_words(folder):
     return path
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_writes_all_its_files(text_flags, tiny_config):
     """As a user starts it."""
     path = repeated_words(text_flags["output_dir"].parent)
@@ -60,7 +60,9 @@ def test_a_run_writes_all_its_files(text_flags, tiny_config):
     assert set(scores) >= {"eval_perplexity", "eval_accuracy", "eval_loss"}
     # Whoever does not read the line around a masked word has 18.
     assert scores["eval_perplexity"] < 11 and scores["eval_accuracy"] > 0.2
-    assert scores["eval_perplexity"] == approx(math.exp(scores["eval_loss"]))
+    assert scores["eval_perplexity"] == pytest.approx(
+        math.exp(scores["eval_loss"])
+    )
     run = read_json(out, "run.json")
     assert run["task"] == {
         "name": "masked_lm",
@@ -113,8 +115,8 @@ def test_a_pretrained_head_is_evaluated_untrained(
     )
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
     model_text, text_flags, tmp_path
 ):
@@ -133,8 +135,8 @@ def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
     assert scores[2]["dev_data"] == first["dev_data"]
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_adapter_is_trained_further_with_other_masks(
     model_text, text_flags, tmp_path
 ):
@@ -153,8 +155,8 @@ def test_an_adapter_is_trained_further_with_other_masks(
     assert run["training"]["max_seq_length"] == 24
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_language_adapter_learns_and_is_kept(
     model_text, text_flags, tmp_path
 ):
@@ -193,9 +195,9 @@ def test_a_language_adapter_learns_and_is_kept(
     assert again["eval_loss"] == scores["after"]["eval_loss"]
 
 
-@mark.older_stack
-@mark.gate
-@mark.parametrize(
+@pytest.mark.older_stack
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "method",
     ["prefix(length=3, inner_size=8)", "lt_sft(sparsity=0.05)", "full"],
 )
@@ -210,7 +212,7 @@ def test_every_kind_of_method_is_trained(
     loss = read_json(out, "eval_results.json")["eval_loss"]
     again = evaluated(model_text, flags, out / "adapter", tmp_path / "again")
     # What prefix tuning's network made is kept in its place.
-    assert again["eval_loss"] == approx(loss, abs=1e-5)
+    assert again["eval_loss"] == pytest.approx(loss, abs=1e-5)
 
 
 def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):
@@ -223,8 +225,8 @@ def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):
     )
 
 
-@mark.older_stack
-@mark.gate
+@pytest.mark.older_stack
+@pytest.mark.gate
 def test_a_merged_bert_has_the_head_too(
     model_text, text_flags, tmp_path, run_main
 ):
@@ -249,4 +251,4 @@ def test_a_merged_bert_has_the_head_too(
         read_json(folder, "eval_results.json")["eval_loss"]
         for folder in (out, tmp_path / "again")
     ]
-    assert losses[0] == approx(losses[1], abs=1e-5)
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)

@@ -5,6 +5,7 @@ import pathlib
 from shutil import copytree, rmtree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -17,7 +18,6 @@ from conftest import (
     write_json,
     write_table,
 )
-from pytest import approx, fixture, mark
 from run_folders import bytes_by_task, check_nearly_equal
 from test_multi_worker import run_workers
 
@@ -26,7 +26,7 @@ from adapter_bert.checkpoints import adapter_artifact, dev_scores
 from adapter_bert.commands import run_classifier
 from adapter_bert.serving.library import check
 
-pytestmark = [mark.older_stack, mark.gate]
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
@@ -54,7 +54,7 @@ def trained(tiny_bert, tiny_glue, tmp_path_factory):
     return out
 
 
-@fixture
+@pytest.fixture
 def again(trained, glue_flags):
     """A copy of that run, in the folder of the flags, which are its own."""
     copytree(trained, glue_flags["output_dir"])
@@ -79,7 +79,7 @@ def alone(flags, name, folder, out):
     return {**kept, **changed}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method",
     [
         "houlsby(size=4)",
@@ -119,7 +119,7 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
                 )
                 for x in (scores, others):
                     del x["dev_data"], x["content_sha256"]
-                assert scores == approx(others, abs=1e-5)
+                assert scores == pytest.approx(others, abs=1e-5)
             else:
                 assert contents == expected
         scores_of_part = read_json(part / "eval_results.json")
@@ -198,7 +198,7 @@ def test_the_tasks_are_learned(classify, glue_flags):
     assert results["eval_accuracy_mnli"] == 1
     assert results["eval_accuracy_reviews"] == 1
     assert results["eval_pearson_sts-b"] > 0.9
-    assert results["eval_mean"] == approx(
+    assert results["eval_mean"] == pytest.approx(
         (2 + results["eval_pearson_sts-b"]) / 3
     )
 
@@ -363,7 +363,7 @@ def test_two_workers_train_what_one_does(
     assert one.pop("dev_data") == two.pop("dev_data")
     assert one.pop(files.SEAL) and two.pop(files.SEAL)
     # The heads' own dropout differs between one and two.
-    assert two == approx(one, abs=1e-2)
+    assert two == pytest.approx(one, abs=1e-2)
     assert os.listdir(tmp_path / "two" / "tasks" / "mnli") == os.listdir(
         tmp_path / "one" / "tasks" / "mnli"
     )

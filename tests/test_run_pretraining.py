@@ -1,5 +1,6 @@
 """Pretraining's entry point: files, resumption, refusals."""
 
+import pytest
 from conftest import (
     flag_words,
     open_checkpoint,
@@ -9,7 +10,6 @@ from conftest import (
     run_process,
     write_json,
 )
-from pytest import fixture, mark
 from run_folders import artifact_bytes
 from test_methods_runs import without_size
 from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
@@ -17,13 +17,13 @@ from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
 from adapter_bert.commands import library, merge, run_pretraining
 from adapter_bert.serving.library import AdapterLibrary
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 pretrain = program_fixture(run_pretraining)
 
 
-@fixture
+@pytest.fixture
 def pretraining_flags(tiny_flags, tmp_path):
     """Flags of a small training of all of BERT."""
     for name in ("task_name", "data_dir", "num_train_epochs"):
@@ -38,7 +38,7 @@ def pretraining_flags(tiny_flags, tmp_path):
     }
 
 
-@fixture
+@pytest.fixture
 def from_nothing(pretraining_flags, tiny_bert, tiny_config, tmp_path):
     """Flags of a training that begins with random values."""
     config = tmp_path / "bert_config.json"

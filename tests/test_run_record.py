@@ -3,10 +3,10 @@
 import json
 from copy import deepcopy
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import read_json, write_json
-from pytest import fixture, mark, raises
 
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.weights import Base
@@ -36,7 +36,7 @@ def changed(place, value):
     return record
 
 
-@fixture
+@pytest.fixture
 def folder(tmp_path):
     """A folder with a run."""
     run_record.write(str(tmp_path), RECORD, BASE)
@@ -44,7 +44,7 @@ def folder(tmp_path):
 
 
 def refusal(folder, record, do_train=True):
-    with raises(UserError) as raised:
+    with pytest.raises(UserError) as raised:
         run_record.check(str(folder), record, do_train)
     assert str(folder) in str(raised.value)
     assert "--output_dir" in str(raised.value)
@@ -61,7 +61,7 @@ def test_versions_are_those_of_the_interpreter_and_its_libraries():
     assert set(versions) == {"python", "tensorflow", "numpy"}
 
 
-@mark.parametrize("do_train", [False, True])
+@pytest.mark.parametrize("do_train", [False, True])
 def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     tmp_path, do_train
 ):
@@ -71,7 +71,7 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     run_record.check(str(tmp_path), deepcopy(RECORD), do_train)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "place, value",
     [
         ("base.fingerprint", "xyz"),
@@ -86,7 +86,7 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
         ("bert_config.hidden_dropout_prob", None),
     ],
 )
-@mark.parametrize("do_train", [False, True])
+@pytest.mark.parametrize("do_train", [False, True])
 def test_another_model_or_task_is_refused(folder, place, value, do_train):
     before = RECORD
     for key in place.split("."):
@@ -126,7 +126,7 @@ def test_a_partial_record_is_compared_by_what_it_has(folder):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "place, value",
     [
         ("base.name", "elsewhere"),
@@ -143,7 +143,7 @@ def test_the_place_of_the_base_is_in_a_file_of_its_own(folder):
     assert "/models" not in (folder / "run.json").read_text()
 
 
-@mark.parametrize("content", [None, "{}", "[]", '{"base": 5}'])
+@pytest.mark.parametrize("content", [None, "{}", "[]", '{"base": 5}'])
 def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     (folder / "places.json").unlink()
     if content:
@@ -155,7 +155,7 @@ def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     )
 
 
-@mark.parametrize("command", ["text", [5], [["--seed=1"]]])
+@pytest.mark.parametrize("command", ["text", [5], [["--seed=1"]]])
 def test_a_damaged_command_is_none(folder, command):
     assert run_record.command_of(str(folder)) == []
     place = folder / "places.json"
@@ -163,20 +163,20 @@ def test_a_damaged_command_is_none(folder, command):
     assert run_record.command_of(str(folder)) == []
 
 
-@mark.parametrize("do_train", [False, True])
+@pytest.mark.parametrize("do_train", [False, True])
 def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
     tf.train.Checkpoint(value=tf.Variable(1.0)).save(str(tmp_path / "model"))
     assert "run.json" in refusal(tmp_path, RECORD, do_train)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "content", ["", "{", "\x00", "{}", "[]", "null", "7", '{"task": 1}']
 )
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     is_json = content not in ("", "{", "\x00")
     words = "run.json" + " is not the run.s description" * is_json
-    with raises(UserError, match=words):
+    with pytest.raises(UserError, match=words):
         run_record.check(str(tmp_path), RECORD, True)
 
 
@@ -190,7 +190,7 @@ def test_what_is_null_is_not_there(folder):
     assert "task_settings" not in description
 
 
-@mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
+@pytest.mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
 def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
     """Messages and cards tell it to be passed on."""
     path = folder / run_record.RUN_FILE
@@ -230,7 +230,7 @@ def test_a_run_of_before_a_field_was_there_goes_on(folder):
         run_record.check(str(folder), old, True)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "field, value, task",
     [
         ("tie_word_embeddings", False, {"name": "masked_lm"}),
@@ -248,7 +248,7 @@ def test_a_field_of_today_that_the_head_reads_is_a_difference(
     assert f"{field} was None, now {value!r}" in refusal(folder, old)
 
 
-@mark.parametrize("place", ["task", "task.tasks.a"])
+@pytest.mark.parametrize("place", ["task", "task.tasks.a"])
 def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
     old = changed("task", {"name": "vectors", "tasks": {"a": {"name": "b"}}})
     run_record.write(str(folder), old, BASE)
@@ -303,7 +303,7 @@ def test_other_versions_are_warned_of(folder, caplog):
     assert f"{difference}, now 2.99: bits may differ" in caplog.text
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "place, value, other",
     [
         ("training.adam_bias_correction", False, True),

@@ -2,10 +2,10 @@
 
 import os
 
+import pytest
 import refusals
 from absl import flags
 from conftest import latest_step, read_json, run_process, write_json
-from pytest import mark
 from task_files import squad_file
 from test_run_classifier import PUBLISHED_FLAGS
 from test_sources import google_bert  # noqa: F401 (a fixture)
@@ -30,7 +30,7 @@ def test_flags_have_berts_names_and_defaults(answer):
     assert {name: FLAGS[name].default for name in expected} == expected
 
 
-@mark.gate
+@pytest.mark.gate
 def test_the_published_command_of_squad_1_works(
     tmp_path,
     tiny_squad,
@@ -69,7 +69,7 @@ def test_the_published_command_of_squad_1_works(
     assert not (out / "null_odds.json").exists()
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_training_learns_the_tiny_questions(answer, squad_flags):
     answer(**squad_flags, do_eval=True, do_predict=True)
     out = squad_flags["output_dir"]
@@ -83,8 +83,8 @@ def test_training_learns_the_tiny_questions(answer, squad_flags):
         assert predictions[f"q{number}"] in (text, f"a {text}")
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_squad_2_learns_when_there_is_no_answer(
     answer, squad_flags, tiny_squad
 ):
@@ -114,7 +114,7 @@ def test_squad_2_learns_when_there_is_no_answer(
     assert all(read_json(out, "predictions.json").values())
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_steps_may_be_counted_in_windows(answer, squad_flags):
     squad_flags.update(max_seq_length=14, count_steps_in="windows")
     answer(**squad_flags)
@@ -129,8 +129,8 @@ def test_steps_may_be_counted_in_windows(answer, squad_flags):
     refusals.check(lambda: answer(**squad_flags), "training.steps was")
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_an_empty_context_and_a_long_question_get_a_result(
     answer, squad_flags, tmp_path
 ):
@@ -158,8 +158,8 @@ def test_an_empty_context_and_a_long_question_get_a_result(
     }
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_questions_without_their_answer_are_left_out_of_training(
     answer, squad_flags, tmp_path, caplog
 ):
@@ -178,7 +178,7 @@ def test_questions_without_their_answer_are_left_out_of_training(
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "content, words",
     [("{", "is not JSON"), (None, "holds nothing to learn from")],
 )

@@ -4,6 +4,7 @@ import json
 import sys
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     ROOT,
@@ -14,13 +15,12 @@ from conftest import (
     read_lines,
     run_command,
 )
-from pytest import mark, skip
 from task_files import TAGGED, conll
 
 from adapter_bert.tasks.tagging_files import read_sentences
 
 
-@mark.gate
+@pytest.mark.gate
 def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     """Predictions are those of the artifact, however they are asked for."""
     tag(**ner_flags, engine=engine, do_eval=True, do_predict=True)
@@ -57,8 +57,8 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     )
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_trained_run_is_scored_on_its_test_file(
     tag, ner_flags, tiny_ner, tmp_path
 ):
@@ -88,7 +88,7 @@ def test_a_trained_run_is_scored_on_its_test_file(
     assert list(scores["test"]["dev_data"]) == ["test"]
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
     table = tmp_path / "map.tsv"
     table.write_text("ANIMAL\tA\nTHING\tO\nart-work\tO\n")
@@ -112,7 +112,7 @@ def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
     )
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
@@ -144,8 +144,8 @@ def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
     assert read_lines(again / path.name) == read_lines(path)
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     """An adapter then tags new sentences, with no other file."""
     out, again = ner_flags["output_dir"], tmp_path / "again"
@@ -168,8 +168,8 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     )
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     """In windows; a word of control characters and a too long one get O."""
     data = tmp_path / "data"
@@ -196,8 +196,8 @@ def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
     assert 0.5 < results["eval_recall"] <= 14 / 16
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_every_kind_of_method_tags(tag, ner_flags, tmp_path):
     """Trained, then predicted by the artifact alone."""
     del ner_flags["adapter_size"]
@@ -229,8 +229,8 @@ def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):
     )
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     """That takes as long as several steps."""
     code = (
@@ -248,12 +248,12 @@ def test_a_run_that_only_trains_loads_no_scikit_learn(ner_flags):
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-@mark.real_data
+@pytest.mark.real_data
 def test_published_layouts_are_read(shared_dir):
     """Lone tabs between sentences, four columns, hyphens in types."""
     folder = shared_dir / "data" / "ner"
     if not folder.is_dir():
-        skip(f"no data at {folder}")
+        pytest.skip(f"no data at {folder}")
     counts = {}
     for path in sorted(folder.glob("*/*.conll")):
         rows = read_sentences(str(path), keeps_text=True)

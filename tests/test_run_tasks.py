@@ -1,5 +1,6 @@
 """Kinds of tasks from files to results, within this process."""
 
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -10,12 +11,11 @@ from conftest import (
     write_mnli,
     write_table,
 )
-from pytest import fixture, mark
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
-@fixture
+@pytest.fixture
 def small(tiny_flags, tmp_path):
     """Flags of a short training over a folder that the test fills."""
     tiny_flags.update(data_dir=tmp_path, num_train_epochs=1)
@@ -26,7 +26,7 @@ def read_results(folder):
     return read_json(folder / "eval_results.json")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     classify, small, tmp_path
 ):
@@ -56,7 +56,7 @@ def test_mnli_has_two_dev_and_test_sets_and_answers_the_diagnostic_one(
     assert "eval_matthews_correlation" in read_results(tmp_path / "ax")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_scores_are_learned_and_go_on_from_the_adapter(
     classify, small, tmp_path
 ):
@@ -86,7 +86,7 @@ def test_scores_are_learned_and_go_on_from_the_adapter(
     assert read_results(tmp_path / "again") == results
 
 
-@mark.gate
+@pytest.mark.gate
 def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
     rows = [{"t": t, "y": y} for t, y in SENTENCES] * 5
     test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -10,7 +11,6 @@ from conftest import (
     read_json,
     write_json_lines,
 )
-from pytest import mark
 from run_folders import artifact_bytes
 from test_methods_runs import without_size
 
@@ -22,7 +22,7 @@ from adapter_bert.tasks.vectors import Vectors
 TEXTS = [text for text, _ in SENTENCES]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     flags = {**vector_flags, "num_train_epochs": 30}
     untrained = {**without_size(flags), "tuning_method": "head"}
@@ -48,8 +48,8 @@ def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     assert not [name for name in artifact.weights.shapes if "output_" in name]
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_scores_and_single_texts_train_too(vectors, vector_flags, tmp_path):
     flags = {**vector_flags, "score_column": "score", "num_train_epochs": 1}
     flags.update(matryoshka_sizes="8,16", pooling="cls", normalize=True)
@@ -66,8 +66,8 @@ def test_scores_and_single_texts_train_too(vectors, vector_flags, tmp_path):
     assert artifact_bytes(tmp_path / "single")
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_the_api_trains_vectors(tiny_bert, tmp_path):
     rows = [{"text": text, "match": text.upper(), "no": "a"} for text in TEXTS]
     bert = api.load_bert(tiny_bert)
@@ -93,8 +93,8 @@ def test_the_api_trains_vectors(tiny_bert, tmp_path):
     assert api.evaluate(bert, run, rows, **settings) == run.scores
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_corpus_is_searched_and_rows_are_held_out(
     vectors, vector_flags, tmp_path
 ):
@@ -139,8 +139,8 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
     assert other["eval_ndcg_at_10"] == scores["eval_ndcg_at_10"]
 
 
-@mark.older_stack
-@mark.parametrize(
+@pytest.mark.older_stack
+@pytest.mark.parametrize(
     "changes, message",
     [
         (

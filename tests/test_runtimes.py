@@ -6,6 +6,7 @@ import re
 import sys
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -20,7 +21,6 @@ from conftest import (
     write_bert,
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
-from pytest import approx, fixture, mark, param, raises
 from test_joint_answers import PAIR, PAIRS, TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -98,7 +98,7 @@ def made(base, tmp_path_factory):
     return {name: str(place / name) for name in ADAPTERS}
 
 
-@fixture
+@pytest.fixture
 def export(bert, tmp_path):
     """Writes a folder of an adapter, and loads it without this project."""
 
@@ -121,9 +121,9 @@ def short(tmp_path_factory):
     return folder, FrozenBert.open(folder)
 
 
-@mark.newer_stack
-@mark.parametrize("form", FORMS)
-@mark.parametrize("method", METHODS)
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_written(short, tmp_path, form, method):
     base, bert = short
     make_artifact(tmp_path / "adapter", base, method)
@@ -132,9 +132,9 @@ def test_every_method_is_written(short, tmp_path, form, method):
     assert runtimes.export(bert, "mine", task, place, form) <= 1e-5
 
 
-@mark.newer_stack
-@mark.parametrize("form", FORMS)
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
     "name",
     [
         "architectures/distilbert",
@@ -155,7 +155,7 @@ def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     assert scores.shape == (len(TEXTS), 2)
 
 
-@mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_int8(made, export, form, tmp_path):
     whole = export(made["pair"], form)
     expected = whole.ask(PAIRS)["scores"]
@@ -177,8 +177,8 @@ def test_int8(made, export, form, tmp_path):
         np.testing.assert_allclose(alone, together, atol=1e-6)
 
 
-@mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
-@mark.parametrize("method", ["lora(rank=3)", METHODS[-1]])
+@pytest.mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
+@pytest.mark.parametrize("method", ["lora(rank=3)", METHODS[-1]])
 def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
     """Also words that a method with changes of its own reads, as they are."""
     import onnx
@@ -216,8 +216,8 @@ class Model:
         return {"value": value}
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "wrong, expected",
     [
         (lambda x: x, 0.0),
@@ -235,7 +235,7 @@ def test_the_difference_of_outputs(tiny_config, wrong, expected):
         return {"value": wrong(outputs["value"].numpy())}
 
     difference = runtimes.compare(right, run, tiny_config, 24)
-    assert difference == approx(expected, nan_ok=True)
+    assert difference == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_file_with_other_outputs_is_not_kept(
@@ -255,7 +255,7 @@ def test_a_file_with_other_outputs_is_not_kept(
     assert os.listdir(tmp_path) == []
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_an_operation_that_a_runtime_lacks_is_named(
     made, export, monkeypatch, tmp_path
 ):
@@ -279,7 +279,7 @@ def test_a_model_that_is_too_large(made, export, monkeypatch):
 # The command
 
 
-@fixture
+@pytest.fixture
 def command(base, tmp_path):
     """Runs `adapter-bert export --format=tflite`, within this process."""
     values = {
@@ -312,7 +312,7 @@ def test_the_command_writes_a_file(command, made, tmp_path, caplog):
     )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 @refusals.table(
     {
         "weights": (
@@ -333,7 +333,7 @@ def test_what_is_refused_before_a_model_is_opened(
     refusals.check(lambda: command(**flags), *parts)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_tasks_that_are_no_file(
     command, base, made, tmp_path, monkeypatch, shelf
 ):
@@ -350,7 +350,7 @@ def test_tasks_that_are_no_file(
     )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
     calls = []
 
@@ -359,15 +359,15 @@ def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
         raise SystemExit
 
     monkeypatch.setattr(command_line, "go_on_with", go_on_with)
-    with raises(SystemExit):
+    with pytest.raises(SystemExit):
         command(format=ONNX, adapter=made["pair"])
     [(packages, *rest)] = calls
     assert packages == ("onnxruntime", "tf2onnx")
     assert rest == ["export", "onnx", "ADAPTER_BERT_ONNX"]
 
 
-@mark.newer_stack
-@mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
+@pytest.mark.newer_stack
+@pytest.mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
 def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
     """Where a program has loaded TensorFlow, as from Python."""
     monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
@@ -390,7 +390,7 @@ def snippets():
     return {TFLITE: blocks[0], ONNX: blocks[1]}
 
 
-@mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_the_page_s_program_runs_without_this_project(
     bert, made, form, tmp_path
 ):
@@ -405,7 +405,7 @@ def test_the_page_s_program_runs_without_this_project(
     assert re.fullmatch(r"\['(no|yes)', '(no|yes)'\]\n", done.stdout)
 
 
-NEEDS_ONNX = mark.skipif(
+NEEDS_ONNX = pytest.mark.skipif(
     # `make` writes this file when all is installed.
     not os.path.exists(NAMED or MADE / "installed"),
     reason=f"no {PYTHON}; `make onnx` makes it, {export_command.PYTHON} names "
@@ -414,9 +414,9 @@ NEEDS_ONNX = mark.skipif(
 
 
 @NEEDS_ONNX
-@mark.gate
-@mark.newer_stack
-@mark.skipif(HAS_ONNX, reason="this is its environment")
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.skipif(HAS_ONNX, reason="this is its environment")
 def test_onnx_in_its_environment():
     """The tests above that are skipped without ONNX's packages."""
     done = run_command(
@@ -435,9 +435,10 @@ def test_onnx_in_its_environment():
     assert "skipped" not in done.stdout
 
 
-@mark.gate
-@mark.parametrize(
-    "form", [TFLITE, param(ONNX, marks=[NEEDS_ONNX, mark.newer_stack])]
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "form",
+    [TFLITE, pytest.param(ONNX, marks=[NEEDS_ONNX, pytest.mark.newer_stack])],
 )
 def test_the_command_says_little(base, made, tmp_path, form):
     words = [

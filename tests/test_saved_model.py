@@ -6,18 +6,18 @@ import subprocess
 import sys
 from concurrent import futures
 
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, module_fixture, read_json
 from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
-from pytest import fixture, importorskip, mark, raises
 from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.exported import TEXTS
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 FLOAT = tf.float32.as_datatype_enum
 
@@ -27,7 +27,7 @@ def parts(tiny_bert, tiny_adapters):
     return make_parts(tiny_bert, tiny_adapters)
 
 
-@fixture
+@pytest.fixture
 def exported(tiny_exported):
     return tiny_exported / "1"
 
@@ -54,7 +54,7 @@ def test_weights_are_variables(exported, parts):
 
 
 def test_keras_loads_it_as_a_layer(exported):
-    keras = importorskip("keras", minversion="3")
+    keras = pytest.importorskip("keras", minversion="3")
     questions = mixed_questions()
     columns = {
         name: tf.constant(texts)
@@ -134,7 +134,7 @@ def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
     assert message == f"cannot read {tmp_path}: Permission denied"
 
 
-@mark.parametrize("step", ["model", "requests"])
+@pytest.mark.parametrize("step", ["model", "requests"])
 def test_of_an_export_that_fails_nothing_is_left(
     parts, tmp_path, monkeypatch, step
 ):
@@ -186,7 +186,7 @@ def test_what_an_alive_export_writes_is_not_deleted(tmp_path, monkeypatch):
         if len(places) == 1:
             other.append(threads.submit(export))
             # It would be done by now if it did not wait.
-            with raises(futures.TimeoutError):
+            with pytest.raises(futures.TimeoutError):
                 other[0].result(1)
         assert os.path.isdir(place)
 

@@ -6,8 +6,8 @@ import re
 import shlex
 import sys
 
+import pytest
 from conftest import ROOT, read_json, run_command, run_process
-from pytest import mark
 
 
 def quickstart(*arguments, python=sys.executable):
@@ -18,7 +18,7 @@ def quickstart(*arguments, python=sys.executable):
     )
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 def test_quickstart_does_not_replace_data(tmp_path, pretrained_dir):
     data = tmp_path / "same_meaning" / "train.tsv"
     data.parent.mkdir()
@@ -45,9 +45,9 @@ def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
     )
 
 
-@mark.gate
-@mark.newer_stack
-@mark.pretrained
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.pretrained
 def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     short = ("--num_train_epochs=0.05", "--max_eval_examples=16")
     done = quickstart(tmp_path / "out", *short)
@@ -77,9 +77,9 @@ def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     assert json.loads(again.stdout)["label"] in answered
 
 
-@mark.gate
-@mark.older_stack
-@mark.pretrained
+@pytest.mark.gate
+@pytest.mark.older_stack
+@pytest.mark.pretrained
 def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
     """The flags that ship with them, with fewer epochs."""
     done = run_process(

@@ -11,10 +11,10 @@ import shutil
 import struct
 from pathlib import Path
 
+import pytest
 import refusals
 from conftest import load_predictor, read_json, write_json
 from limits import limited
-from pytest import fixture, mark, raises
 from tiny_artifacts import make_artifact
 
 from adapter_bert import files
@@ -27,7 +27,7 @@ from adapter_bert.serving import library
 from adapter_bert.tasks.from_description import restore_task
 from lab.trials import fuzz_inputs, fuzz_targets
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 # Beside what the process has; what a file's header claims is far more.
 LITTLE = 2**28
@@ -88,13 +88,13 @@ def read_artifact(folder):
     reader.read(folder)
 
 
-@mark.parametrize("read", [read_model, read_foreign, read_artifact])
-@mark.parametrize("name", ODD_TENSORS)
+@pytest.mark.parametrize("read", [read_model, read_foreign, read_artifact])
+@pytest.mark.parametrize("name", ODD_TENSORS)
 def test_no_header_of_tensors_allocates_more_than_the_file(
     tmp_path, name, read
 ):
     (tmp_path / "a.safetensors").write_bytes(ODD_TENSORS[name])
-    with limited(more=LITTLE), raises(UserError) as caught:
+    with limited(more=LITTLE), pytest.raises(UserError) as caught:
         read(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -111,7 +111,7 @@ def test_no_size_of_a_config_is_believed(tmp_path, tiny_config):
         ("intermediate_size", 1e300),
     ):
         write_json(path, {**vars(tiny_config), name: value})
-        with limited(more=LITTLE), raises(UserError, match=name):
+        with limited(more=LITTLE), pytest.raises(UserError, match=name):
             BertConfig.from_json_file(str(path))
 
 
@@ -131,7 +131,7 @@ CLAIMS = {
 }
 
 
-@mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("name", CLAIMS)
 def test_no_number_of_an_adapter_is_believed(tmp_path, tiny_bert, name):
     folder = tmp_path / "adapter"
     task = restore_task(QUESTIONS, {"max_query_length": 8}, "")
@@ -143,7 +143,7 @@ def test_no_number_of_an_adapter_is_believed(tmp_path, tiny_bert, name):
     if isinstance(claim, dict):
         claim = {**config.get(key, {}), **claim}
     write_json(path, {**config, key: claim})
-    with limited(more=2**30), raises(UserError) as caught:
+    with limited(more=2**30), pytest.raises(UserError) as caught:
         adapters = {"a": str(folder)}
         load_predictor(tiny_bert, adapters).ask([("a", ("the", "a cat"))])
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 2000
@@ -177,8 +177,8 @@ BOMBS = {
 }
 
 
-@mark.parametrize("bomb", BOMBS)
-@mark.parametrize("name", JSON_READERS)
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("name", JSON_READERS)
 def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     reader = JSON_READERS[name]
     for file, content in reader.files.items():
@@ -188,7 +188,7 @@ def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     assert outcome == ("taken" if name == "lines in bulk" else "refused")
 
 
-@mark.parametrize("name", FILE_READERS)
+@pytest.mark.parametrize("name", FILE_READERS)
 def test_no_pipe_or_device_is_read(tmp_path, name):
     """One may lie, or a link may lead to it, where a file is expected."""
     reader = FILE_READERS[name]
@@ -207,7 +207,7 @@ def test_no_pipe_or_device_is_read(tmp_path, name):
         os.close(held)
     path.unlink()
     path.symlink_to("/dev/zero")
-    with limited(more=2**30), raises(UserError, match="or a device, "):
+    with limited(more=2**30), pytest.raises(UserError, match="or a device, "):
         reader.read(tmp_path)
 
 
@@ -219,7 +219,7 @@ def make_questions(folder, bert):
 NAMES_ELSEWHERE = "../x /tmp/x a/../../x x\0y x\ny .. \ud800".split(" ")
 
 
-@mark.parametrize("name", NAMES_ELSEWHERE)
+@pytest.mark.parametrize("name", NAMES_ELSEWHERE)
 def test_no_name_leads_out_of_a_library(tmp_path, tiny_bert, name, shelf):
     (tmp_path / "x").mkdir()
     make_questions(tmp_path / "a", tiny_bert)
@@ -230,7 +230,7 @@ def test_no_name_leads_out_of_a_library(tmp_path, tiny_bert, name, shelf):
         lambda: shelf.remove(name),
         lambda: shelf.rename(name, "b"),
     ):
-        with raises(UserError) as caught:
+        with pytest.raises(UserError) as caught:
             act()
         assert str(caught.value).isprintable()
     assert sorted(os.listdir(tmp_path)) == ["a", "shelf", "x"]
@@ -247,12 +247,12 @@ def test_no_task_of_an_adapter_is_a_name_that_leads_elsewhere(
     del config[files.SEAL]
     for name in NAMES_ELSEWHERE[:-1]:
         write_json(path, {**config, "task": {"name": name}})
-        with raises(UserError):
+        with pytest.raises(UserError):
             shelf.add(str(tmp_path / "a"))
     assert sorted(os.listdir(tmp_path)) == ["a", "shelf"]
 
 
-@fixture
+@pytest.fixture
 def shelf(tmp_path, tiny_bert, shelf):
     """A library of one adapter, of a folder of links."""
     make_questions(tmp_path / "real", tiny_bert)
@@ -268,7 +268,7 @@ def test_a_library_holds_no_links(shelf):
     assert len(paths) == 5 and not any(path.is_symlink() for path in paths)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "file",
     ["adapter.safetensors", "adapter_config.json", "library_entry.json", "x"],
 )
@@ -278,14 +278,14 @@ def test_no_link_of_a_librarys_adapter_is_followed(shelf, tmp_path, file):
     path.unlink(missing_ok=True)
     path.symlink_to(tmp_path / "secret")
     for read in (shelf.folder, shelf.entry):
-        with raises(UserError, match=f"mine/{file} is a link, expected"):
+        with pytest.raises(UserError, match=f"mine/{file} is a link, expected"):
             read("mine")
     # Deleted is the link alone.
     shelf.remove("mine")
     assert (tmp_path / "secret").read_text() == "secret"
 
 
-@mark.parametrize("name", [".lock", ".unfinished-1", "mine"])
+@pytest.mark.parametrize("name", [".lock", ".unfinished-1", "mine"])
 def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     """Whoever made the folder may have put links there."""
     shelf.remove("mine")
@@ -298,7 +298,7 @@ def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
         elsewhere.mkdir()
         (elsewhere / "adapter.safetensors").write_text("mine")
     path.symlink_to(elsewhere)
-    is_refused = raises(UserError, match="is a link|cannot write")
+    is_refused = pytest.raises(UserError, match="is a link|cannot write")
     with contextlib.nullcontext() if name.startswith(".un") else is_refused:
         shelf.add(str(tmp_path / "real"), "mine")
     file = elsewhere if name == ".lock" else elsewhere / "adapter.safetensors"
@@ -306,7 +306,7 @@ def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     assert elsewhere.is_file() or len(os.listdir(elsewhere)) == 1
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_run_writes_through_no_link_of_its_folder(
     classify, tiny_flags, tmp_path
 ):

@@ -1,18 +1,18 @@
 """`adapter-bert select`: rows of a pool that are to be labelled next."""
 
 import numpy as np
+import pytest
 import refusals
 from conftest import SENTENCES, open_bert, program_fixture, read_lines
 from hypothesis import given
 from hypothesis import strategies as st
-from pytest import approx, fixture, mark
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import select
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TEXTS = [text for text, _ in SENTENCES]
 
@@ -20,7 +20,7 @@ TEXTS = [text for text, _ in SENTENCES]
 run = program_fixture(select)
 
 
-@fixture
+@pytest.fixture
 def pool(tmp_path):
     path = tmp_path / "pool.tsv"
     path.write_text("".join(f"{text}\n" for text in ["text", *TEXTS]))
@@ -36,7 +36,7 @@ def test_copies_of_a_text_come_last():
     texts = np.array([7, 2, 7, 3])
     chosen, margins = select.least_sure(probabilities, texts, 4)
     assert chosen.tolist() == [0, 3, 1, 2]
-    assert margins == approx([0, 0.2, 0.8, 0])
+    assert margins == pytest.approx([0, 0.2, 0.8, 0])
 
 
 def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
@@ -63,7 +63,7 @@ def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
     ].tolist()
     for row, text, margin in rows:
         assert text == TEXTS[int(row) - 1]
-        assert float(margin) == approx(margins[int(row) - 1], abs=1e-5)
+        assert float(margin) == pytest.approx(margins[int(row) - 1], abs=1e-5)
 
 
 def test_rows_that_differ_most_without_an_adapter(
@@ -92,8 +92,8 @@ def test_each_centre_is_the_farthest_from_those_before(count, seed):
     for number in range(1, count):
         apart = vectors[:, None] - vectors[chosen[:number]]
         nearest = np.linalg.norm(apart, axis=2).min(axis=1)
-        assert distances[number] == approx(nearest.max())
-        assert nearest[chosen[number]] == approx(nearest.max())
+        assert distances[number] == pytest.approx(nearest.max())
+        assert nearest[chosen[number]] == pytest.approx(nearest.max())
 
 
 BAD = [
@@ -112,7 +112,7 @@ BAD = [
 ]
 
 
-@mark.parametrize("text, changes, message", BAD)
+@pytest.mark.parametrize("text, changes, message", BAD)
 def test_bad_input_is_refused_in_one_line(
     run, tiny_bert, tmp_path, text, changes, message
 ):

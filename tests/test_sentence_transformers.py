@@ -8,6 +8,7 @@ import subprocess
 from shutil import copytree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     module_fixture,
@@ -20,7 +21,6 @@ from conftest import (
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark, raises
 from safetensors.numpy import save_file
 from test_convert_checkpoint import convert  # noqa: F401
 from test_device_programs import PEER, ROOT
@@ -36,7 +36,7 @@ from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 VECTORS = ROOT / "lab/speed/peers/sentence_vectors.py"
 HAS_LIBRARY = glob.glob(
     os.path.join(
@@ -100,7 +100,7 @@ def rewrite_modules(folder, *types):
     write_json(path, modules[: len(types)])
 
 
-@fixture
+@pytest.fixture
 def folder(tmp_path, tiny_bert):
     return write(tmp_path / "st", tiny_bert, Pooled("mean", True, 12))
 
@@ -204,7 +204,7 @@ GOLDEN = ROOT / "tests/golden/sentence_transformers"
 FORMS = sorted(path.name for path in (GOLDEN / "forms").iterdir())
 
 
-@fixture
+@pytest.fixture
 def form(tmp_path, request):
     """A folder of that library, with the recorded model."""
     folder = tmp_path / request.param
@@ -233,7 +233,7 @@ def test_a_dense_layer_of_another_width_is_refused(tmp_path, tiny_bert):
     )
 
 
-@mark.parametrize("form", FORMS, indirect=True)
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 def test_recorded_forms(form, convert, tmp_path):  # noqa: F811
     """Prompts and dense layers, read, and written and read again."""
     texts = read_json(GOLDEN / "texts.json")
@@ -302,7 +302,7 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
         (bert, {"size": 17}, "--vector_size is 17, but a vector has 16"),
         (plain, {"size": 0}, "--vector_size is 0, but a vector has 16"),
     ):
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             embed(model, TEXTS, **how)
     assert VectorForm("tokens").completed(bert, None) == VectorForm("tokens")
 
@@ -358,7 +358,7 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
         ),
     ):
         bert, form, *flags = more
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             convert(bert, form, tmp_path / "none", *flags)
     refusals.check(
         lambda: convert(tiny_bert, "google", folder), "holds a BERT's"
@@ -371,7 +371,7 @@ def run_library(*arguments):
     parsed.function(parsed, AdapterLibrary(parsed.library, create=True))
 
 
-@fixture
+@pytest.fixture
 def imported(golden_dir, tmp_path):
     """The recorded adapter in a library, with its BERT."""
     recorded = golden_dir / "sentence_transformers"
@@ -438,7 +438,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     )
 
 
-@mark.skipif(
+@pytest.mark.skipif(
     not HAS_LIBRARY,
     reason=f"no sentence-transformers for {PEER}; `make peers` installs it",
 )

@@ -15,12 +15,12 @@ import types
 from contextlib import closing, suppress
 from pathlib import Path
 
+import pytest
 import refusals
 import uvicorn
 from absl.testing import flagsaver
 from conftest import ROOT, entry_point, load_predictor, read_lines
 from exported_models import mixed_questions
-from pytest import fixture, mark
 from sweep_stand_in import wait_for
 from test_joint_answers import LIBRARY, assert_equal
 from tiny_artifacts import make_artifact
@@ -30,7 +30,7 @@ from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
 from adapter_bert.serving.request_core import Limits
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 CLIENTS, REQUESTS = 16, 12
 
@@ -58,7 +58,7 @@ def end(process):
     process.stderr.close()
 
 
-@fixture
+@pytest.fixture
 def running(tiny_exported):
     process, port = start(f"--model={tiny_exported}")
     yield process, port
@@ -196,7 +196,7 @@ ExportedModel.answers = answer
 """
 
 
-@mark.gate
+@pytest.mark.gate
 def test_it_ends_in_time_whatever_is_computed(tiny_exported):
     process, port = start(f"--model={tiny_exported}", "--end_s=1", before=STUCK)
     try:
@@ -245,8 +245,8 @@ def listening(process):
                 yield table, address, int(port, 16)
 
 
-@mark.gate
-@mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
+@pytest.mark.gate
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="no Linux")
 def test_it_is_reached_from_this_machine_alone_and_waits_as_it_is_told(
     tiny_exported,
 ):

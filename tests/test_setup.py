@@ -5,10 +5,10 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 from conftest import TINY_WORDS, read_json, write_json
 from numpy.testing import assert_array_equal
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 from tiny_artifacts import make_artifact
@@ -27,7 +27,7 @@ from adapter_bert.training.settings import Experiment, Training
 TRAINING = Training(batch_size=8, epochs=1.0)
 
 
-@fixture
+@pytest.fixture
 def experiment(tiny_bert, tmp_path):
     """A training with labels that no file has to be read for."""
     return Experiment(
@@ -64,7 +64,7 @@ def copy_of(tiny_bert, tmp_path, **keys):
     return folder
 
 
-@mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
 def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
     experiment,
     tiny_bert,
@@ -121,7 +121,7 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     config = read_json(folder / "config.json")
     config["vocab_size"] = too_many
     write_json(folder / "config.json", config)
-    with raises(UserError, match=f"29 entries.*says {too_many};"):
+    with pytest.raises(UserError, match=f"29 entries.*says {too_many};"):
         opened(experiment)
 
 
@@ -130,7 +130,7 @@ CASED = [*TINY_WORDS[:-1], "The"]
 CASELESS = [*TINY_WORDS[:5], *map(chr, range(0x4E00, 0x4E19))]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "words, lower, way_out",
     [
         (TINY_WORDS, True, None),
@@ -180,8 +180,8 @@ def begun(experiment, **changes):
 NLI = {"name": "custom", "labels": ["a", "b", "c"], "pairs": True}
 
 
-@mark.newer_stack
-@mark.parametrize("text", ["lora(rank=2)", "layernorm"])
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("text", ["lora(rank=2)", "layernorm"])
 def test_a_training_begins_with_an_adapter_but_for_its_head(
     experiment, tiny_bert, tmp_path, text
 ):
@@ -208,8 +208,8 @@ def test_a_training_begins_with_an_adapter_but_for_its_head(
 OTHER = {"base": {"name": "other", "fingerprint": "0" * 64}}
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "text, about, changes, part",
     [
         ("head", {}, {}, "holds nothing but a head"),
@@ -227,7 +227,7 @@ def test_an_adapter_that_no_training_begins_with_is_refused(
     )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_another_adapter_or_no_training_is_refused(
     classify, tiny_flags, tiny_bert, tmp_path
 ):

@@ -4,9 +4,9 @@ kinds."""
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import fixture, mark
 from test_methods import METHOD_TEXTS
 from tiny_model import TinyModel
 
@@ -16,7 +16,7 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.registry import parse
 
-pytestmark = [mark.older_stack, mark.gate]
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 LAYERS = 4
 # Of each class of hooks and of each composition one, with the words of
@@ -51,12 +51,12 @@ METHODS = {text: parse(text) for text in TEXTS}
 METHODS["gates"] = METHODS["diff_pruning(sparsity=0.05)"].first_phase
 
 
-@fixture
+@pytest.fixture
 def deep(tiny_config):
     return replace(tiny_config, num_hidden_layers=LAYERS)
 
 
-@fixture
+@pytest.fixture
 def mpnet(deep):
     return replace(
         deep,
@@ -92,7 +92,7 @@ def results(tiny, training):
     return logits, dict(zip(names, map(tf.convert_to_tensor, gradients)))
 
 
-@mark.parametrize("text", METHODS)
+@pytest.mark.parametrize("text", METHODS)
 def test_shared_layers_compute_what_each_would_compute(deep, text):
     """Dropout keeps the same, and gradients are the same."""
     tiny = moved(deep, METHODS.get(text) or parse(text))
@@ -110,7 +110,7 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
             )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text", ["full", "diff_pruning", "houlsby(4)", "stack(full, prompt(2))"]
 )
 def test_an_mpnets_scores_by_distance_are_shared_by_all_layers(mpnet, text):
@@ -149,7 +149,7 @@ def count_traces(monkeypatch, tiny, training):
     return traced
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text,training,layers",
     [
         # The last layer computes the first token alone. The embeddings'

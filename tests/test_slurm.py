@@ -6,11 +6,11 @@ import shutil
 import socket
 import subprocess
 
+import pytest
 from conftest import ROOT, module_fixture, run_command
-from pytest import mark, skip
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue")
 CONFIGURATION = """
@@ -53,9 +53,9 @@ def slurm(tmp_path_factory):
     search = f"{os.environ['PATH']}:/usr/sbin"
     missing = [p for p in PROGRAMS if not shutil.which(p, path=search)]
     if missing:
-        skip(f"no Slurm: {', '.join(missing)} not installed")
+        pytest.skip(f"no Slurm: {', '.join(missing)} not installed")
     if os.getuid():
-        skip("Slurm's daemons are started as root only")
+        pytest.skip("Slurm's daemons are started as root only")
     folder = tmp_path_factory.mktemp("slurm")
     for name in ("state", "spool"):
         (folder / name).mkdir()
@@ -135,7 +135,7 @@ def end(slurm, job):
     wait_for(lambda: not slurm("squeue", "-h", "-j", job, check=False).strip())
 
 
-@mark.gate
+@pytest.mark.gate
 def test_an_array_survives_a_failure_a_requeue_and_a_kill(slurm, tmp_path):
     sweep = Sweep(tmp_path)
     sweep.run("--grid")

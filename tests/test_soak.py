@@ -6,9 +6,9 @@ import random
 import time
 from functools import partial
 
+import pytest
 import refusals
 from conftest import read_json, run_process
-from pytest import fixture, mark, raises
 
 from lab import report
 from lab.trials import __main__ as soak
@@ -18,7 +18,7 @@ from lab.trials.runs import ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 # Counts to 20 in steps that a file remembers. `{write}` writes the file.
 PROGRAM = """
@@ -54,7 +54,7 @@ IN_PLACE = (
 )
 
 
-@fixture
+@pytest.fixture
 def make_bench(tmp_path):
     """A stand-in of the program, and the reference of its run."""
 
@@ -111,7 +111,7 @@ def test_a_program_that_begins_anew_with_other_numbers_is_found(make_bench):
     assert is_found(DIFFERENT, faults.WRITE, bench)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "damaged",
     [
         "raise",
@@ -136,7 +136,7 @@ def test_a_program_that_does_not_end_is_ended(tmp_path, monkeypatch):
     assert str(end).startswith("no end")
 
 
-@mark.parametrize("inside", [None, {"largest_file": 9**9}])
+@pytest.mark.parametrize("inside", [None, {"largest_file": 9**9}])
 def test_the_end_of_a_program_is_told(tmp_path, inside):
     program = tmp_path / "program.py"
     for text, code, line in (
@@ -158,7 +158,7 @@ def test_a_seed_draws_the_same_trial():
     assert len({Plan.draw(faults.KILL, seed) for seed in range(50)}) == 50
 
 
-@mark.parametrize("how", faults.DAMAGES)
+@pytest.mark.parametrize("how", faults.DAMAGES)
 def test_damage_changes_a_file(tmp_path, how):
     content = random.Random(0).randbytes(100)
     path = tmp_path / "file"
@@ -256,18 +256,18 @@ def test_items_are_worked_on_in_processes_until_the_time_is_over():
     results = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
     assert len(results) > 5
     assert sorted(results) == list(range(len(results)))
-    with raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError):
         list(soak.in_processes(1, [partial(divmod, 1, 0)]))
 
 
-@mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
+@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
 def test_a_file_of_no_soaks(tmp_path, content):
     path = tmp_path / "soaks.json"
     path.write_text(content)
     refusals.check(lambda: soak.read_soaks(path), "is no file of soaks")
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_trial_of_the_program_itself(tmp_path):
     seed = next(n for n, run in enumerate(runs.RUNS) if run.name == "library")
     done = run_process(

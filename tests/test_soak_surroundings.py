@@ -8,8 +8,8 @@ import os
 import sys
 import time
 
+import pytest
 from conftest import ROOT, run_command
-from pytest import approx, fixture, mark, raises, skip
 
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
@@ -28,7 +28,7 @@ from lab.trials.trial import (
     Reference,
 )
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # Counts in steps that a file remembers, by the number that it reads.
 PROGRAM = """
@@ -72,7 +72,7 @@ CAREFUL = dict(
 )
 
 
-@fixture
+@pytest.fixture
 def make_bench(tmp_path):
     """A stand-in of the program, and the reference of its run."""
 
@@ -112,7 +112,7 @@ def try_plan(bench, only, **plan):
     return faults.TRIALS[only](dataclasses.replace(DEFAULT, **plan), bench)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "plan",
     [dict(is_first=True, state=HALF), dict(which=0.99, state=WHOLE, part=0.99)],
 )
@@ -131,8 +131,8 @@ def test_a_right_that_is_missing_and_a_traceback_are_found(make_bench):
     assert (bench.place / OUT).stat().st_mode & 0o777 == 0o755
 
 
-@mark.parametrize("mounts", [False, True])
-@mark.parametrize("plan", [dict(), dict(reads=True, is_first=True)])
+@pytest.mark.parametrize("mounts", [False, True])
+@pytest.mark.parametrize("plan", [dict(), dict(reads=True, is_first=True)])
 def test_a_folder_that_vanishes_is_told(make_bench, plan, mounts):
     bench = make_bench()
     outcome = in_fork(lambda: try_plan(bench, VANISHED, mounts=mounts, **plan))
@@ -165,7 +165,7 @@ def may_mount():
     return in_fork(linux.has_own_mounts)
 
 
-@mark.parametrize("mounts", [False, True])
+@pytest.mark.parametrize("mounts", [False, True])
 def test_a_folder_that_is_made_anew_is_found(make_bench, mounts):
     bench = make_bench(check="out.mkdir(exist_ok=True)")
     for share in range(20, 60, 2):
@@ -197,12 +197,12 @@ def test_what_is_mounted_is_taken_from_its_users(tmp_path):
         assert (folder / "file").read_text() == "text"
         thing.end()
         linux.mount_memory(folder / "in", 4096)
-        with raises(OSError, match="No space"):
+        with pytest.raises(OSError, match="No space"):
             (folder / "in" / "large").write_bytes(bytes(9000))
         linux.unmount(folder / "in")
 
     if not may_mount():
-        skip("this user may not mount")
+        pytest.skip("this user may not mount")
     in_fork(look)
     names = sorted(path.name for path in folder.rglob("*"))
     assert names == ["file", "in"]
@@ -217,7 +217,7 @@ def test_a_file_can_be_moved_away(tmp_path):
     assert (tmp_path / "file").read_text() == "text"
 
 
-@mark.gate
+@pytest.mark.gate
 def test_of_several_processes_one_runs(make_bench):
     bench = make_bench()
     for rare in (1.0, 0.0):
@@ -228,7 +228,7 @@ def test_of_several_processes_one_runs(make_bench):
         assert any("refused" in outcome.note for outcome in outcomes)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_several_processes_that_disturb_each_other_are_found(make_bench):
     bench = make_bench(
         hold="contextlib.nullcontext()", failure="raise", between="0.02"
@@ -272,11 +272,13 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
     )
     now = time.time()
     first, *later, arguments = json.loads(done.stdout)
-    assert first == approx(now - 7200, abs=60)
-    assert later == [approx(now + 86400, abs=60)] * 4
+    assert first == pytest.approx(now - 7200, abs=60)
+    assert later == [pytest.approx(now + 86400, abs=60)] * 4
     assert arguments == ["word"]
     # This process has its own.
-    assert time.time() == approx(datetime.datetime.now().timestamp(), abs=60)
+    assert time.time() == pytest.approx(
+        datetime.datetime.now().timestamp(), abs=60
+    )
 
 
 def test_rights_can_be_dropped(tmp_path, plain_user):
@@ -317,11 +319,11 @@ def test_what_a_run_reads_and_writes(tmp_path):
         assert out == tmp_path / "trial" / "out"
 
 
-@mark.gate
-@mark.parametrize("failure", [CAREFUL["failure"], "raise"])
+@pytest.mark.gate
+@pytest.mark.parametrize("failure", [CAREFUL["failure"], "raise"])
 def test_a_disk_that_is_full_must_be_refused(make_bench, monkeypatch, failure):
     if not may_mount():
-        skip("this user may not mount")
+        pytest.skip("this user may not mount")
     # It is filled before the program goes on.
     monkeypatch.setattr(faults, "DISK", 2**20)
     bench = make_bench(failure=failure, pause="0.1")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from shutil import copy, copytree
 
 import numpy as np
+import pytest
 import refusals
 import safetensors.numpy
 import tensorflow as tf
@@ -18,7 +19,6 @@ from conftest import (
 )
 from hub_modules import tf2_variables, write_tf1, write_tf2
 from numpy.testing import assert_array_equal
-from pytest import fixture, mark, raises
 from safetensors.numpy import load_file, save_file
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from torch_writer import as_zip, tensor, written
@@ -66,12 +66,12 @@ def refuses(path, *parts):
     refusals.check(lambda: open_checkpoint(path), *parts)
 
 
-@fixture
+@pytest.fixture
 def table(tiny_config):
     return task_model.list_parameters(tiny_config, Houlsby(4), TASK.build_head)
 
 
-@fixture
+@pytest.fixture
 def google_bert(tmp_path, tiny_bert, tiny_weights):
     """The tiny BERT as Google would publish it."""
     folder = tmp_path / "google"
@@ -111,7 +111,7 @@ def test_every_layout_gives_the_same_weights(
         check_values(opened.weights, tiny_weights)
 
 
-@mark.parametrize("form", ["zip", "older"])
+@pytest.mark.parametrize("form", ["zip", "older"])
 def test_golden_file_of_pytorch_gives_a_berts_weights(tmp_path, form):
     """As transformers' models are in `pytorch_model.bin`."""
     copy(GOLDEN / f"bert.{form}.bin", tmp_path / "pytorch_model.bin")
@@ -146,8 +146,8 @@ def test_a_quantized_model_of_pytorch_is_refused(tmp_path):
     refuses(path, f"'{name}' has whole numbers")
 
 
-@mark.parametrize("generation", [1, 3])
-@mark.parametrize(
+@pytest.mark.parametrize("generation", [1, 3])
+@pytest.mark.parametrize(
     "optimizer",
     [
         lambda: None,
@@ -188,7 +188,7 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
     )
 
 
-@mark.parametrize("damage", ["no graph", "a key", "a child"])
+@pytest.mark.parametrize("damage", ["no graph", "a key", "a child"])
 def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
     module, prefix = tf.Module(), str(tmp_path / "tf2_model.ckpt")
     module.its_own = tf2_variables(tiny_weights, 2, 3)
@@ -222,7 +222,7 @@ def test_a_checkpoint_of_other_objects_is_refused(tmp_path):
     refuses(path, "no BERT whose names are known here")
 
 
-@fixture
+@pytest.fixture
 def digest(tiny_config):
     """Fingerprint of the weights at a path, for the tiny BERT."""
 
@@ -302,7 +302,7 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
     wide = replace(tiny_config, intermediate_size=64)
     wide = task_model.list_parameters(wide, Houlsby(4), TASK.build_head)
     message = r"has the shape \[16, 32\].*\[16, 64\]"
-    with raises(UserError, match=message):
+    with pytest.raises(UserError, match=message):
         choose_initial_values(wide.parameters, base, None, 0)
 
 
@@ -331,8 +331,8 @@ def test_a_missing_variable_is_named(tmp_path, digest, tiny_weights):
     )
 
 
-@mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
-@mark.parametrize("layout", ["safetensors", "tensorflow"])
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("layout", ["safetensors", "tensorflow"])
 def test_truncated_files_are_one_clear_line(
     tmp_path, tiny_bert, google_bert, digest, share, layout
 ):
@@ -359,7 +359,7 @@ def test_an_error_without_a_text_is_one_line_too(tmp_path, monkeypatch):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, lost, parts",
     [
         (".data-00000-of-00001", "", ["--init_checkpoint={}"]),
@@ -398,7 +398,7 @@ def test_an_empty_path_is_said():
     refuses("", "--init_checkpoint is empty")
 
 
-@mark.parametrize("name", sources.FOREIGN)
+@pytest.mark.parametrize("name", sources.FOREIGN)
 def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
     folder = tmp_path / "model"
     folder.mkdir()
@@ -490,7 +490,7 @@ def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
         assert len(weights.shapes) == 50 and len(opened) == times
 
 
-@fixture
+@pytest.fixture
 def described(tiny_bert, tmp_path):
     """A copy of the tiny BERT, with other files and tensors next to it."""
 
@@ -511,7 +511,7 @@ def described(tiny_bert, tmp_path):
 JAPANESE = {"tokenizer_class": "BertJapaneseTokenizer"}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "file, content, message",
     [
         ("config", JAPANESE, "/config.json: BertJapaneseTokenizer"),
@@ -545,7 +545,7 @@ HEAD = {
 LABELS = ["contradiction", "entailment", "neutral"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "named, labels, order",
     [
         (["CONTRADICTION", "NEUTRAL", "ENTAILMENT"], LABELS, [0, 2, 1]),
@@ -577,7 +577,7 @@ def test_a_heads_outputs_are_those_of_the_tasks_labels(
     check_values(weights, expected)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
     """As a published model's, whose order is another one."""
     flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}

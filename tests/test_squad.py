@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from absl import logging as absl_logging
@@ -14,7 +15,6 @@ from engine_jobs import SQUAD
 from hypothesis import given, settings
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 
 from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
@@ -29,7 +29,7 @@ from adapter_bert.tasks.squad import (
 )
 from adapter_bert.tasks.squad_data import SquadAnswer, SquadQuestion
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 TASK = Squad(
     "squad",
@@ -43,7 +43,7 @@ TASK = Squad(
 TASK_2 = replace(TASK, version_2_with_negative=True)
 
 
-@fixture
+@pytest.fixture
 def warnings(caplog, monkeypatch):
     """What was logged as a warning."""
     monkeypatch.setattr(absl_logging.get_absl_logger(), "propagate", True)
@@ -145,7 +145,7 @@ def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
     assert not warnings.text
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "context,answer,start,is_counted",
     [
         ("the (cat) sat", "cat", 5, False),
@@ -210,7 +210,7 @@ def test_a_head_of_question_answering_is_restored():
 # Steps
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "batch_size,epochs,questions,windows",
     [
         # 5 questions make 15 windows.
@@ -245,7 +245,7 @@ def test_contexts_without_tokens_are_nothing_to_learn_from(tokenizer):
     )
 
 
-@mark.parametrize("unit", ["questions", "windows"])
+@pytest.mark.parametrize("unit", ["questions", "windows"])
 def test_steps_beyond_all_numbers_are_refused(tokenizer, unit):
     features = TASK.featurize(TWO, tokenizer, 9)
     task = replace(TASK, count_steps_in=unit)
@@ -278,7 +278,7 @@ PREDICTIONS = [
 IDS = ['b"\n', "\udfff\u00e9", "a"]
 
 
-@mark.parametrize("task", [TASK, TASK_2])
+@pytest.mark.parametrize("task", [TASK, TASK_2])
 def test_predictions_are_written_as_bert_does(tmp_path, task):
     questions = [SquadQuestion(name, "?", "", None) for name in IDS]
     paths = task.write_predictions(str(tmp_path), questions, PREDICTIONS)
@@ -352,7 +352,7 @@ def test_the_loss_is_the_mean_of_two_softmax_losses(tiny_config):
         )
 
 
-@mark.parametrize("padded", [8, 20])
+@pytest.mark.parametrize("padded", [8, 20])
 def test_padding_neither_wins_nor_changes_the_loss(tiny_config, padded):
     head = make_head(6, tiny_config)
     lengths = [7, 4]
@@ -389,7 +389,7 @@ def test_a_window_shorter_than_the_list_is_filled_up():
     assert best["start_indexes"].numpy().tolist() == [[1, 2, 0]]
 
 
-@mark.parametrize("method", ["houlsby(size=4)", "full", "head"])
+@pytest.mark.parametrize("method", ["houlsby(size=4)", "full", "head"])
 def test_there_is_no_pooler_whatever_is_trained(tiny_config, method):
     table = task_model.list_parameters(
         tiny_config, parse(method), SQUAD.build_head
@@ -410,7 +410,7 @@ def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
 PROPERTY = settings(max_examples=50)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "answer,prediction,exact,f1",
     [
         ("the Cat", "cat!", 1, 1),
@@ -436,10 +436,10 @@ PROPERTY = settings(max_examples=50)
 def test_answers_score_as_counted_by_hand(answer, prediction, exact, f1):
     scores = squad.squad_1_scores([[answer]], [prediction])
     assert list(scores) == ["exact_match", "f1"]
-    assert list(scores.values()) == approx([100 * exact, 100 * f1])
+    assert list(scores.values()) == pytest.approx([100 * exact, 100 * f1])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "answers,kind,other",
     [([["cat"], ["dog"]], "HasAns", "NoAns"), ([[], []], "NoAns", "HasAns")],
 )
@@ -460,7 +460,7 @@ def test_an_answer_of_articles_only_is_matched_by_no_answer():
     assert (scores["exact"], scores["f1"]) == (100.0, 100.0)
     assert scores["HasAns_total"] == 3
     scores = squad.squad_2_scores(answers, ["an", "the", "cat"], odds)
-    assert scores["exact"] == scores["f1"] == approx(100 / 3)
+    assert scores["exact"] == scores["f1"] == pytest.approx(100 / 3)
     # Beside another answer it does not count.
     scores = squad.squad_2_scores([["the", "cat"]], [""], odds[:1])
     assert (scores["exact"], scores["f1"]) == (0.0, 0.0)
@@ -502,6 +502,6 @@ def test_best_scores_are_those_of_a_slow_search(rows):
                     wrong = not texts and prediction != ""
                     total += 0.0 if wrong else one[name]
             totals.append(round(total / len(rows), 6))
-        assert scores[f"best_{name}"] == approx(max(totals), abs=1e-6)
+        assert scores[f"best_{name}"] == pytest.approx(max(totals), abs=1e-6)
         best = totals.index(max(totals))
         assert scores[f"best_{name}_thresh"] == [0.0, *sorted(odds)][best]

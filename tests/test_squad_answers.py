@@ -3,7 +3,7 @@
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
-from pytest import approx, mark
+import pytest
 
 from adapter_bert.tasks.squad import CERTAINLY_NONE, NBest, Squad
 from adapter_bert.tasks.squad_data import (
@@ -12,7 +12,7 @@ from adapter_bert.tasks.squad_data import (
     cut_windows,
 )
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # `[CLS] word [SEP]` before every part of a context.
 FIRST = 3
@@ -132,7 +132,7 @@ def test_no_answer_is_one_of_the_candidates_of_version_2():
     assert prediction.null_odds == -0.5 and prediction.text == "cat"
 
 
-@mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("negative", [False, True])
 def test_a_question_without_candidates_has_an_empty_answer(negative):
     """The only end is before the only start."""
     rules = make_rules(negative=negative, threshold=2e6)
@@ -144,7 +144,7 @@ def test_a_question_without_candidates_has_an_empty_answer(negative):
 NONE = {"starts": [], "ends": [], "null": []}
 
 
-@mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("negative", [False, True])
 def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
     rules = make_rules(negative=negative)
     questions = [
@@ -168,7 +168,7 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
 # Texts
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "context, first, last, expected",
     [
         ("the (cat) sat (on) it", 2, 2, "cat"),
@@ -356,4 +356,4 @@ def test_predictions_are_those_of_the_published_rules(
             assert listed(prediction) == [(t, *p) for t, p in kept.items()]
         else:
             assert prediction.candidates.texts == ("",)
-        assert prediction.candidates.probabilities().sum() == approx(1)
+        assert prediction.candidates.probabilities().sum() == pytest.approx(1)

@@ -8,10 +8,10 @@ import unicodedata
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 from conftest import TINY_WORDS
 from numpy.testing import assert_array_equal
-from pytest import mark
 
 from adapter_bert.data import tokenization
 from adapter_bert.errors import UserError
@@ -25,7 +25,7 @@ from adapter_bert.tasks.squad_data import (
     read_questions,
 )
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PROPERTY = hypothesis.settings(max_examples=150)
 
@@ -65,7 +65,7 @@ def read(folder, content, with_negative=False):
 # Reading
 
 
-@mark.parametrize("with_negative", [False, True])
+@pytest.mark.parametrize("with_negative", [False, True])
 def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
     first = {"id": "b", "question": "who\n?", "answers": [ANSWER, ANSWER]}
     second = {"id": "a", "question": "", "answers": []}
@@ -88,7 +88,7 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "qa, with_negative, answers",
     [
         ({**QA, "is_impossible": True}, True, ()),
@@ -228,7 +228,7 @@ def test_a_question_without_what_scoring_needs_is_refused(call, parts):
 # Answers in their contexts
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "context, text, start, first, expected",
     [
         # Other spaces within it.
@@ -348,7 +348,7 @@ def test_arrays_have_the_declared_types(tokenizer):
         assert arrays[name].dtype.name == types.get(name, "int32"), name
 
 
-@mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
+@pytest.mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
 def test_long_questions_are_cut(tokenizer, most, count):
     windows = cut_windows([ask("sat")], tokenizer, 16, 4, most)
     head = " ".join("is a cat in ?".split()[:count])
@@ -357,7 +357,7 @@ def test_long_questions_are_cut(tokenizer, most, count):
     assert windows.cut_rows == (count < 5)
 
 
-@mark.parametrize("context", ["", " \n\t", "\u200b"])
+@pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
 def test_a_context_without_tokens_has_no_windows(tokenizer, context):
     questions = [ask("the cat"), ask(context), ask("a dog")]
     windows = cut_windows(questions, tokenizer, 16, 4, 4)
@@ -379,7 +379,7 @@ def test_questions_of_a_context_share_its_tokens(tokenizer):
     assert len(windows.offsets) == 3 + 2
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "context,answer,start,expected",
     [
         # The second of two.
@@ -569,7 +569,7 @@ MANY = [
 ]
 
 
-@mark.parametrize("chunk", [1, 2, 3])
+@pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
     tokenizer, monkeypatch, chunk
 ):

@@ -5,9 +5,9 @@ import re
 from math import prod
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from engine_jobs import make_job
-from pytest import mark
 
 from adapter_bert.training.training_step import loss_and_gradients
 from lab.speed import flops
@@ -128,7 +128,7 @@ def formula(config, table):
     )
 
 
-@mark.parametrize("method", [HOULSBY, "full"])
+@pytest.mark.parametrize("method", [HOULSBY, "full"])
 def test_a_step_has_the_products_that_the_formula_counts(tiny_config, method):
     table, instructions = program(tiny_config, method)
     expected, _ = formula(tiny_config, table)
@@ -157,7 +157,7 @@ WAYS = {
 }
 
 
-@mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", WAYS)
 def test_no_frozen_matrix_has_a_gradient_in_the_program(tiny_config, way):
     """Full fine-tuning has all of them."""
     products = {}

@@ -5,6 +5,7 @@ import unittest.mock
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from engine_jobs import (
@@ -22,7 +23,6 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose
-from pytest import mark, param, raises
 
 from adapter_bert import optimization
 from adapter_bert.bert.hooks import Context
@@ -40,9 +40,9 @@ from adapter_bert.training.engines import (
 from adapter_bert.training.strategy import StrategyEngine
 
 
-@mark.gate
+@pytest.mark.gate
 @ESTIMATOR
-@mark.parametrize("name", [MULTI.name, "squad", "tagging"])
+@pytest.mark.parametrize("name", [MULTI.name, "squad", "tagging"])
 def test_both_engines_agree_at_every_step(tiny_config, folders, name):
     """Dropout on, 50 steps; of several tasks one is a classification."""
     names = ["estimator", "strategy"]
@@ -60,7 +60,7 @@ def test_both_engines_agree_at_every_step(tiny_config, folders, name):
     assert steps == (*range(1, 51),) and len(set(values)) == 50
 
 
-@mark.gate
+@pytest.mark.gate
 @ESTIMATOR
 def test_each_engine_goes_on_with_the_others_run(tiny_config, folders):
     rows = make_rows(CLASSIFICATION)
@@ -79,8 +79,8 @@ def test_each_engine_goes_on_with_the_others_run(tiny_config, folders):
     check_equal(trained_values(parts), trained_values(whole), 1e-5)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_several_steps_may_run_between_two_returns(
     tiny_config, folders, monkeypatch
 ):
@@ -117,7 +117,7 @@ def test_several_steps_may_run_between_two_returns(
         check_equal(trained_values(looped, step), trained_values(plain, step))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "hardware, gpus, steps",
     [
         (Hardware(), 0, 1),
@@ -146,7 +146,7 @@ def train_telling(update, job, steps, save_steps=100):
     new_engine().train(job, course, progress)
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_first_loss_that_is_no_number_is_named(
     tiny_config, folders, monkeypatch
 ):
@@ -169,7 +169,7 @@ def test_the_first_loss_that_is_no_number_is_named(
     assert seen == [1, 2] and not os.listdir(job.output_dir)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "workers, expected, words",
     [
         (1, tf.errors.UnavailableError, "^gone"),
@@ -188,7 +188,7 @@ def test_what_a_lost_worker_raises_is_one_line_where_there_are_others(
     trained = new_engine()
     trained.workers = workers
     job = make_job(tiny_config, folders("run"))
-    with raises(expected, match=words):
+    with pytest.raises(expected, match=words):
         train(trained, job, make_rows(CLASSIFICATION))
 
 
@@ -241,8 +241,8 @@ def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
     assert 'model_checkpoint_path: "model.ckpt-7"' in text.read_text()
 
 
-@mark.newer_stack
-@mark.parametrize("method", ["houlsby(size=4)", "full"])
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("method", ["houlsby(size=4)", "full"])
 def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
     job = make_job(tiny_config, folders("run"), method)
     models = {}
@@ -306,10 +306,10 @@ def gradient_by_hand(config, job, rows, chosen):
     return float(loss), dict(zip(names, (factor * m for m in means)))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, parts",
     [
-        param("estimator", 4, marks=ESTIMATOR),
+        pytest.param("estimator", 4, marks=ESTIMATOR),
         ("strategy", 4),
         ("strategy", 1),
     ],

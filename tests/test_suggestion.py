@@ -4,10 +4,10 @@ import json
 import types
 
 import numpy as np
+import pytest
 import refusals
 from conftest import module_fixture, write_table
 from numpy.random import default_rng
-from pytest import mark
 from task_files import make_rows
 from tiny_artifacts import make_artifact
 
@@ -106,7 +106,7 @@ def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     assert ranked[0].task == "custom" and ranked[1].method is None
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_pairs_and_numbers_are_ranked_too(taught, bert):
     some = texts(8, 1)
     numbers = [str(number / 4) for number in range(8)]
@@ -116,7 +116,7 @@ def test_pairs_and_numbers_are_ranked_too(taught, bert):
     assert len(ranked) == 3 and np.isfinite([c.logme for c in ranked]).all()
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_what_no_training_begins_with_is_passed_over(
     taught, bert, tiny_bert, tmp_path, caplog, shelf
 ):
@@ -156,7 +156,7 @@ def test_drawn_rows_keep_their_order_and_follow_the_seed():
     assert len(suggestion.draw(rows, 99, 1)) == 50
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_the_command_ranks_and_measures_the_saving(
     taught, tiny_bert, tmp_path, run_main, capsys, monkeypatch
 ):
@@ -215,8 +215,8 @@ BAD = {
 }
 
 
-@mark.newer_stack
-@mark.parametrize("case", BAD)
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_in_one_line(
     taught, tiny_bert, tmp_path, run_main, case
 ):

@@ -3,9 +3,9 @@
 import csv
 import math
 
+import pytest
 import refusals
 from conftest import read_json, write_json
-from pytest import approx, fixture, mark
 from tensorboard.backend.event_processing import event_accumulator
 
 from adapter_bert.bert import encoder
@@ -13,10 +13,10 @@ from adapter_bert.commands import summarize
 from adapter_bert.methods.registry import parse
 from adapter_bert.reports import collect_runs
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
-@fixture
+@pytest.fixture
 def bert(tiny_config):
     """How many parameters the tiny BERT has."""
     return sum(map(math.prod, encoder.list_variables(tiny_config).values()))
@@ -47,9 +47,9 @@ def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     fake.add("rte", "houlsby(size=64)", 0.1)
     first, *others = fake.groups()["rte"]
     assert len(first.runs) == 3 and len(others) == 2
-    assert first.mean("accuracy") == approx(80)
+    assert first.mean("accuracy") == pytest.approx(80)
     # The standard deviation 10 over the root of 3.
-    assert first.error("accuracy") == approx(10 / math.sqrt(3))
+    assert first.error("accuracy") == pytest.approx(10 / math.sqrt(3))
     assert others[0].error("accuracy") is None
     assert first.mean("loss") == 0.5
     assert summarize.show(first, "accuracy") == "80.0 ± 5.8 (3)"
@@ -70,7 +70,7 @@ def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     assert capsys.readouterr().err.count("with other scores") == 1
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("other", "what"),
     [
         ({"bert": "g"}, "BERT"),
@@ -142,7 +142,7 @@ def test_a_damaged_description_is_one_line(fake):
     refusals.check(fake.groups, "run.json", "no base")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
         ("houlsby", None, "houlsby(size=64)"),
@@ -340,7 +340,7 @@ def test_all_forms_hold_the_same_cells():
     ]
 
 
-@mark.gate
+@pytest.mark.gate
 def test_the_script_writes_tables_settings_and_hparams(
     fake, tmp_path, run_main, capsys
 ):
@@ -378,7 +378,7 @@ def test_the_script_writes_tables_settings_and_hparams(
     assert plugin.plugin_data.plugin_name == "hparams"
 
 
-@mark.parametrize("name", ["", "missing"])
+@pytest.mark.parametrize("name", ["", "missing"])
 def test_a_folder_without_runs_is_refused(tmp_path, run_main, name):
     arguments = summarize, tmp_path / name, f"--output_dir={tmp_path}/out"
     refusals.check(lambda: run_main(*arguments), tmp_path / name)

@@ -3,11 +3,11 @@
 import os
 import signal
 
+import pytest
 from conftest import read_lines, run_command
-from pytest import mark
 from sweep_stand_in import RUNS, SCRIPTS, counts, wait_for
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def test_a_failed_run_is_reported_and_stops_no_other(sweep):
@@ -129,13 +129,13 @@ def test_a_grid_whose_state_cannot_be_told_is_left_alone(sweep):
     assert sorted(path.name for path in sweep.out.iterdir()) == ["grid.tsv"]
 
 
-@mark.parametrize("axis", ["TASKS", "METHODS", "SIZES", "SEEDS"])
+@pytest.mark.parametrize("axis", ["TASKS", "METHODS", "SIZES", "SEEDS"])
 def test_an_empty_axis_is_refused(sweep, axis):
     assert "is one of its axes empty?" in sweep.refused(**{axis: ""})
     assert not sweep.out.exists()
 
 
-@mark.parametrize("row", ["", "0", "abc", "9"])
+@pytest.mark.parametrize("row", ["", "0", "abc", "9"])
 def test_a_row_that_is_none_is_refused(sweep, row):
     sweep.run("--grid")
     done = run_command(SCRIPTS / "internal/run_grid_row.sh", sweep.out, row)

@@ -4,15 +4,15 @@ import collections
 import shlex
 import subprocess
 
+import pytest
 from conftest import read_lines, run_command, write_table
-from pytest import mark
 from sweep_stand_in import RUNS, SCRIPTS, SMALL, counts
 
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.new_words import NewWords
 from adapter_bert.methods.registry import METHODS, parse
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 
 def test_the_default_grid_is_the_papers(sweep):
@@ -26,7 +26,7 @@ def test_the_default_grid_is_the_papers(sweep):
     assert sweep.started() == []
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_long_grid_is_several_arrays(sweep):
     done = sweep.run("--grid", SEEDS=" ".join(map(str, range(501))))
     command = f"scripts/sweep.sbatch {sweep.out}"
@@ -115,7 +115,7 @@ def test_tagging_has_a_grid_of_its_own(sweep):
     assert len(rows) == 45 and rows[0].startswith("RTE/houlsby8-lr1e-4-")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "tasks, names",
     [
         ("'my task' RTE", ["my task", "RTE"]),
@@ -125,7 +125,7 @@ def test_tagging_has_a_grid_of_its_own(sweep):
         ('"it\'s" $(x)', ["it's", "$(x)"]),
     ],
 )
-@mark.parametrize("script", ["sweep_glue.sh", "sweep_tagging.sh"])
+@pytest.mark.parametrize("script", ["sweep_glue.sh", "sweep_tagging.sh"])
 def test_a_task_s_folder_may_have_a_blank_in_its_name(
     sweep, script, tasks, names
 ):
@@ -165,7 +165,7 @@ def test_a_run_s_name_may_have_a_blank(sweep):
     assert counts(sweep.run("--status").stdout)["finished"] == 2
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "arguments, environment, expected",
     [
         ((), {}, "usage: BERT="),

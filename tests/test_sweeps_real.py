@@ -7,14 +7,14 @@ import subprocess
 import time
 from shutil import rmtree
 
+import pytest
 from conftest import read_json, read_lines
-from pytest import mark
 from safetensors.numpy import load_file
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 from adapter_bert.reports import collect_runs
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 AXES = {
     "TASKS": "RTE SST-2",
@@ -38,7 +38,7 @@ def kill(process, how):
     process.wait()
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
     quiet = {"SIZES": "4", "TASKS": "RTE", "EPOCHS": "20"}
@@ -71,7 +71,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert len(results["dev_data"]["dev"]) == 64
 
 
-@mark.slow
+@pytest.mark.slow
 def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
     rng = random.Random(0)

@@ -6,9 +6,9 @@ import json
 
 import hypothesis
 import hypothesis.strategies as st
+import pytest
 import refusals
 from limits import limited
-from pytest import mark
 from task_files import CUSTOM, listed, put, read, refusal
 
 from adapter_bert.data import tables
@@ -25,7 +25,7 @@ from adapter_bert.data.tables import (
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.registry import get_task
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def read_rows(path, layout):
@@ -45,7 +45,7 @@ def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
     ]
 
 
-@mark.parametrize("ending", [".tsv", ".csv"])
+@pytest.mark.parametrize("ending", [".tsv", ".csv"])
 def test_empty_lines_of_one_column_are_empty_texts(tmp_path, ending):
     path = put(tmp_path / f"test{ending}", "text\na\n\nb\n\n")
     rows = read_rows(str(path), Layout("text"))
@@ -144,7 +144,7 @@ REFUSED = {
 }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, layout, content, message",
     [(name, *case) for name, cases in REFUSED.items() for case in cases],
 )
@@ -158,7 +158,7 @@ def test_what_is_no_table_is_refused_with_its_line(
     refusals.check(lambda: read_rows(str(path), layout), place, *parts)
 
 
-@mark.parametrize("label", ["2", "", " 1"])
+@pytest.mark.parametrize("label", ["2", "", " 1"])
 def test_an_unknown_label_is_refused_with_its_line(tmp_path, label):
     content = HEADER + f"1\ta\tb\tc\td\n{label}\ta\tb\tc\td\n".encode()
     path = put(tmp_path / "dev.tsv", content)
@@ -168,7 +168,7 @@ def test_an_unknown_label_is_refused_with_its_line(tmp_path, label):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
 )
 def test_other_columns_may_have_one_name(tmp_path, ending, line):
@@ -188,7 +188,7 @@ def test_empty_lines_between_rows_are_texts_of_one_column(tmp_path):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, content",
     [
         ("a.tsv", "label\ttext\n\ufeffgood\ta\n\ufeff\ufeffbad\tb\n"),
@@ -215,7 +215,7 @@ def test_lines_of_csv_may_end_with_carriage_returns_alone(tmp_path):
     ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "header, hint",
     [
         (" text ,label", "'label'; blanks surround ' text ', name it without"),
@@ -236,7 +236,7 @@ def test_names_of_columns_are_quoted_where_one_is_missing(
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cells, expected",
     [("1\t0", "a"), ("1.0\tTRUE", "a|b"), ("false\t0.0", ""), (" 0 \t1", "b")],
 )
@@ -333,7 +333,7 @@ def test_broken_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
     assert "2 rows with fewer or more columns than the header" in caplog.text
 
 
-@mark.parametrize("ending", READERS)
+@pytest.mark.parametrize("ending", READERS)
 def test_endings_may_be_in_capitals(tmp_path, ending):
     rows = {
         ".tsv": "text\nthe cat, a dog\n",
@@ -386,7 +386,7 @@ ENDINGS = (".tsv", ".csv")
 FOLDER = SplitFiles()
 
 
-@mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_a_split_of_a_folder_has_one_of_the_endings(tmp_path, ending):
     path = put(tmp_path / f"dev{ending}", "x")
     (tmp_path / "dev.txt").write_text("x")
@@ -454,7 +454,7 @@ CHARACTERS = "ab |,;[]\t\u2003é"
 SEPARATORS = st.sampled_from("|,; ")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cell, labels",
     [
         ("", ()),
@@ -469,7 +469,7 @@ def test_labels_of_a_cell(cell, labels):
     assert split_labels(cell, "|", "x:1") == labels
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "cell, words",
     [
         ("a|", "a label is empty"),
@@ -519,7 +519,7 @@ ALIKE = [
 ]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "labels, pairs",
     [
         *((["good", x], f"'good' and {ascii(x)}") for x in ALIKE[1:]),
@@ -538,7 +538,7 @@ def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
     assert f": {pairs}; write them alike" in record.getMessage()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "labels",
     [
         ["good", "bad", "goo", "good day", "goodday"],
@@ -553,7 +553,7 @@ def test_labels_that_look_different_are_no_pairs(labels, caplog):
     assert list_labels(labels) == ", ".join(labels)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "labels, text",
     [
         (["a", "b "], "'a', 'b '"),
@@ -567,7 +567,7 @@ def test_labels_are_quoted_where_they_could_be_mistaken(labels, text):
     assert list_labels(labels) == text
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "label, is_told",
     [
         ("a, b", True),

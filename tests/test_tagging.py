@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, spoil
 from engine_jobs import TAGGING, make_rows
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, mark
 from task_files import refusal
 
 from adapter_bert.bert import encoder
@@ -225,7 +225,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
     assert set(task.score_names) == set(scores)
     assert list(scores)[0] == "f1"
     right = -1 + np.log(6 + np.e)
-    assert scores == approx(
+    assert scores == pytest.approx(
         {
             "f1": 2 / 5,
             "precision": 1 / 2,
@@ -271,7 +271,9 @@ class Tokens(tf.Module):
         return {"logits": tf.gather(self.table, features["input_ids"])}
 
 
-@mark.parametrize("parts, lanes", [(1, 1), (1, 3), (2, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(
+    "parts, lanes", [(1, 1), (1, 3), (2, 1), (4, 1), (2, 2)]
+)
 def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
     """However the batch is divided; of one sentence nothing is known."""
     rows = make_rows(TAGGING, [9, 3, 5, 12, 4, 7, 8, 10] * 5)
@@ -321,7 +323,7 @@ def sentences(draw):
     return draw(lengths), room
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 @given(sentences())
 def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     lengths, room = sentence
@@ -355,7 +357,7 @@ def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     assert not last or sum(lengths[last - 1 :]) > room
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_windows_overlap_by_half():
     windows = list(cut([1] * 30, 10))
     starts = [0, 5, 10, 15, 20]
@@ -363,7 +365,7 @@ def test_windows_overlap_by_half():
     assert [w.first_own for w in windows] == [0, 8, 13, 18, 23]
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 @given(
     st.lists(
         st.lists(
@@ -407,7 +409,7 @@ def test_features_of_sentences(tokenizer, texts, length):
     assert_array_equal(features.at_words(outputs)[:, 0], expected)
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_words_that_no_window_holds_are_counted(tokenizer, caplog):
     words = ["the", "\x01", "cat" + "s" * 4, "sat"]
     sentences = Sentences.of_words([words, words[2:3] * 2, words[::3]])
@@ -427,13 +429,13 @@ def tagged(*sentences):
     return [[split_tag(tag) for tag in text.split()] for text in sentences]
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_types_have_scores_of_their_own():
     right = tagged("B-a-b I-a-b O B-X", "B-X I-X O")
     predicted = tagged("B-a-b I-a-b O B-a-b", "B-X O O")
     assert type_scores(right, predicted) == [
         ("X", 2, 1, 0.0, 0.0, 0.0),
-        ("a-b", 1, 2, 0.5, 1.0, approx(2 / 3)),
+        ("a-b", 1, 2, 0.5, 1.0, pytest.approx(2 / 3)),
     ]
     assert type_scores(tagged("O"), tagged("O")) == []
 
@@ -443,7 +445,7 @@ BIO_TAGS = st.lists(
 )
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 @given(st.lists(BIO_TAGS, min_size=1, max_size=5))
 def test_scores_are_those_of_counted_entities(sentences):
     """Sentences do not run into each other."""
@@ -466,9 +468,9 @@ def test_scores_are_those_of_counted_entities(sentences):
     ]
     right, predicted, both = *map(len, entities), len(entities[0] & entities[1])
     scores = entity_scores(*sides)
-    assert scores["precision"] == approx(both / max(1, predicted))
-    assert scores["recall"] == approx(both / max(1, right))
-    assert scores["f1"] == approx(2 * both / max(1, right + predicted))
+    assert scores["precision"] == pytest.approx(both / max(1, predicted))
+    assert scores["recall"] == pytest.approx(both / max(1, right))
+    assert scores["f1"] == pytest.approx(2 * both / max(1, right + predicted))
     of_types = type_scores(*sides)
     assert sum(s[1] for s in of_types) == right
     assert sum(s[2] for s in of_types) == predicted

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import refusals
 from conftest import spoil
 from hypothesis import given
-from pytest import mark
 from seqeval.metrics.sequence_labeling import get_entities
 
 from adapter_bert.tasks import tagging_files
@@ -34,7 +34,7 @@ from adapter_bert.tasks.tagging_files import (
     write_tags,
 )
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 
 def read(path, *arguments, **options):
@@ -54,7 +54,7 @@ def put(folder, text, name="train.conll"):
 PAIRS = [[("EU", "B-ORG"), ("rejects", "O")], [("Peter", "B-PER")]]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     [
         "EU B-ORG\nrejects O\n\nPeter B-PER\n",
@@ -97,7 +97,7 @@ def test_json_lines(tmp_path):
     assert rows.where(1) == f"{tmp_path / 'train.jsonl'}:1"
 
 
-@mark.parametrize("last", ["\tX", "\t"])
+@pytest.mark.parametrize("last", ["\tX", "\t"])
 def test_a_word_may_hold_blanks_between_tabs(tmp_path, last):
     """Also in files without tags, or with empty cells for them."""
     word = "10\u2028 000"
@@ -182,7 +182,7 @@ def test_columns_that_are_not_there(tmp_path, call, parts):
     refusals.check(lambda: read(path, WordColumns(*call)), *parts)
 
 
-@mark.parametrize("value", ['"\\ud800"', "1e999"])
+@pytest.mark.parametrize("value", ['"\\ud800"', "1e999"])
 def test_what_cannot_be_written_again_is_refused_when_read(tmp_path, value):
     text = f'{{"id": {value}, "tokens": ["the"]}}\n'
     path = put(tmp_path, text, "test.jsonl")
@@ -305,8 +305,8 @@ def test_types_are_renamed(tmp_path):
     )
 
 
-@mark.parametrize("count", [1, 2, 3])
-@mark.parametrize("name", ["test.conll", "test.jsonl"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("name", ["test.conll", "test.jsonl"])
 def test_the_first_sentences_alone(tmp_path, name, count):
     text = "-DOCSTART-\n\nEU B-ORG\nrejects O\n\n\nPeter B-PER\n\n"
     if name.endswith("jsonl"):
@@ -428,7 +428,7 @@ def test_any_predicted_tags_become_lawful_as_conlleval_reads_them(sentences):
     assert again == (BIO if any(t.type for t in lawful) else None)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     ["", "o", "0", "_", "-", "B", "M", "B-", "X-PER", "W-PER", "b-PER", "PER-B"]
     + ["B-P Q", "B-P\xa0Q", "P Q", "B_PER", "I.PER", "B\u2010PER", "PER_I"]

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from pytest import raises
+import pytest
 
 from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
@@ -62,7 +62,7 @@ def test_an_expression_that_names_nothing_is_a_defect():
         def trains(self, config):
             return "kernel"
 
-    with raises(ValueError, match="'kernel' .*matches nothing"):
+    with pytest.raises(ValueError, match="'kernel' .*matches nothing"):
         list_parameters(BASE, Broken(), get_task("MRPC").build_head)
 
 
@@ -79,5 +79,5 @@ def test_untrained_heads_and_adapters_are_refused():
         if words is None:
             check_is_trained(table, names, "the checkpoint")
         else:
-            with raises(UserError, match=words):
+            with pytest.raises(UserError, match=words):
                 check_is_trained(table, names, "the checkpoint")

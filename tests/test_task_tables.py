@@ -1,10 +1,10 @@
 """Rows of tables: written once, free again when nobody holds them."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest import mark
 
 from adapter_bert.serving.task_tables import GrowingTable, Slots
 
@@ -49,7 +49,9 @@ def test_rows_keep_their_values_while_a_table_grows(rows, data):
         assert whole.sum() == value.sum()
 
 
-@mark.parametrize("reserved, rows, most", [((5, 3), 5, 5), ((), 100, 107)])
+@pytest.mark.parametrize(
+    "reserved, rows, most", [((5, 3), 5, 5), ((), 100, 107)]
+)
 def test_a_table_holds_little_that_is_not_used(reserved, rows, most):
     table = GrowingTable((2,))
     for room in reserved:

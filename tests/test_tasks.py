@@ -5,9 +5,9 @@ import types
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from conftest import read_json
 from hypothesis import given, settings
-from pytest import approx, mark, raises
 from task_files import (
     CLASSIFICATIONS,
     CUSTOM,
@@ -34,7 +34,7 @@ from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Head, Task
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "kind, methods",
     [
         (
@@ -49,14 +49,14 @@ def test_a_class_that_lacks_a_method_cannot_be_made(kind, methods):
     assert kind.__abstractmethods__ == methods
     for name in methods:
         half = type("Half", (kind,), dict.fromkeys(methods - {name}))
-        with raises(TypeError, match=name):
+        with pytest.raises(TypeError, match=name):
             half()
 
 
 # Reading
 
 
-@mark.parametrize("name", sorted(TASKS))
+@pytest.mark.parametrize("name", sorted(TASKS))
 def test_tasks_are_found_by_name_in_any_case(name):
     assert get_task(name) is TASKS[name]
     assert get_task(name.upper()) is TASKS[name]
@@ -109,7 +109,7 @@ def test_missing_and_empty_files_are_refused_by_every_task(
     assert message.startswith(f"there is no {path}")
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 @EVERY_TASK
 @given(content=FILE_CONTENTS)
 def test_any_bytes_are_read_or_refused(tmp_path_factory, task, content):
@@ -141,7 +141,7 @@ def test_a_trained_tasks_description_restores_it(tmp_path, task):
     assert complete.restore(description, "head") == complete
 
 
-@mark.parametrize("name", sorted(CLASSIFICATIONS))
+@pytest.mark.parametrize("name", sorted(CLASSIFICATIONS))
 def test_a_head_of_other_labels_is_refused(name):
     task = CLASSIFICATIONS[name]
     if task.labels is None:
@@ -152,7 +152,7 @@ def test_a_head_of_other_labels_is_refused(name):
     assert f"for the labels {', '.join(labels)}" in message
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, words",
     [
         ({"labels": []}, "without labels"),
@@ -204,7 +204,7 @@ def test_pairs_are_cut_as_if_token_by_token(len_a, len_b, max_seq_length):
     assert segments == [0] * len(tokens)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "names, pair",
     [("sst-2", False), ("mrpc", True), ("copa", True), ("cola,mrpc", True)],
 )
@@ -216,7 +216,7 @@ def test_the_shortest_rows_hold_a_token_of_each_text(names, pair):
     assert tokens == ([-1, 100, -2, 200, -2] if pair else [-1, 100, -2])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "length, single, pair",
     [(3, 2, 3), (4, 1, 3), (5, 0, 3), (7, 0, 1), (8, 0, 0)],
 )
@@ -308,7 +308,7 @@ def test_right_predictions_score_highest_and_wrong_ones_low(
     # Nats of a confident error, or squared distances to twice the scores.
     labels = np.array(labels_of(task), float) if regression else None
     loss = np.mean(4 * labels**2) if regression else 100.0
-    assert wrong.pop("loss") == approx(loss)
+    assert wrong.pop("loss") == pytest.approx(loss)
     assert max(wrong.values()) <= 0.0
 
 
@@ -330,7 +330,7 @@ def test_columns_of_the_numbers_are_named_in_order(tmp_path, task, caplog):
     assert f"columns of {path}, in order: {shown}" in caplog.text
 
 
-EVERY_GLUE_CLASSIFICATION = mark.parametrize(
+EVERY_GLUE_CLASSIFICATION = pytest.mark.parametrize(
     "task",
     [task for name, task in TASKS.items() if name in CLASSIFICATIONS],
     ids=str,

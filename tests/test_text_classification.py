@@ -4,11 +4,11 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import task_files
 import tensorflow as tf
 from conftest import ROOT, read_json, read_lines
-from pytest import approx, mark, raises
 
 from adapter_bert.data.tables import Layout
 from adapter_bert.tasks.custom import custom_task
@@ -45,7 +45,7 @@ def report(tmp_path, rows, logits, task=TASK):
     return tables
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "make, texts, choices, columns",
     [
         (TextClassification, (3,), (), ("text",)),
@@ -64,7 +64,9 @@ def test_a_task_knows_of_as_many_texts_as_its_files_have(
     task = make("x", labelled=layout, unlabelled=layout)
     assert task.columns == columns
     for wrong in (columns[1:] or ("a", "b"), (*columns, "more")):
-        with raises(ValueError, match=f"files have {len(columns)} texts"):
+        with pytest.raises(
+            ValueError, match=f"files have {len(columns)} texts"
+        ):
             replace(task, columns=wrong)
 
 
@@ -123,11 +125,11 @@ def test_the_hardest_rows_are_few(tmp_path):
 
 def test_balanced_weights_are_inverse_to_counts():
     task = weigh_classes(TASK, "balanced").learn(make_rows("aaabbc"))
-    assert task.class_weights == approx((6 / 9, 6 / 6, 6 / 3))
+    assert task.class_weights == pytest.approx((6 / 9, 6 / 6, 6 / 3))
     assert task.training_settings == {"class_weights": "balanced"}
     # A class that no row has divides nothing.
     two = weigh_classes(TASK, "balanced").learn(make_rows("aab"))
-    assert two.class_weights[:2] == approx((3 / 4, 3 / 2))
+    assert two.class_weights[:2] == pytest.approx((3 / 4, 3 / 2))
     assert TASK.learn(make_rows("aab")) is TASK
     assert TASK.training_settings == {"class_weights": None}
 
@@ -141,7 +143,7 @@ def test_named_weights():
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text",
     ["", "even", "[1]", '{"a": 0}', '{"a": "1"}', '{"a": true}', '{"a": 1e999}']
     + ['{"a": 1e39}', '{"a": 1%s}' % ("0" * 400)]
@@ -170,11 +172,11 @@ def test_weights_multiply_the_losses(tiny_config):
     heavy = ClassificationHead(3, tiny_config, create, weights=(1.0, 2.0, 0.5))
     losses = plain.loss({"logits": logits}, features).numpy()
     weighed = heavy.loss({"logits": logits}, features).numpy()
-    assert weighed == approx(losses * [0.5, 1.0, 2.0])
+    assert weighed == pytest.approx(losses * [0.5, 1.0, 2.0])
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_with_weights(classify, tiny_flags, tmp_path):
     flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
     classify(**flags)

@@ -7,6 +7,7 @@ import types
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -19,7 +20,6 @@ from conftest import (
     write_json,
 )
 from exported_models import as_rows
-from pytest import approx, fixture, mark, raises
 from test_joint_answers import LIBRARY, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -32,7 +32,7 @@ from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 NEGATIVE = dict(version_2_with_negative=True, doc_stride=3, max_query_length=9)
 WINDOWS = dict(doc_stride=2, max_query_length=5, n_best_size=4)
@@ -125,7 +125,7 @@ EDGES = (
 )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_texts_of_any_kind(model, predictor):
     questions = []
     for name, text in itertools.product(TASKS, EDGES):
@@ -163,7 +163,7 @@ def test_no_rows(model):
     assert {len(values) for values in outputs.values()} == {0}
 
 
-@fixture
+@pytest.fixture
 def load(tiny_bert, folders):
     """Loads some of the adapters on a BERT."""
     bert = open_bert(tiny_bert)
@@ -199,7 +199,7 @@ def test_an_output_that_is_no_number_is_refused(few):
         (("large", [0.0, np.inf, 0.0]), ("stsb", [np.inf])), 1
     ):
         change(name, "output_bias", lambda bias, odd=odd: bias + odd)
-        with raises(tf.errors.InvalidArgumentError) as caught:
+        with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             model.serve(*map(tf.constant, columns))
         change(name, "output_bias", tf.zeros_like)
         message = f"row {number}: an output of the task {name} is no number"
@@ -218,7 +218,7 @@ def test_a_score_is_within_its_range(few):
 
     within = value(2.0)
     assert 1.0 < within < 4.0
-    assert value(2.5) == approx(within + 0.5, abs=1e-5)
+    assert value(2.5) == pytest.approx(within + 0.5, abs=1e-5)
     assert (value(-9.0), value(9.0)) == (0.0, 5.0)
 
 
@@ -228,11 +228,11 @@ def test_of_equal_labels_the_first_is_taken(few):
         change("large", name, tf.zeros_like)
     [answer] = ask(model, [("large", ("a cat",))])
     assert answer["label"] == "x"
-    thirds = dict.fromkeys("xyz", approx(1 / 3))
+    thirds = dict.fromkeys("xyz", pytest.approx(1 / 3))
     assert answer["scores"] == thirds
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_task_alone_without_labels(load):
     model = TextModel(*load("stsb"), batch_size=4)
     outputs = model.serve(*map(tf.constant, [["a"], ["b"], ["stsb"]]))
@@ -254,11 +254,11 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     ):
         make_artifact(tmp_path / name, tiny_bert, text)
         other = trained_task(bert, tmp_path / name)
-        with raises(UserError, match=words):
+        with pytest.raises(UserError, match=words):
             TextModel(bert, {**tasks, name: other}, 4)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_in_bfloat16(tiny_bert, folders, predictor):
     bert = open_bert(tiny_bert, compute_dtype="bfloat16")
     names = "large", "small"
@@ -278,7 +278,7 @@ def test_in_bfloat16(tiny_bert, folders, predictor):
     assert min(apart) > 1e-6 and max(apart) > 1e-5
 
 
-@mark.gate
+@pytest.mark.gate
 def test_adapters_in_half_of_the_memory(load, predictor):
     loaded = load("large", "small")
     half = TextModel(*loaded, batch_size=4, adapter_dtype="bfloat16")
@@ -324,11 +324,11 @@ def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
         (VectorForm("tokens"), "gives one vector for a text; pass --embedd"),
         (VectorForm("cls", (5,)), "the layers name 5, but the model has 2"),
     ):
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             TextModel(bert, tasks, 4, form=form)
 
 
-@mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("segments", [1, 2])
 def test_the_rules_of_the_tokenizers_files(
     tmp_path, tiny_config, tiny_weights, segments
 ):

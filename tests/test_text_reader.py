@@ -5,9 +5,9 @@ from dataclasses import replace
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS, module_fixture
-from pytest import mark, raises
 
 from adapter_bert.serving import text_windows
 from adapter_bert.serving.text_reader import TextReader
@@ -17,7 +17,7 @@ from adapter_bert.tasks.multiple_choice import COPA, SWAG
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging import Tagging
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 PLAIN = {"name": "custom", "labels": ["a", "b"]}
 SQUAD = restore_task({"name": "squad"}, {}, "test")
@@ -115,7 +115,7 @@ def is_choice(task):
     return any(task is one.task for one in TASKS[-12:])
 
 
-@mark.gate
+@pytest.mark.gate
 @hypothesis.settings(max_examples=250)
 @hypothesis.given(st.lists(rows(), min_size=1, max_size=6))
 def test_windows_are_those_of_the_task(read, word_pieces, rows):
@@ -175,7 +175,7 @@ READ = {"text": ["a"], "text_b": [""], "task": ["small"], "choices": [[]]}
 COPA_ROW = {"task": ["copa"], "text_b": ["cause"], "choices": [["a", "b"]]}
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "change, message",
     [
         ({"task": ["no"]}, "row 1: unknown task no; there are: small, tags"),
@@ -193,6 +193,6 @@ COPA_ROW = {"task": ["copa"], "text_b": ["cause"], "choices": [["a", "b"]]}
 )
 def test_rows_that_no_task_reads(few, change, message):
     few(*(tf.constant(x, tf.string) for x in {**READ, **COPA_ROW}.values()))
-    with raises(tf.errors.InvalidArgumentError) as caught:
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
         few(*(tf.constant(x, tf.string) for x in {**READ, **change}.values()))
     assert message in caught.value.message

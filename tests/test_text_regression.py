@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import (
     SENTENCES,
@@ -14,7 +15,6 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
@@ -39,7 +39,7 @@ def rows_of(labels):
     return make_rows(*map(str, range(len(labels))), label=list(labels))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "labels",
     [
         PERCENT,
@@ -77,7 +77,7 @@ def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
     assert_allclose([answer["value"] for answer in answers], numbers, rtol=1e-5)
 
 
-@mark.parametrize("task", [TASK, STS_B], ids=str)
+@pytest.mark.parametrize("task", [TASK, STS_B], ids=str)
 def test_heads_without_a_unit_stay_as_they_are(task):
     """Older ones, other programs' and GLUE's."""
     description = {**DESCRIPTION, "name": task.name, "pairs": task is STS_B}
@@ -111,7 +111,7 @@ def test_another_training_keeps_the_unit_of_the_head():
     assert STS_B.learn(rows_of(("3", "3"))) is STS_B
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "labels, message",
     [
         (("7",), "a.tsv: every label of 1 rows is 7, expected numbers that"),
@@ -121,12 +121,12 @@ def test_another_training_keeps_the_unit_of_the_head():
         (("1e-44", "2e-44"), "labels from 1e-44 to 2e-44 hardly differ"),
     ],
 )
-@mark.parametrize("task", [TASK, replace(TASK, unit=AS_IS)])
+@pytest.mark.parametrize("task", [TASK, replace(TASK, unit=AS_IS)])
 def test_labels_that_are_alike_are_refused(task, labels, message):
     assert message in refusal(task.learn, rows_of(labels))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "unit",
     [
         5,
@@ -214,7 +214,7 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     assert begun.read(kernel) is values[kernel]
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_run_answers_in_the_unit_and_older_runs_go_on(
     classify, tiny_flags, tmp_path, caplog
 ):

@@ -4,9 +4,9 @@ import gzip
 import json
 
 import hypothesis.strategies as st
+import pytest
 from conftest import module_fixture, read_json, write_json
 from hypothesis import given, settings
-from pytest import mark, raises
 from tokenizers import Tokenizer, models
 
 from adapter_bert.data import tokenization
@@ -19,7 +19,7 @@ from adapter_bert.data.tokenization import (
 )
 from adapter_bert.errors import UserError
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] [ ] SEP sep the The cat ##s ##ing a ##a "
@@ -41,7 +41,7 @@ TEXTS = st.lists(
 ).map("".join)
 
 PROPERTY = settings(max_examples=200)
-CASES = mark.parametrize("case", ["uncased", "cased"])
+CASES = pytest.mark.parametrize("case", ["uncased", "cased"])
 
 
 def write_vocabulary(folder, entries):
@@ -95,7 +95,7 @@ def check_recording(tokenizer, case, path):
         assert tokens.ids == record[f"{case}_ids"], record
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 @CASES
 def test_golden_tokens_and_ids(pretrained_tokenizers, golden_dir, case):
     check_recording(
@@ -103,8 +103,8 @@ def test_golden_tokens_and_ids(pretrained_tokenizers, golden_dir, case):
     )
 
 
-@mark.real_data
-@mark.pretrained
+@pytest.mark.real_data
+@pytest.mark.pretrained
 @CASES
 def test_golden_real_text_tokens_and_ids(
     pretrained_tokenizers, shared_dir, case
@@ -136,7 +136,7 @@ def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
     check_any_text(tokenizers[case], text)
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 @CASES
 @PROPERTY
 @given(TEXTS)
@@ -197,7 +197,7 @@ def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
 UNKNOWN = ["the", "[UNK]", "cat"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text,uncased,cased",
     [
         ("[SEP]", ["[", "sep", "]"], ["[", "SEP", "]"]),
@@ -233,7 +233,7 @@ def test_texts_of_a_batch_do_not_influence_each_other(tokenizers):
     assert tokenizer.classify_id == WORDS.index("[CLS]")
     assert tokenizer.separate_id == WORDS.index("[SEP]")
     assert tokenizer.vocab_size == len(WORDS)
-    with raises(KeyError):
+    with pytest.raises(KeyError):
         tokenizer.convert_tokens_to_ids(["the", "nowhere"])
 
 
@@ -268,7 +268,7 @@ def test_vocabulary_lines_end_at_newlines_only(tmp_path):
     }
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "content,message",
     [
         (None, "does not exist"),
@@ -282,11 +282,11 @@ def test_what_is_no_vocabulary_is_refused(tmp_path, content, message):
     path = tmp_path / "vocab.txt"
     if content is not None:
         path.write_bytes(content)
-    with raises(UserError, match=f"{path}.*{message}"):
+    with pytest.raises(UserError, match=f"{path}.*{message}"):
         FullTokenizer(str(path))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "word", ["ΟΔΟΣ", "ΣΟΦΟΣ", "ΟΔΟΣ.", "ΑΣ-Σ", "İΣ", "Σ", "ΑΣ́ ΣΑ"]
 )
 def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
@@ -297,7 +297,7 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
 
 
 @CASES
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text,uncased,cased",
     [
         ("The cats,", ["The", "cat", "s", ","], None),
@@ -350,5 +350,5 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
         ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
     ):
         write_json(path, changed)
-        with raises(UserError, match=message):
+        with pytest.raises(UserError, match=message):
             read_vocabulary(str(path))

@@ -3,8 +3,8 @@
 import dataclasses
 import shutil
 
+import pytest
 from conftest import open_checkpoint, read_json, write_json
-from pytest import fixture, mark
 from roberta_folders import open_tokenizer
 from task_files import refusal
 from test_tokenization import write_vocabulary
@@ -17,7 +17,7 @@ from adapter_bert.data import tokenizer_config
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.data.tokenizer_config import NO_EFFECT, OBEYED
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] é e E É 京 都 ##都 a b c d".split()
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -47,7 +47,7 @@ def described(**normalizer):
     }
 
 
-@fixture
+@pytest.fixture
 def make(tmp_path, monkeypatch):
     """Writes a folder's files, and reads the tokenizer."""
     # Of so few words many have capitals.
@@ -68,8 +68,8 @@ def make(tmp_path, monkeypatch):
 
 
 # What `AutoTokenizer` of transformers 4.57 and 5.24 gives for "É 京都".
-@mark.parametrize("vocabulary", ["vocab.txt", "tokenizer.json"])
-@mark.parametrize(
+@pytest.mark.parametrize("vocabulary", ["vocab.txt", "tokenizer.json"])
+@pytest.mark.parametrize(
     "fields, normalizer, expected",
     [
         ({"strip_accents": False}, {}, "é 京 都"),
@@ -104,7 +104,7 @@ def test_wordpieces_follow_the_files(
 
 
 # What `AutoTokenizer` gives for a pair that is cut to 7 tokens.
-@mark.parametrize(
+@pytest.mark.parametrize(
     "fields, direction, expected, second",
     [
         ({}, "Right", "[CLS] a b [SEP] c d [SEP]", 1),
@@ -130,7 +130,7 @@ def test_rows_follow_the_files(make, fields, direction, expected, second):
     assert (file.ids, file.type_ids) == row
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "fields, written, expected",
     [
         (None, False, False),
@@ -166,7 +166,7 @@ def test_a_space_before_a_text(
     assert copied.encode_ids(["the a"]) == tokenizer.encode_ids(["the a"])
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "fields, content, names",
     [
         ({"tokenizer_class": "BertJapaneseTokenizer"}, None, ["Japanese"]),
@@ -242,7 +242,7 @@ def test_an_mpnets_special_tokens_are_those_of_its_library(tmp_path):
     assert written["tokenizer_class"] == "MPNetTokenizer"
 
 
-@mark.parametrize("is_split", [False, True])
+@pytest.mark.parametrize("is_split", [False, True])
 def test_typed_special_tokens_of_the_exported_file(tmp_path, is_split):
     """Plain text, also where the vocabulary lacks them."""
     path = write_vocabulary(tmp_path, [*WORDS[:4], *"a b mask [ ]".split()])

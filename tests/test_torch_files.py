@@ -10,18 +10,18 @@ import struct
 import zipfile
 
 import numpy as np
+import pytest
 import refusals
 from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
 from numpy.testing import assert_array_equal
-from pytest import mark
 from torch_writer import as_older, as_zip, name_of, number, table, tensor, text
 
 from adapter_bert.checkpoints import torch_files
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 GOLDEN = RECORDED / "torch_files"
 UNREADABLE = "a.bin cannot be read as a table of tensors"
@@ -29,7 +29,7 @@ FILES = sorted(path.name for path in GOLDEN.glob("*.bin"))
 STORAGES = {np.dtype(v): k for k, v in torch_files.TYPES.items() if v != "<u1"}
 
 
-@mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", FILES)
 def test_golden_files_hold_what_pytorch_says(file):
     tensors = torch_files.read(str(GOLDEN / file))
     with np.load(GOLDEN / f"{file.split('.')[0]}.npz") as expected:
@@ -266,7 +266,7 @@ def test_the_table_itself_is_read(tmp_path):
         assert name == "x" and value.size == 6
 
 
-@mark.parametrize("form", ["alone", "zip", "older"])
+@pytest.mark.parametrize("form", ["alone", "zip", "older"])
 def test_no_program_is_run(tmp_path, form):
     content = pickle.dumps(Program(str(tmp_path / "was run")), protocol=2)
     if form == "zip":

@@ -9,10 +9,10 @@ import sys
 from types import SimpleNamespace
 
 import google_cloud
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import ROOT, module_fixture
-from pytest import fixture, mark, raises, skip
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
@@ -49,7 +49,7 @@ TOLD = {
 }
 
 
-@fixture(autouse=True)
+@pytest.fixture(autouse=True)
 def no_cloud(monkeypatch):
     """Neither this machine's environment nor a real cloud counts."""
     for name in ("TPU_NAME", "TPU_WORKER_ID"):
@@ -88,7 +88,7 @@ def test_a_container_knows_it_by_two_variables(monkeypatch):
     assert not tpu.is_own("other")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "place, part",
     [
         (("grpc://10.0.0.1:8470", "", ""), "run on the TPU VM itself"),
@@ -104,14 +104,14 @@ def test_what_is_missing_for_a_lookup_is_told(place, part):
 
 def test_without_the_client_its_installation_is_told(monkeypatch):
     monkeypatch.setattr(tpu, "MODULES", ("os", "no_such_module"))
-    with raises(UserError, match="install cloud-tpu-client") as error:
+    with pytest.raises(UserError, match="install cloud-tpu-client") as error:
         tpu.look_up("other", "z", "p")
     command = str(error.value).rpartition(": ")[2]
     assert command == tpu.INSTALL
     assert (ROOT / command.split()[-1]).exists()
 
 
-@mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
+@pytest.mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
 def test_every_state_is_one_line(name, monkeypatch):
     monkeypatch.setattr(tpu, "look_up", lambda *_: NODES[name])
     error = tpu.refusal(name, google_cloud.ZONE, google_cloud.PROJECT)
@@ -119,7 +119,7 @@ def test_every_state_is_one_line(name, monkeypatch):
     assert WHERE in str(error) or name == "old"
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     ("accelerator", "runtime", "needed"),
     [
         ("v3-8", "tpu-vm-tf-2.15.0-se", None),
@@ -157,7 +157,7 @@ def pins(name):
     }
 
 
-@mark.parametrize("lock", ["tf215-cpu.txt", "tf215-cuda.txt"])
+@pytest.mark.parametrize("lock", ["tf215-cpu.txt", "tf215-cuda.txt"])
 def test_the_clients_lock_changes_no_other(lock):
     mine, theirs = pins("tpu-client.txt"), pins(lock)
     shared = {key for key in mine if key[0] in {name for name, _ in theirs}}
@@ -188,7 +188,7 @@ def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")
     if not installed and not os.path.isdir(CLIENT):
-        skip(f"no {CLIENT}; `make tpu-client` makes it")
+        pytest.skip(f"no {CLIENT}; `make tpu-client` makes it")
     names = [*TOLD, "mine"]
     inherited = {
         key: value
@@ -216,13 +216,13 @@ def answers(tmp_path_factory):
     return dict(zip(names, map(json.loads, done.stdout.splitlines())))
 
 
-@mark.older_stack
-@mark.parametrize("name", TOLD)
+@pytest.mark.older_stack
+@pytest.mark.parametrize("name", TOLD)
 def test_google_cloud_tells_its_state(name, answers):
     assert re.search(TOLD[name], answers[name])
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_its_own_name_is_as_good_as_local(answers):
     assert answers["mine"] == "served"
 
@@ -258,7 +258,7 @@ def test_its_own_name_is_tried_as_the_local_one(monkeypatch):
     refusals.check(check_devices, "TPU 'mine' cannot be used")
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "hosts, cores, part",
     [
         (1, 8, None),

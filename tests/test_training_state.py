@@ -5,6 +5,7 @@ import time
 
 import disk_order
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import latest_step, module_fixture
@@ -18,7 +19,6 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from pytest import fixture, mark, param
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.training.engines import Hardware, choose_engine
@@ -37,7 +37,7 @@ def saved(tmp_path_factory):
     return folder
 
 
-@fixture
+@pytest.fixture
 def folder(saved, tmp_path):
     """A copy of it, to be spoiled."""
     return shutil.copytree(saved, tmp_path / "run")
@@ -78,7 +78,7 @@ FAULTS = [
 ]
 
 
-@mark.parametrize("spoil,name,step,words", FAULTS)
+@pytest.mark.parametrize("spoil,name,step,words", FAULTS)
 def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
     folder, caplog, spoil, name, step, words
 ):
@@ -231,9 +231,9 @@ def four_steps(make, job):
     return train(make(Hardware()), job, rows, steps=4, save_steps=2)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "engine, fault",
-    [param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
+    [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
 )
 def test_a_training_goes_on_from_the_checkpoint_before(
     engine, tiny_config, tmp_path, fault
@@ -261,8 +261,8 @@ GO_ON = (
 )
 
 
-@mark.gate
-@mark.parametrize("method", GO_ON)
+@pytest.mark.gate
+@pytest.mark.parametrize("method", GO_ON)
 def test_each_kind_of_values_goes_on_with_the_same_bits(
     engine, tiny_config, tmp_path, method
 ):
@@ -301,7 +301,7 @@ def test_checkpoints_are_on_the_disk_before_older_ones_go(
     assert left[first - 2][1].startswith(f"{tmp_path}/.checkpoint.tmp-")
 
 
-@mark.parametrize("lost", [cut, delete])
+@pytest.mark.parametrize("lost", [cut, delete])
 def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
     """Nor is one whose folder has lost the list of checkpoints too."""
     for path in folder.iterdir():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from engine_jobs import (
     CLASSIFICATION,
@@ -25,7 +26,6 @@ from engine_jobs import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark, param, raises
 
 from adapter_bert.bert.hooks import Hooks, dropout
 from adapter_bert.checkpoints import training_state
@@ -37,12 +37,12 @@ from adapter_bert.training.training_step import Job, Prediction
 
 # The engines share what divides a batch: each has some of the tasks.
 SHARED_OUT = [
-    param(name, engine, marks=ESTIMATOR if engine == "estimator" else ())
+    pytest.param(name, engine, marks=ESTIMATOR if engine == "estimator" else ())
     for name, engine in zip(TASKS, ("estimator", "strategy") * 3)
 ]
 
 
-@fixture
+@pytest.fixture
 def make_engine(engine):
     """Makes each engine in turn."""
     return lambda: new_engine(engine)
@@ -64,7 +64,7 @@ def in_lanes(
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changes, shares",
     [
         ({}, True),
@@ -98,9 +98,9 @@ DRAWING = {
 }
 
 
-@mark.gate
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "name, changes",
     [
         ("gates", {"lanes": 3}),
@@ -126,12 +126,12 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
     train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
 
 
-@mark.gate
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "method", ["houlsby(size=4)", "adapterdrop(first=0, size=4, robust=True)"]
 )
-@mark.parametrize("for_accelerator", [False, True])
+@pytest.mark.parametrize("for_accelerator", [False, True])
 def test_layers_that_are_computed_again_train_the_same(
     tiny_config, folders, method, for_accelerator
 ):
@@ -164,8 +164,8 @@ def check_gradients_alike(values, others, tolerance):
             assert_allclose(others[key], value, 0, atol, key)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_step_for_an_accelerator_trains_what_others_do(
     steady_config, steady, folders
 ):
@@ -178,8 +178,8 @@ def test_a_step_for_an_accelerator_trains_what_others_do(
     train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
     tiny_config, folders, monkeypatch
 ):
@@ -228,12 +228,12 @@ def test_a_variable_that_is_read_twice_is_a_defect():
 
     model = Rows(4)
     model.hooks = Twice()
-    with raises(ValueError, match="weights is read outside"):
+    with pytest.raises(ValueError, match="weights is read outside"):
         one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     steady_config, steady, folders
 ):
@@ -245,20 +245,22 @@ def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
     count = sum(p.count for p in job.table.trained if "gate" in p.name)
     # Every gate is open with the probability sigmoid(5) at first.
     expected = PENALTY * count / (1 + np.exp(-5.0))
-    assert losses[0] - losses[1] == approx(expected, rel=1e-3)
+    assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "task, parts, engine",
     [
         *(
-            param(TASKS[one.values[0]], 1, one.values[1], marks=one.marks)
+            pytest.param(
+                TASKS[one.values[0]], 1, one.values[1], marks=one.marks
+            )
             for one in SHARED_OUT
         ),
         # Parts of four rows, and of two, which fill two lanes of the three.
         (MULTI, 2, "strategy"),
-        param(TAGGING, 4, "estimator", marks=ESTIMATOR),
+        pytest.param(TAGGING, 4, "estimator", marks=ESTIMATOR),
         (VECTORS, 2, "strategy"),
     ],
     ids=lambda value: getattr(value, "name", str(value)),
@@ -276,7 +278,7 @@ def test_lanes_train_what_one_trains(
     train_alike(jobs, make_rows(task), 1e-5, make_engine, learning_rate=1e-3)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
     """TensorFlow may not order the terms of a sum anew, as it would."""
     rows = make_rows(CLASSIFICATION)
@@ -291,11 +293,11 @@ def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
         check_equal(other, first)
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "text, engine",
     [
-        param("top_layers(k=1)", "estimator", marks=ESTIMATOR),
+        pytest.param("top_layers(k=1)", "estimator", marks=ESTIMATOR),
         ("houlsby(size=4)", "strategy"),
     ],
 )
@@ -327,11 +329,11 @@ def test_what_changes_kernels_reads_them_whole(tiny_config):
         assert not task_model.narrow_variables(table)
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "changes, tolerance, engine",
     [
-        param(
+        pytest.param(
             {"compute_dtype": "bfloat16"}, 3e-2, "estimator", marks=ESTIMATOR
         ),
         ({"use_xla": True, "length": LENGTH}, 1e-4, "strategy"),
@@ -359,8 +361,8 @@ def test_lanes_of_other_ways_to_compute_are_close(
         assert saved[p.name].dtype == np.float32
 
 
-@mark.parametrize("name, engine", SHARED_OUT)
-@mark.parametrize("length", [None, LENGTH])
+@pytest.mark.parametrize("name, engine", SHARED_OUT)
+@pytest.mark.parametrize("length", [None, LENGTH])
 def test_lanes_predict_what_one_predicts_in_row_order(
     tiny_config, folders, make_engine, name, length
 ):
@@ -387,7 +389,7 @@ def test_lanes_predict_what_one_predicts_in_row_order(
         )
 
 
-@mark.gate
+@pytest.mark.gate
 def test_dropout_in_lanes_is_reproducible_and_resumed(
     tiny_config, folders, make_engine
 ):
@@ -449,8 +451,8 @@ def kept(lanes, parts, step=0, rows=12):
     return gradient.numpy() > 0
 
 
-@mark.newer_stack
-@mark.parametrize("lanes, parts", [(1, 1), (2, 1), (5, 1), (2, 3)])
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("lanes, parts", [(1, 1), (2, 1), (5, 1), (2, 3)])
 def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
     """About half of two rows' bits differ, and of a row's in two steps."""
     bits = [*kept(lanes, parts), *kept(lanes, parts, step=1)]
@@ -459,7 +461,7 @@ def test_every_row_has_its_own_dropout_in_every_lane_and_part(lanes, parts):
             assert 60 < (one != other).sum() < 140
 
 
-@mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("parts", [1, 3])
 def test_so_many_rows_are_computed_at_once(parts):
     """Those of a part, which is what parts save memory by."""
     seen = set()
@@ -506,7 +508,7 @@ def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
         check_divided(parts, whole, min(rows, lanes))
 
 
-@mark.parametrize("rows", [0, 1, 2, 3, 7])
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 7])
 def test_unknown_numbers_of_rows_are_divided_too(rows):
     """Some groups are empty where there are fewer rows than lanes."""
 

@@ -3,11 +3,11 @@
 import ast
 import re
 
+import pytest
 from conftest import ROOT
-from pytest import mark
 from test_architecture import sources
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 # What is not a literal part of a message. No file holds the character.
 HOLE = "\0"
@@ -43,7 +43,7 @@ def headings():
     return re.findall("^### (.*)$", messages, re.MULTILINE)
 
 
-@mark.parametrize("heading", headings())
+@pytest.mark.parametrize("heading", headings())
 def test_every_message_is_one_of_the_programs(heading):
     assert heading.startswith("`") and heading.endswith("`")
     fixed = re.sub(r"\{\w+\}", "", heading)
@@ -51,7 +51,7 @@ def test_every_message_is_one_of_the_programs(heading):
     assert is_printed(heading.strip("`"))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "heading",
     [
         "{path} holds no lines",

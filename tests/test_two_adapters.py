@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
@@ -29,7 +30,6 @@ from engine_jobs import (
 )
 from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 from run_folders import bytes_by_task, kill_and_go_on
 from task_files import refusal
 from test_methods_runs import without_size
@@ -79,9 +79,9 @@ def variables_of(job):
     return made
 
 
-@mark.gate
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "method, texts, changes",
     [
         ("houlsby(size=4)", 3, {"parts": 4, "lanes": 2}),
@@ -130,13 +130,13 @@ def test_the_gradient_is_that_of_two_models(
         return loss, tape.gradient(loss, [v for _, v in trained])
 
     (loss, gradients), (expected, others) = together(), apart()
-    assert loss.numpy() == approx(expected.numpy(), rel=1e-6)
+    assert loss.numpy() == pytest.approx(expected.numpy(), rel=1e-6)
     assert len(trained) == 2 * len(single.table.trained)
     check_gradients(trained, gradients, others)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_side_is_its_own_texts_and_dropout(tiny_config):
     """Layers of both are traced once."""
     job = make_job(tiny_config, "unused", task=TWO)
@@ -171,7 +171,7 @@ def test_a_side_is_its_own_texts_and_dropout(tiny_config):
     assert first is second and len(first) == 2
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_both_sides_begin_as_one_adapter_would(tiny_config):
     """From a seed, from BERT's own LayerNorms, or from a trained adapter."""
     method = parse("houlsby(size=4)")
@@ -208,14 +208,14 @@ def test_both_sides_begin_as_one_adapter_would(tiny_config):
             )
 
 
-@fixture
+@pytest.fixture
 def make_engine(engine):
     """Makes each engine in turn."""
     return lambda: choose_engine(engine)[0](Hardware())
 
 
-@mark.gate
-@mark.older_stack
+@pytest.mark.gate
+@pytest.mark.older_stack
 def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     rows = rows_of(3)
     config = replace(tiny_config, num_hidden_layers=1)
@@ -236,8 +236,8 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     assert_allclose(predicted, alone, atol=1e-5)
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_xla_computes_the_same(steady_config, folders):
     """Its batches have fixed shapes, where both adapters read every text."""
     config = replace(steady_config, num_hidden_layers=1)
@@ -270,8 +270,8 @@ WRONG_METHODS = (
 )
 
 
-@mark.older_stack
-@mark.parametrize("method", WRONG_METHODS)
+@pytest.mark.older_stack
+@pytest.mark.parametrize("method", WRONG_METHODS)
 def test_methods_that_two_sides_cannot_have(tiny_config, method):
     message = refusal(
         list_parameters, tiny_config, parse(method), TWO.build_head
@@ -280,13 +280,13 @@ def test_methods_that_two_sides_cannot_have(tiny_config, method):
     assert "expected a method that adds values of fixed sizes" in message
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_single_texts_have_one_side():
     message = refusal(lambda: Vectors(two_adapters=True))
     assert "pass --text_b_column" in message
 
 
-@mark.older_stack
+@pytest.mark.older_stack
 def test_a_run_of_one_adapter_does_not_go_on_with_two():
     one = replace(TWO, two_adapters=False)
     for task, other in ((one, TWO), (TWO, one)):
@@ -297,14 +297,14 @@ def test_a_run_of_one_adapter_does_not_go_on_with_two():
         assert f"pass --two_adapters={value}, or choose another" in message
 
 
-@fixture
+@pytest.fixture
 def flags(vector_flags):
     """Flags of a small training of two adapters."""
     return {**vector_flags, "two_adapters": True, "num_train_epochs": 6}
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_killed_run_goes_on_and_both_adapters_answer(
     vectors, flags, tiny_bert, tmp_path, monkeypatch
 ):
@@ -356,8 +356,8 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     assert np.abs(other - answers[0, 0]).max() > 1e-2
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
     """A corpus of the second texts gives the scores of these pairs."""
     flags["num_train_steps"] = 1
@@ -385,8 +385,8 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
     )
 
 
-@mark.gate
-@mark.newer_stack
+@pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
     described = {"name": "vectors", "pooling": "cls", "normalize": True}
     make_artifact(
@@ -415,8 +415,8 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
     )
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"text_b_column": None}, "--two_adapters is for pairs"),

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     open_bert,
@@ -18,7 +19,6 @@ from conftest import (
 )
 from exchanged import assert_same_values, change
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import fixture, mark
 from test_convert_checkpoint import convert  # noqa: F401 (a fixture)
 from test_golden_model import Recorded
 from test_sources import save_tensorflow
@@ -31,7 +31,7 @@ from adapter_bert.serving.embeddings import embed
 from adapter_bert.training import run_files
 
 
-@fixture
+@pytest.fixture
 def google_tiny(convert, tiny_bert, tmp_path):
     """The tiny BERT in Google's form."""
     folder = tmp_path / "google_tiny"
@@ -97,8 +97,8 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     assert config["hidden_act"] == "gelu"
 
 
-@mark.newer_stack
-@mark.parametrize(
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
     "method, size",
     [
         ("houlsby(size=4)", 4),
@@ -144,7 +144,7 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_a_training(convert, classify, tiny_flags, google_tiny, tmp_path):
     """Gives what its adapter gives, also before its end."""
     # As run_classifier_with_tfhub.py calls it.
@@ -170,7 +170,7 @@ def test_a_training(convert, classify, tiny_flags, google_tiny, tmp_path):
         )
 
 
-@mark.newer_stack
+@pytest.mark.newer_stack
 def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
     out = tmp_path / "out"
     for number, (bert, method, message) in enumerate(

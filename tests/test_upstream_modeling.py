@@ -6,6 +6,7 @@ import re
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from conftest import ROOT, read_json, run_command, write_json
 from graphs import (
@@ -19,7 +20,6 @@ from graphs import (
     trained,
 )
 from numpy.testing import assert_allclose
-from pytest import fixture, mark, raises
 
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Recipe
@@ -41,7 +41,7 @@ def unread(graph, outputs):
             yield op.name
 
 
-@mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("is_training", [False, True])
 def test_shapes_of_outputs(is_training):
     with session() as opened:
         model = small_model(is_training=is_training)
@@ -113,7 +113,7 @@ METHODS = {
 }
 
 
-@mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("method", METHODS, ids=str)
 def test_any_optimizer_trains_what_the_method_trains(method):
     with session() as opened:
         model = small_model(tuning_method=method)
@@ -172,7 +172,7 @@ def recorded_model(folder, arrays, inputs, **method):
     return model, logits, loss
 
 
-@mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize("by_function", [False, True])
 def test_golden_forward_pass_and_steps(golden_dir, by_function):
     folder = golden_dir / "adapter_bert_tiny"
     training = read_json(folder / "training.json")
@@ -216,7 +216,7 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
                     assert_allclose(value, expected[name], atol=1e-4)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "activation, name",
     [
         ("GELU", "gelu"),
@@ -294,7 +294,7 @@ def test_two_models_share_variables_in_a_scope_that_reuses():
         assert np.array_equal(x, y)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method",
     [{"adapter_fn": "feedforward_adapter"}, {"tuning_method": "lora(rank=2)"}],
 )
@@ -310,7 +310,7 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
         initialize(opened)
         saver = v1.train.Saver(optimization.trained_variables())
         path = saver.save(opened, str(tmp_path / "model.ckpt"))
-        with raises(ValueError, match="lacks .*expected a whole pre"):
+        with pytest.raises(ValueError, match="lacks .*expected a whole pre"):
             modeling.get_assignment_map_from_checkpoint(
                 v1.trainable_variables(), path
             )
@@ -326,11 +326,11 @@ def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
         some, _ = modeling.get_assignment_map_from_checkpoint(pooler, path)
         assert len(some) == 2
         assert "starts from no value" not in caplog.text
-        with raises(ValueError, match="shape"):
+        with pytest.raises(ValueError, match="shape"):
             v1.train.init_from_checkpoint(path, assigned)
 
 
-@fixture
+@pytest.fixture
 def warned():
     """Has TensorFlow log warnings, which other tests may have switched off."""
     before = v1.logging.get_verbosity()
@@ -339,7 +339,7 @@ def warned():
     v1.logging.set_verbosity(before)
 
 
-@mark.parametrize("method", [None, "lora(rank=2)"])
+@pytest.mark.parametrize("method", [None, "lora(rank=2)"])
 def test_each_model_of_a_graph_starts_from_a_checkpoint(
     tmp_path, caplog, warned, method
 ):
@@ -397,16 +397,16 @@ def test_a_program_s_verbosity_shows_which_variables_start(golden_dir, caplog):
 
 def test_no_weight_stays_random_in_silence(golden_dir):
     two_lines = "`import tensorflow.compat.v1 as tf` and `tf.disable_v2_beh"
-    with tf.init_scope(), raises(RuntimeError, match=two_lines):
+    with tf.init_scope(), pytest.raises(RuntimeError, match=two_lines):
         small_model()
     path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
-    with session(), raises(ValueError, match="found none; pass tf"):
+    with session(), pytest.raises(ValueError, match="found none; pass tf"):
         modeling.get_assignment_map_from_checkpoint(
             v1.trainable_variables(), path
         )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "method, error, message",
     [
         ({"tuning_method": "magic"}, UserError, "magic"),
@@ -420,11 +420,11 @@ def test_no_weight_stays_random_in_silence(golden_dir):
     ],
 )
 def test_methods_that_are_refused(method, error, message):
-    with session(), raises(error, match=message):
+    with session(), pytest.raises(error, match=message):
         small_model(**method)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "shape, dtype, sizes, error, message",
     [
         ([3], tf.int32, {}, ValueError, "rank 1, expected rank 2"),
@@ -438,7 +438,7 @@ def test_methods_that_are_refused(method, error, message):
 def test_batches_and_sizes_that_are_refused(
     shape, dtype, sizes, error, message
 ):
-    with session(), raises(error, match=message):
+    with session(), pytest.raises(error, match=message):
         modeling.BertModel(small_config(**sizes), False, tf.zeros(shape, dtype))
 
 
@@ -550,7 +550,7 @@ print(one["global_step"][0], max(
 """
 
 
-@mark.gate
+@pytest.mark.gate
 def test_replicas_train_as_one_device():
     code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
     done = run_command(sys.executable, "-c", code, check=True)

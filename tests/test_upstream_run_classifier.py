@@ -6,19 +6,19 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl.testing import flagsaver
 from conftest import ROOT, read_json, run_command
 from graphs import initialize, names, session, small_config, trained
 from numpy.testing import assert_allclose
-from pytest import mark
 from task_files import refusal
 
 from adapter_bert.commands.run_classifier import task_from_flags
 from adapter_bert.tasks.from_processor import processor_task
 from adapter_bert.upstream import run_classifier, tokenization
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 v1 = tf.compat.v1
 PROCESSORS = {
@@ -31,9 +31,9 @@ def examples_of(processor, folder, split):
     return getattr(processor, f"get_{split}_examples")(str(folder))
 
 
-@mark.pretrained
-@mark.parametrize("name", PROCESSORS)
-@mark.parametrize("split", ["train", "dev", "test"])
+@pytest.mark.pretrained
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_golden_features(golden_dir, pretrained_dir, tmp_path, name, split):
     folder = golden_dir / "classifier_features"
     recorded = read_json(folder / f"{name}_{split}.json")
@@ -111,7 +111,7 @@ def test_padding_and_cuts():
     assert features.input_ids == [0] * 7 and not features.is_real_example
 
 
-@mark.parametrize("method", [None, "lora(rank=2)"])
+@pytest.mark.parametrize("method", [None, "lora(rank=2)"])
 def test_create_model(method):
     config = small_config(hidden_dropout_prob=0.0)
     with session() as opened:
@@ -231,7 +231,7 @@ def processor_of(labels, **changes):
     return Changed()
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changes, expected",
     [
         (
@@ -256,7 +256,7 @@ def test_examples_are_read_as_bert_reads_them(tiny_data, changes, expected):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "changes, message",
     [
         ({"text_a": None}, "text_a of the example 'dev-2' is None"),
@@ -272,7 +272,7 @@ def test_examples_that_are_none(tiny_data, changes, message):
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "flags, message",
     [
         ({}, "--task_name is missing; expected one of reviews, stars, cola"),
@@ -292,7 +292,9 @@ def test_errors_name_a_program_s_own_tasks(classify, flags, message):
         assert message in refusal(task_from_flags, None, processors)
 
 
-@mark.parametrize("name", ["run_classifier", "run_squad", "extract_features"])
+@pytest.mark.parametrize(
+    "name", ["run_classifier", "run_squad", "extract_features"]
+)
 def test_the_programs_of_the_folder_bert(name):
     done = run_command(
         *(sys.executable, ROOT / "bert" / f"{name}.py"),

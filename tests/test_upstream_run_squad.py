@@ -4,17 +4,17 @@ import gzip
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from absl import flags
 from conftest import write_json
 from graphs import initialize, names, session, small_config
-from pytest import fixture, mark, raises
 
 from adapter_bert.upstream import run_squad, tokenization
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
-VERSIONS = mark.parametrize("version", [1, 2])
+VERSIONS = pytest.mark.parametrize("version", [1, 2])
 
 
 def read(path):
@@ -24,7 +24,7 @@ def read(path):
     )
 
 
-@fixture
+@pytest.fixture
 def flag():
     """Defines and parses a flag, as a program does."""
     defined = []
@@ -69,7 +69,7 @@ def check_windows(features, recorded):
         assert fields == {name: expected[name] for name in fields}
 
 
-@mark.pretrained
+@pytest.mark.pretrained
 @VERSIONS
 def test_golden_windows_and_answers(
     golden_dir, pretrained_dir, tmp_path, flag, version
@@ -124,7 +124,7 @@ def test_questions_that_are_refused(tmp_path):
     paragraph = {"context": "a cat", "qas": [question]}
     path = tmp_path / "train.json"
     write_json(path, {"data": [{"paragraphs": [paragraph]}]})
-    with raises(ValueError, match="'q' has 0 answers"):
+    with pytest.raises(ValueError, match="'q' has 0 answers"):
         run_squad.read_squad_examples(str(path), True)
     [example] = run_squad.read_squad_examples(str(path), False)
     assert (
@@ -132,14 +132,14 @@ def test_questions_that_are_refused(tmp_path):
     )
 
 
-@mark.parametrize("length, stride", [(5, 1), (4, 1), (6, 0), (6, -1)])
+@pytest.mark.parametrize("length, stride", [(5, 1), (4, 1), (6, 0), (6, -1)])
 def test_windows_that_would_never_end(length, stride):
     class Words:
         tokenize = staticmethod(str.split)
 
     example = run_squad.SquadExample("q", "who ?", ["a", "cat"])
     message = f"is {length} and doc_stride is {stride}, expected at least 6"
-    with raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message):
         run_squad.convert_examples_to_features(
             [example], Words(), length, stride, 64, False, list
         )
@@ -179,12 +179,12 @@ def test_create_model():
 
 def test_flags_that_do_not_fit(flag):
     check = run_squad.validate_flags_or_throw
-    with raises(ValueError, match="expected one of do_train"):
+    with pytest.raises(ValueError, match="expected one of do_train"):
         check(small_config())
     flag("do_train", True)
-    with raises(ValueError, match="do_train needs train_file"):
+    with pytest.raises(ValueError, match="do_train needs train_file"):
         check(small_config())
     flag("train_file", True)
-    with raises(ValueError, match="max_seq_length is 384"):
+    with pytest.raises(ValueError, match="max_seq_length is 384"):
         check(small_config())
     check(small_config(max_position_embeddings=512))

@@ -3,13 +3,13 @@
 import gzip
 import json
 
+import pytest
 import tensorflow as tf
 from conftest import write_lines
-from pytest import mark, raises
 
 from adapter_bert.upstream import tokenization
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PIECES = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing".split()
 
@@ -25,7 +25,7 @@ def test_full_tokenizer(tmp_path):
     assert ids == [7, 4, 5, 10, 8, 9]
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
     assert tokenization.load_vocab(str(path)) == tokenizer.vocab
-    with raises(KeyError):
+    with pytest.raises(KeyError):
         tokenizer.convert_ids_to_tokens([99])
 
 
@@ -76,12 +76,12 @@ def test_parts_that_a_program_changes(tmp_path):
 def test_a_vocabulary_that_is_not_there(tmp_path):
     path = str(tmp_path / "nothing.txt")
     for read in (tokenization.FullTokenizer, tokenization.load_vocab):
-        with raises(tf.errors.NotFoundError, match="nothing.txt"):
+        with pytest.raises(tf.errors.NotFoundError, match="nothing.txt"):
             read(path)
 
 
-@mark.pretrained
-@mark.parametrize("case", ["uncased", "cased"])
+@pytest.mark.pretrained
+@pytest.mark.parametrize("case", ["uncased", "cased"])
 def test_golden_tokens(golden_dir, pretrained_dir, case):
     recorded = json.loads(
         gzip.decompress((golden_dir / "tokenization.json.gz").read_bytes())
@@ -99,7 +99,7 @@ def test_golden_tokens(golden_dir, pretrained_dir, case):
             assert ids == row[f"{case}_ids"]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "text, lower, plain",
     [
         (
@@ -130,7 +130,7 @@ def test_wordpiece_tokenizer():
     assert ids == [7, 4, 5, 8, 9]
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "test, holds, fails",
     [
         ("_is_whitespace", " \t\r\n\u00a0", "A-"),
@@ -146,7 +146,7 @@ def test_kinds_of_characters(test, holds, fails):
 def test_convert_to_unicode():
     assert tokenization.convert_to_unicode(b"caf\xc3\xa9\xff") == "caf\u00e9"
     assert tokenization.printable_text("caf\u00e9") == "caf\u00e9"
-    with raises(ValueError, match="expected str or bytes"):
+    with pytest.raises(ValueError, match="expected str or bytes"):
         tokenization.convert_to_unicode(7)
 
 
@@ -155,7 +155,7 @@ def test_case_of_a_known_checkpoint():
     check(True, None)
     check(True, "models/my_bert/bert_model.ckpt")
     check(True, "models/uncased_L-12_H-768_A-12/bert_model.ckpt")
-    with raises(ValueError, match="--do_lower_case=True"):
+    with pytest.raises(ValueError, match="--do_lower_case=True"):
         check(False, "models/uncased_L-12_H-768_A-12/bert_model.ckpt")
-    with raises(ValueError, match="--do_lower_case=False"):
+    with pytest.raises(ValueError, match="--do_lower_case=False"):
         check(True, "models/cased_L-12_H-768_A-12/bert_model.ckpt")

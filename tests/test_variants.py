@@ -11,6 +11,7 @@ import struct
 from shutil import copytree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     entry_point,
@@ -23,7 +24,6 @@ from conftest import (
 )
 from exchanged import assert_same_values, change, change_tensors, without, write
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import approx, fixture, mark
 from safetensors.numpy import load_file
 from test_architectures import features_of, reader
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
@@ -49,7 +49,7 @@ ACTIVATIONS = [f.name for f in sorted(GOLDEN.glob("activation_*"))]
 CHOICES = [f.name for f in sorted(GOLDEN.glob("choice_*"))]
 
 
-@fixture
+@pytest.fixture
 def command(monkeypatch):
     """Runs a subcommand with flags."""
 
@@ -98,17 +98,17 @@ def check_texts(folder, expected, build_head):
     assert_allclose(computed["logits"], expected["logits"], atol=1e-5)
 
 
-@mark.parametrize("name", [*UNTIED, *ACTIVATIONS])
+@pytest.mark.parametrize("name", [*UNTIED, *ACTIVATIONS])
 def test_golden_logits_of_masked_words(name):
     check_masked_words(GOLDEN / name, expected_of(GOLDEN / name))
 
 
-@mark.parametrize("name", CHOICES)
+@pytest.mark.parametrize("name", CHOICES)
 def test_golden_logits_of_choices(name):
     check_texts(GOLDEN / name, expected_of(GOLDEN / name), build_choices)
 
 
-@mark.parametrize("name", [*UNTIED, *CHOICES])
+@pytest.mark.parametrize("name", [*UNTIED, *CHOICES])
 def test_what_transformers_saved_is_written_the_same(tmp_path, name):
     opened = open_checkpoint(GOLDEN / name)
     model = convert.convert_plain(opened, sources.read_config(opened))
@@ -125,7 +125,7 @@ def test_what_transformers_saved_is_written_the_same(tmp_path, name):
         check_texts(tmp_path, expected, build_choices)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "wrapper", ["module.", "_orig_mod.", "model.", "module._orig_mod."]
 )
 def test_names_within_another_module_are_read(tmp_path, wrapper):
@@ -193,7 +193,7 @@ def check_adapter(folder, expected):
     return foreign
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name", ["pooler", "layer_norms", "some_layer_norms", "add_adapter"]
 )
 def test_golden_adapters_of_peft(tmp_path, name):
@@ -215,7 +215,7 @@ def test_golden_adapters_of_peft(tmp_path, name):
     assert (again.task, again.method) == (foreign.task, foreign.method)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "name, before, after",
     [
         ("pooler", r"^base_model\.model\.", r"\g<0>_orig_mod."),
@@ -238,7 +238,7 @@ def test_names_of_an_adapter_in_another_module_are_read(
     check_adapter(folder, expected_of(folder))
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "problem, labels, is_multi_label, refused",
     [
         ("multi_label_classification", 3, True, ""),
@@ -247,7 +247,7 @@ def test_names_of_an_adapter_in_another_module_are_read(
         ("regression", 2, None, "regression has 2 outputs"),
     ],
 )
-@mark.parametrize("name", ["BertModel", "BertForMaskedLM"])
+@pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM"])
 def test_a_problem_type_says_what_a_head_answers(
     tmp_path, name, problem, labels, is_multi_label, refused
 ):
@@ -282,7 +282,7 @@ def test_the_way_out_for_pissa_works():
     check_texts(PEFT / "pissa" / "merged", expected, build_head)
 
 
-@fixture
+@pytest.fixture
 def bare_bert(tiny_bert, tmp_path):
     """The folder of a tiny BERT without a pooler, as `run_mlm.py` saves it."""
     folder = copytree(tiny_bert, tmp_path / "bare")
@@ -292,7 +292,7 @@ def bare_bert(tiny_bert, tmp_path):
     return folder
 
 
-@mark.parametrize("to", ["google", "hugging_face"])
+@pytest.mark.parametrize("to", ["google", "hugging_face"])
 def test_a_new_pooler_is_written_as_bert_s(bare_bert, tmp_path, command, to):
     kept, values = make_artifact(tmp_path / "one", bare_bert, "lora(rank=2)")
     assert values["hidden_weights_0"].shape == (16, 16)
@@ -313,7 +313,7 @@ def test_a_new_pooler_is_written_as_bert_s(bare_bert, tmp_path, command, to):
         assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_bert_without_a_pooler_gets_one(
     bare_bert, tiny_data, tmp_path, classify, caplog
 ):
@@ -343,10 +343,10 @@ def test_a_bert_without_a_pooler_gets_one(
     predictor = load_predictor(bare_bert, {"one": out / "adapter"})
     answers = predictor("one", [text for text, _ in rows])
     right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
-    assert np.mean(right) == approx(scores["eval_accuracy"])
+    assert np.mean(right) == pytest.approx(scores["eval_accuracy"])
 
 
-@mark.gate
+@pytest.mark.gate
 def test_a_matrix_of_masked_words_is_trained_and_kept(
     tiny_texts, tiny_bert, tmp_path
 ):

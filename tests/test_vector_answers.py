@@ -1,9 +1,9 @@
 """Adapters of vectors: answered in mixed batches, exported, served."""
 
 import numpy as np
+import pytest
 import refusals
 from conftest import module_fixture
-from pytest import mark
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.serving import saved_model
@@ -15,7 +15,7 @@ from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 TASKS = {

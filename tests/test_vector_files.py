@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     SENTENCES,
@@ -14,25 +15,24 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_array_equal
-from pytest import fixture, mark
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import predict
 from adapter_bert.serving import vector_files
 from adapter_bert.serving.embeddings import VectorForm, embed
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]
 
 
-@fixture
+@pytest.fixture
 def ask():
     """Runs `adapter-bert predict` with flags, within this process."""
     with entry_point(predict) as run:
         yield run
 
 
-@fixture
+@pytest.fixture
 def flags(tiny_bert, tmp_path):
     write_lines(tmp_path / "rows.txt", ROWS)
     return {"init_checkpoint": tiny_bert, "input": tmp_path / "rows.txt"}

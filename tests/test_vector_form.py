@@ -6,6 +6,7 @@ import math
 from shutil import copytree
 
 import numpy as np
+import pytest
 import refusals
 from conftest import (
     ROOT,
@@ -18,7 +19,6 @@ from conftest import (
     trained_task,
 )
 from numpy.testing import assert_allclose
-from pytest import mark
 from run_folders import artifact_bytes, bytes_by_task
 from test_convert_checkpoint import convert  # noqa: F401
 from test_sentence_transformers import run_library
@@ -163,8 +163,8 @@ def test_each_task_of_an_export_has_its_dense_layers(
         close(exported.vectors(rows), expected)
 
 
-@mark.gate
-@mark.parametrize("two", [False, True])
+@pytest.mark.gate
+@pytest.mark.parametrize("two", [False, True])
 def test_prompts_are_trained_as_if_they_were_typed(
     vectors, vector_flags, tmp_path, two
 ):
@@ -214,7 +214,7 @@ def test_prompts_are_trained_as_if_they_were_typed(
     )
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "prompt, words",
     [
         ("passages", ("no prompt is called 'passages'", "query", "passage")),
@@ -233,7 +233,7 @@ def test_a_plain_form_is_described_as_ever():
     assert form.with_default("") == form
 
 
-@mark.gate
+@pytest.mark.gate
 def test_dense_layers_begin_as_the_folder_s(
     vectors, vector_flags, folder, tmp_path
 ):

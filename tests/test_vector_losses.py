@@ -1,14 +1,14 @@
 """Losses of vectors: the published formulas, and what is no negative."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from numpy.testing import assert_allclose
-from pytest import approx, mark
 
 from adapter_bert.tasks import vector_losses
 from adapter_bert.tasks.vectors import Vectors, own_layout
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 TEMPERATURES = 0.05, 0.7
 OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
@@ -35,8 +35,8 @@ class Config:
     hidden_size = 24
 
 
-@mark.parametrize("temperature", TEMPERATURES)
-@mark.parametrize("name", ["pairs", "triples", "cosent", "matryoshka"])
+@pytest.mark.parametrize("temperature", TEMPERATURES)
+@pytest.mark.parametrize("name", ["pairs", "triples", "cosent", "matryoshka"])
 def test_losses_and_gradients_are_sentence_transformers(
     recording, name, temperature
 ):
@@ -70,7 +70,7 @@ def test_equal_texts_are_no_negatives():
     ):
         expected = np.log(np.exp(logits[row, candidates]).sum())
         expected -= logits[row, row]
-        assert losses[row].numpy() == approx(expected, abs=1e-5)
+        assert losses[row].numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_vectors_of_zeros_have_a_loss():
@@ -79,4 +79,4 @@ def test_vectors_of_zeros_have_a_loss():
     losses = vector_losses.info_nce(zeros, ids, 0.05)
     assert_allclose(losses, np.log(3), rtol=1e-6)
     losses = vector_losses.cosent(zeros, tf.constant([1.0, 2.0, 2.0]), 0.05)
-    assert losses.numpy() == approx(np.log(3))
+    assert losses.numpy() == pytest.approx(np.log(3))

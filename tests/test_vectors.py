@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, as_tensors, write_json, write_lines
 from engine_jobs import LENGTH, VECTORS, check_gradients, make_job, make_rows
 from numpy.random import default_rng
 from numpy.testing import assert_array_equal
-from pytest import approx, fixture, mark
 from task_files import refusal
 
 from adapter_bert.bert.encoder import initial_values
@@ -25,7 +25,7 @@ from adapter_bert.tasks.retrieval import cosines, retrieval_scores
 from adapter_bert.tasks.vectors import Vectors, known_pairs, own_layout
 from adapter_bert.training.training_step import loss_and_gradients
 
-pytestmark = mark.older_stack
+pytestmark = pytest.mark.older_stack
 
 PAIRS = Vectors(layout=own_layout("a", "b", None, None))
 TRIPLES = Vectors(layout=own_layout("a", "b", "no", None))
@@ -38,7 +38,7 @@ ROWS = [
 ]
 
 
-@fixture
+@pytest.fixture
 def tokenizer(tmp_path):
     path = tmp_path / "vocab.txt"
     write_lines(path, TINY_WORDS)
@@ -110,7 +110,7 @@ def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
     vectors[0, 1] = [0.1, 1, 0, 0]
     vectors[1:, 1] = [0.2, 0, 1, 0]
     scores = task.evaluate(task.keep(rows), features, vectors)
-    assert scores["mrr"] == approx((1 / 2 + 1) / 2)
+    assert scores["mrr"] == pytest.approx((1 / 2 + 1) / 2)
     assert scores["recall_at_1"] == 0.5 and scores["recall_at_10"] == 1
     assert list(scores) == list(task.score_names)
 
@@ -170,10 +170,10 @@ def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
     assert list(scores) == list(task.score_names)
     features = cosines(vectors[:, 0], vectors[:, 1])
     expected = np.corrcoef([3, 0.5, -1], features)[0, 1]
-    assert scores["pearson"] == approx(expected)
+    assert scores["pearson"] == pytest.approx(expected)
     ranks = np.argsort(np.argsort(features))
     expected = np.corrcoef([2, 1, 0], ranks)[0, 1]
-    assert scores["spearman"] == approx(expected)
+    assert scores["spearman"] == pytest.approx(expected)
 
 
 def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
@@ -267,7 +267,7 @@ def test_gains_of_documents_choose_matches_and_count(tmp_path, tokenizer):
     predictions = task.decode(task.keep(kept), features, {"vectors": vectors})
     scores = task.evaluate(task.keep(kept), features, predictions)
     second = (0.5 + 1 / np.log2(3)) / (1 + 0.5 / np.log2(3))
-    assert scores["ndcg_at_10"] == approx((1 + second) / 2)
+    assert scores["ndcg_at_10"] == pytest.approx((1 + second) / 2)
     for score, message in (
         (0, "train.jsonl: no pair has a score above 0, which means that"),
         ("x", "train.jsonl:1: the score is 'x', expected a number"),
@@ -395,8 +395,8 @@ def build(job):
     return model, [(p.name, made[p.name]) for p in job.table.trained]
 
 
-@mark.gate
-@mark.parametrize(
+@pytest.mark.gate
+@pytest.mark.parametrize(
     "pooling, changes", [("mean", {"parts": 4, "lanes": 2}), ("cls", {})]
 )
 def test_the_gradient_is_that_of_the_whole_batch(
@@ -430,12 +430,12 @@ def test_the_gradient_is_that_of_the_whole_batch(
         return loss, tape.gradient(loss, [v for _, v in trained])
 
     (loss, gradients), (expected, others) = in_parts(), whole()
-    assert loss.numpy() == approx(expected.numpy(), rel=1e-6)
+    assert loss.numpy() == pytest.approx(expected.numpy(), rel=1e-6)
     assert len(gradients) == len(trained) > 2
     check_gradients(trained, gradients, others)
 
 
-@mark.gate
+@pytest.mark.gate
 def test_both_passes_draw_the_same_dropout(tiny_config):
     """Else the value of the loss and its gradient were of other vectors."""
     job = make_job(tiny_config, "unused", task=VECTORS, lanes=2)

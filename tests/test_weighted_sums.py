@@ -3,10 +3,10 @@
 import dataclasses
 
 import numpy as np
+import pytest
 import refusals
 from conftest import module_fixture
 from numpy.testing import assert_allclose, assert_array_equal
-from pytest import mark
 from test_golden_methods import CONFIG
 from test_methods import METHOD_TEXTS
 
@@ -16,7 +16,7 @@ from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.registry import parse
 from adapter_bert.methods.weighted_sums import WeightedSum
 
-pytestmark = mark.newer_stack
+pytestmark = pytest.mark.newer_stack
 
 SAME_RANK = (
     "lora(rank=2, alpha=6)",
@@ -48,7 +48,7 @@ def below(golden, prefix):
     }
 
 
-@mark.parametrize("case, texts, by", CASES)
+@pytest.mark.parametrize("case, texts, by", CASES)
 def test_sums_are_those_of_peft(golden, monkeypatch, case, texts, by):
     density = float(golden["density"])
     has_density = "ties" in by or "dare" in by or "prune" in by
@@ -139,7 +139,7 @@ def test_dare_is_a_function_of_the_seed_and_keeps_the_expectation():
         assert np.any(other != summed)
 
 
-@mark.parametrize("text", METHOD_TEXTS)
+@pytest.mark.parametrize("text", METHOD_TEXTS)
 def test_the_mean_of_equal_adapters_is_the_adapter(text):
     """By each way that a method has, with weights of a sum of one."""
     method = parse(text)
@@ -187,7 +187,7 @@ def test_changes_count_from_where_training_starts():
         assert_allclose(value, 3.0 * values[name], atol=1e-6)
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "arguments, message",
     [
         ({"by": "sum"}, "--by is 'sum', expected one of average, linear"),
@@ -217,7 +217,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, message):
 PARTS = ("stack({'a': pfeiffer(2)}, pfeiffer(2))",) * 2
 
 
-@mark.parametrize(
+@pytest.mark.parametrize(
     "by, texts, message",
     [
         ("linear", RANKS, "the ranks are 2, 3, 1, but --by=linear adds up"),
