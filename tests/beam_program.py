@@ -3,10 +3,9 @@
 import json
 import os
 import random
-import subprocess
 
 import pytest
-from conftest import ROOT, TINY_WORDS
+from conftest import ROOT, TINY_WORDS, flag_words, read_lines, run_command
 
 PYTHON = os.environ.get("BEAM_PYTHON", str(ROOT / ".venv-beam/bin/python"))
 MARKS = [
@@ -25,18 +24,12 @@ LONG = 120
 
 
 def command(*flags, **named):
-    named = [f"--{name}={value}" for name, value in named.items()]
+    named = flag_words(named)
     return [PYTHON, "-m", "adapter_bert", "beam", *named, *flags]
 
 
 def run(*flags, **named):
-    return subprocess.run(
-        command(*flags, **named),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=LONG,
-    )
+    return run_command(*command(*flags, **named), cwd=ROOT, timeout=LONG)
 
 
 def shards(output):
@@ -53,11 +46,7 @@ def read(paths):
     assert [tuple(map(int, x)) for x in numbers] == list(enumerate(counts)), (
         paths
     )
-    return [
-        json.loads(line)
-        for path in paths
-        for line in path.read_text().splitlines()
-    ]
+    return [json.loads(line) for path in paths for line in read_lines(path)]
 
 
 def write_rows(path, count):

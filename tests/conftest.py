@@ -5,12 +5,12 @@ import dataclasses
 import gc
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
 from concurrent import futures
+from pathlib import Path
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -20,6 +20,7 @@ import safetensors.numpy
 import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
+from hypothesis import settings
 from squad_and_ner import (  # noqa: F401
     ner_flags,
     squad_flags,
@@ -30,6 +31,7 @@ from tensorflow.python.framework import ops
 
 from adapter_bert import flags as program_flags
 from adapter_bert.bert import encoder
+from adapter_bert.checkpoints import adapter_artifact, sources, training_state
 from adapter_bert.commands import (
     minilm,
     mpnet,
@@ -41,12 +43,19 @@ from adapter_bert.commands import (
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
+from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
 from lab.trials import linux
 
 FLAGS = flags.FLAGS
-ROOT = pathlib.Path(__file__).parent.parent
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
+module_fixture = pytest.fixture(scope="module")
+ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared"
 
 
@@ -83,6 +92,97 @@ def tests_leave_nothing_behind():
         gc.collect()
 
 
+def read_json(*path):
+    """The JSON value of a file, whose path may be in parts."""
+    return json.loads(Path(*path).read_bytes())
+
+
+def write_json(path, value):
+    """Writes a file with a JSON value."""
+    path.write_text(json.dumps(value))
+
+
+def read_lines(*path):
+    """The lines of a file, whose path may be in parts."""
+    return Path(*path).read_text().splitlines()
+
+
+def write_lines(path, lines):
+    """Writes a file of lines."""
+    path.write_text("\n".join(lines) + "\n")
+
+
+def read_json_lines(path):
+    """The JSON values of a file's lines."""
+    return list(map(json.loads, read_lines(path)))
+
+
+def write_json_lines(path, values):
+    """Writes a file with a JSON value in each line."""
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+
+
+def flag_words(flags):
+    """Flags as a command line has them."""
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def trained_task(bert, folder):
+    """The task of an adapter's folder."""
+    return load_task(bert, str(folder), None)
+
+
+def latest_step(folder):
+    """The newest whole checkpoint of a training's folder, and its step."""
+    return training_state.latest_step(str(folder))
+
+
+def as_tensors(values):
+    """Values by name, as tensors."""
+    return {name: tf.constant(value) for name, value in values.items()}
+
+
+def open_bert(folder, **options):
+    """A BERT that answers, of a folder."""
+    return FrozenBert.open(str(folder), **options)
+
+
+def load_predictor(folder, adapters, **options):
+    """A predictor of a BERT's folder and of adapters' folders."""
+    if isinstance(adapters, dict):
+        adapters = {name: str(path) for name, path in adapters.items()}
+    else:
+        adapters = [str(path) for path in adapters]
+    return Predictor.load(str(folder), adapters, **options)
+
+
+def open_checkpoint(folder):
+    """The opened checkpoint of a BERT's folder."""
+    return sources.open_init_checkpoint(str(folder))
+
+
+def read_adapter(folder, *base):
+    """The adapter of a folder."""
+    return adapter_artifact.read(str(folder), *base)
+
+
+def read_adapter_config(folder):
+    """The description of a folder's adapter."""
+    return adapter_artifact.read_config(str(folder))
+
+
+@module_fixture
+def bert(tiny_bert):
+    """The tiny BERT, opened to answer."""
+    return open_bert(tiny_bert)
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    """A library without adapters."""
+    return AdapterLibrary(str(tmp_path / "shelf"), create=True)
+
+
 TINY_WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on mat fast slow "
     "not is was good bad film , . ! ? ##s ##ed ##ing in out"
@@ -90,7 +190,7 @@ TINY_WORDS = (
 
 
 # What other programs computed.
-RECORDED = pathlib.Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
+RECORDED = Path(os.environ.get("GOLDEN_DIR", ROOT / "tests" / "golden"))
 
 
 @pytest.fixture(scope="session")
@@ -99,7 +199,7 @@ def golden_dir():
     return RECORDED
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def eagerly():
     """Computes without graphs, whose building takes longer."""
     tf.config.run_functions_eagerly(True)
@@ -149,7 +249,7 @@ def shared_dir():
 def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
     try:
-        return pathlib.Path(minilm.folder())
+        return Path(minilm.folder())
     except UserError as error:
         pytest.skip(str(error))
 
@@ -158,7 +258,7 @@ def pretrained_dir():
 def mpnet_dir():
     """The pretrained MPNet's folder; tests that ask for it skip without."""
     try:
-        return pathlib.Path(mpnet.folder())
+        return Path(mpnet.folder())
     except UserError as error:
         pytest.skip(str(error))
 
@@ -230,8 +330,8 @@ def hugging_face_name(name):
 
 def write_bert(folder, words, config, values):
     """Writes a Hugging Face folder from values by Google's names."""
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
-    (folder / "config.json").write_text(json.dumps(vars(config)))
+    write_lines(folder / "vocab.txt", words)
+    write_json(folder / "config.json", vars(config))
     safetensors.numpy.save_file(
         {
             hugging_face_name(name): np.ascontiguousarray(
@@ -278,9 +378,9 @@ def still_bert(tiny_bert, tmp_path_factory):
     """The folder of a tiny BERT without dropout."""
     folder = tmp_path_factory.mktemp("still_bert") / "bert"
     shutil.copytree(tiny_bert, folder)
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     config.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", config)
     return folder
 
 
@@ -392,10 +492,7 @@ def entry_point(module):
 
     def run(**values):
         with flagsaver.flagsaver():
-            FLAGS(
-                [module.__name__]
-                + [f"--{name}={value}" for name, value in values.items()]
-            )
+            FLAGS([module.__name__] + flag_words(values))
             module.main()
 
     try:
@@ -433,12 +530,14 @@ def run_main(monkeypatch):
     return run
 
 
-def run_command(*words, **options):
+def run_command(*words, check=False, **options):
     """Runs a command, and captures its output as text."""
-    return subprocess.run(
+    done = subprocess.run(
         list(map(str, words)),
         **{"capture_output": True, "text": True, **options},
     )
+    assert not check or done.returncode == 0, done.stderr
+    return done
 
 
 def run_process(*arguments, check=True, program="run_classifier.py", **options):
@@ -502,7 +601,7 @@ def vector_flags(tiny_flags, tmp_path):
     for number, row in enumerate(rows):
         row["score"] = number % 3
     path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_json_lines(path, rows)
     dev = tmp_path / "dev.jsonl"
     dev.write_text(path.read_text())
     return {
@@ -533,7 +632,7 @@ def text_flags(tiny_flags, tiny_texts):
 def one_layer(tiny_config, tmp_path):
     """The path of a config that leaves the tiny BERT its first layer."""
     path = tmp_path / "one_layer.json"
-    path.write_text(json.dumps({**vars(tiny_config), "num_hidden_layers": 1}))
+    write_json(path, {**vars(tiny_config), "num_hidden_layers": 1})
     return path
 
 
@@ -555,7 +654,7 @@ def tiny_texts(tmp_path_factory):
     """A folder with train.txt (40 lines) and eval.txt (8)."""
     folder = tmp_path_factory.mktemp("tiny_texts")
     lines = [text for text, _ in SENTENCES]
-    (folder / "train.txt").write_text("\n".join(lines * 5) + "\n")
+    write_lines(folder / "train.txt", lines * 5)
     (folder / "eval.txt").write_text("\n\n".join(lines) + "\n")
     return folder
 

@@ -1,10 +1,10 @@
 """Jobs for engines, small enough to train in a second."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import unittest.mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,10 +58,10 @@ SQUAD = Squad(
     n_best_size=5,
     max_answer_length=3,
 )
-TAGGING = dataclasses.replace(
+TAGGING = replace(
     tagging_task(), tags=tuple(map(split_tag, ("O", "B-X", "I-X")))
 )
-CHOICE = dataclasses.replace(COPA, name="choice")
+CHOICE = replace(COPA, name="choice")
 MULTI = multi_task(
     [
         ("labels", CLASSIFICATION),
@@ -207,7 +207,7 @@ def new_engine(name="strategy", **hardware):
 def train_alike(jobs, rows, tolerance, make_engine=new_engine, **more):
     """Trains two jobs that come to the same; returns their losses."""
     losses = [train(make_engine(), job, rows, **more) for job in jobs]
-    assert_allclose(*losses, rtol=0, atol=tolerance)
+    assert_allclose(*losses, atol=tolerance)
     check_equal(*map(trained_values, jobs), tolerance)
     return losses
 
@@ -232,13 +232,11 @@ def check_gradients(trained, slopes, expected):
     for (name, _), slope, other in zip(trained, slopes, expected):
         other = tf.convert_to_tensor(other).numpy()
         tolerance = 1e-6 * max(1, np.abs(other).max())
-        assert_allclose(slope, other, rtol=0, atol=tolerance, err_msg=name)
+        assert_allclose(slope, other, atol=tolerance, err_msg=name)
         assert np.abs(slope).max() > 1e-5 or "bias" in name, name
 
 
 def check_equal(values, expected, tolerance=0.0):
     assert set(values) == set(expected)
     for name, value in expected.items():
-        assert_allclose(
-            values[name], value, rtol=0, atol=tolerance, err_msg=name
-        )
+        assert_allclose(values[name], value, atol=tolerance, err_msg=name)

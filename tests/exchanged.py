@@ -1,9 +1,8 @@
 """What the tests of exchanged adapters share with one another."""
 
-import json
-
 import numpy as np
-import safetensors.numpy
+from conftest import read_json, write_json
+from safetensors.numpy import load_file, save_file
 
 from adapter_bert.checkpoints import foreign_adapters
 from adapter_bert.checkpoints.foreign_base import exported
@@ -20,19 +19,19 @@ def read_examples(folder):
 
 def change(path, **values):
     """Replaces parts of a JSON file; `a__b` is `b` in `a`."""
-    content = json.loads(path.read_text())
+    content = read_json(path)
     for key, value in values.items():
         *parents, last = key.split("__")
         inner = content
         for parent in parents:
             inner = inner[parent]
         inner[last] = value
-    path.write_text(json.dumps(content))
+    write_json(path, content)
 
 
 def change_tensors(path, function):
-    tensors = function(safetensors.numpy.load_file(path))
-    safetensors.numpy.save_file(tensors, path)
+    tensors = function(load_file(path))
+    save_file(tensors, path)
 
 
 def without(words):
@@ -55,13 +54,9 @@ def assert_same_values(values, expected):
 def assert_same_files(folder, recorded):
     """Compares JSON and tensors of all recorded files."""
     for path in recorded.glob("*.json"):
-        assert json.loads((folder / path.name).read_text()) == json.loads(
-            path.read_text()
-        )
+        assert read_json(folder / path.name) == read_json(path)
     for path in recorded.glob("*.safetensors"):
-        assert_same_values(
-            *map(safetensors.numpy.load_file, (folder / path.name, path))
-        )
+        assert_same_values(*map(load_file, (folder / path.name, path)))
 
 
 def assert_computes(bert, artifact, folder):

@@ -1,11 +1,11 @@
 """A small exported model: its adapters, its parts, what it may be asked."""
 
 import numpy as np
+from conftest import open_bert
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.serving.exported import Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 
@@ -22,7 +22,7 @@ def make_adapters(bert, place):
 
 def make_parts(bert, folders):
     """A model, its BERT and its tasks, as `saved_model.export` takes them."""
-    bert = FrozenBert.open(str(bert))
+    bert = open_bert(bert)
     tasks = {
         name: load_task(bert, folder, None) for name, folder in folders.items()
     }

@@ -1,7 +1,8 @@
 """Writes folders of runs without training, for tables and figures."""
 
 import dataclasses
-import json
+
+from conftest import write_json
 
 from adapter_bert.reports import collect_runs
 from adapter_bert.tasks.registry import TASKS
@@ -25,9 +26,9 @@ class FakeRuns:
         """Writes a description, and scores with `eval_`."""
         self.count += 1
         folder.mkdir(parents=True)
-        (folder / file).write_text(json.dumps(description))
+        write_json(folder / file, description)
         results.update((f"eval_{name}", x) for name, x in scores.items())
-        (folder / "eval_results.json").write_text(json.dumps(results))
+        write_json(folder / "eval_results.json", results)
 
     def add(
         self,
@@ -81,7 +82,7 @@ class FakeRuns:
             dev_data=data,
         )
         if cost:
-            (folder / "cost.json").write_text(json.dumps(cost))
+            write_json(folder / "cost.json", cost)
         return folder
 
     def add_baseline(self, task, scores, examples=10, described=None):
@@ -95,11 +96,6 @@ class FakeRuns:
             "examples": examples,
         }
         self._write(
-            folder,
-            "baseline.json",
-            record,
-            scores,
-            global_step=0,
-            dev_data={},
+            folder, "baseline.json", record, scores, global_step=0, dev_data={}
         )
         return folder

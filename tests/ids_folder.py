@@ -1,11 +1,11 @@
 """Folders of TensorFlow Lite and ONNX Runtime, as a user reads them."""
 
 import importlib.util
-import json
 
 import numpy as np
 import pytest
 import tokenizers
+from conftest import read_json
 
 from adapter_bert.serving import runtimes
 from adapter_bert.serving.runtimes import ONNX, TFLITE
@@ -28,7 +28,7 @@ class Folder:
 
     def __init__(self, place, form):
         runtime = runtimes.RUNTIMES[form]
-        self.described = json.loads((place / "task.json").read_text())
+        self.described = read_json(place / "task.json")
         self.size = (place / runtime.file).stat().st_size
         self.run = runtime.load(str(place / runtime.file))
         path = str(place / "tokenizer.json")

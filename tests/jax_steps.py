@@ -13,15 +13,16 @@ import json
 import os
 import pathlib
 import sys
-import types
 import unittest.mock
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 import tensorflow as tf
+from conftest import write_json
 from engine_jobs import CLASSIFICATION, LENGTH, TASKS, make_job, make_rows
 
 from adapter_bert.accelerators.devices import find
@@ -146,7 +147,7 @@ def refuse(kind, config):
 class Lowered:
     """Stands for a translated step, and for what is compiled of it."""
 
-    memory = types.SimpleNamespace(
+    memory = SimpleNamespace(
         argument_size_in_bytes=1,
         alias_size_in_bytes=0,
         output_size_in_bytes=0,
@@ -172,8 +173,8 @@ class Lowered:
         return {"flops": 5.0, "bytes accessed": 7.0} if self.has_count else None
 
     def runtime_executable(self):
-        module = types.SimpleNamespace(to_string=lambda: self.after)
-        return types.SimpleNamespace(hlo_modules=lambda: [module])
+        module = SimpleNamespace(to_string=lambda: self.after)
+        return SimpleNamespace(hlo_modules=lambda: [module])
 
 
 def accounts():
@@ -200,7 +201,7 @@ def main():
         np.savez(folder / name, **compute(case, config))
     for kind in (Filtered, Printed):
         (folder / kind.__name__).write_text(refuse(kind, config))
-    (folder / ACCOUNTS).write_text(json.dumps(accounts()))
+    write_json(folder / ACCOUNTS, accounts())
 
 
 if __name__ == "__main__":

@@ -3,8 +3,6 @@
 import pytest
 from tiny_artifacts import make_artifact
 
-from adapter_bert.serving.library import AdapterLibrary
-
 
 @pytest.fixture
 def make(tmp_path, tiny_bert):
@@ -15,8 +13,3 @@ def make(tmp_path, tiny_bert):
         return tmp_path / name
 
     return make
-
-
-@pytest.fixture
-def shelf(tmp_path):
-    return AdapterLibrary(str(tmp_path / "shelf"), create=True)

@@ -1,15 +1,15 @@
 """What `roberta` and `xlm-roberta` of the recordings are."""
 
 import dataclasses
-import json
 import shutil
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import open_checkpoint, read_json, write_json
 
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.sources import read_config, read_tokenizer
 from adapter_bert.checkpoints.weights import Pretrained
 from adapter_bert.data.tokenization import TextTokenizer
 
@@ -32,14 +32,14 @@ class Recorded:
 def read_recorded(golden_dir, name):
     """Opens the recording of a name."""
     folder = golden_dir / "roberta" / name
-    opened = sources.open_init_checkpoint(str(folder))
-    config = sources.read_config(opened)
+    opened = open_checkpoint(folder)
+    config = read_config(opened)
     with np.load(folder / "expected.npz") as values:
         return Recorded(
             opened,
             config,
-            sources.read_tokenizer(opened, config),
-            json.loads((folder / "expected.json").read_text()),
+            read_tokenizer(opened, config),
+            read_json(folder / "expected.json"),
             dict(values),
         )
 
@@ -55,16 +55,16 @@ def copy_roberta(golden_dir, place):
 
 def open_tokenizer(folder, **arguments):
     """Reads the tokenizer of a folder."""
-    opened = sources.open_init_checkpoint(str(folder))
-    config = sources.read_config(opened)
-    return sources.read_tokenizer(opened, config, **arguments)
+    opened = open_checkpoint(folder)
+    config = read_config(opened)
+    return read_tokenizer(opened, config, **arguments)
 
 
 def change(path, function):
     """Rewrites a JSON file."""
-    content = json.loads(path.read_text())
+    content = read_json(path)
     function(content)
-    path.write_text(json.dumps(content))
+    write_json(path, content)
 
 
 def drop(*keys):

@@ -1,20 +1,12 @@
 """Folders of runs: what trainings leave in them, whole or killed."""
 
-import json
 import random
 import subprocess
 import sys
 import time
 
 import numpy as np
-from conftest import ROOT
-
-from adapter_bert.checkpoints import adapter_artifact, training_state
-
-
-def read(folder, *names):
-    """The JSON values of a file in a folder, or of a file itself."""
-    return json.loads(folder.joinpath(*names).read_text())
+from conftest import ROOT, flag_words, latest_step, read_adapter
 
 
 def artifact_bytes(folder):
@@ -32,8 +24,7 @@ def bytes_by_task(folder):
 def check_nearly_equal(first, second, atol=1e-6):
     """Compares the values of two runs' adapters."""
     before, after = (
-        adapter_artifact.read(str(folder / "adapter")).weights
-        for folder in (first, second)
+        read_adapter(folder / "adapter").weights for folder in (first, second)
     )
     assert set(before.shapes) == set(after.shapes)
     for name in before.shapes:
@@ -44,7 +35,7 @@ def check_nearly_equal(first, second, atol=1e-6):
 
 def saved_step(folder):
     """The step of a training's last checkpoint, 0 without one."""
-    return training_state.latest_step(str(folder))[1]
+    return latest_step(folder)[1]
 
 
 def kill(arguments, condition, delay=0.0, program="run_classifier.py"):
@@ -87,7 +78,7 @@ def kill_and_go_on(
     chance, steps = random.Random(seed), [0]
     for _ in range(times):
         kill(
-            [f"--{name}={value}" for name, value in flags.items()],
+            flag_words(flags),
             lambda: saved_step(killed) > steps[-1],
             chance.uniform(0, 0.1),
             program,

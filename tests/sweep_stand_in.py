@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 
-from conftest import ROOT, SENTENCES, run_command, write_table
+from conftest import ROOT, SENTENCES, read_lines, run_command, write_table
 
 SCRIPTS = ROOT / "scripts"
 SMALL = {
@@ -115,7 +115,7 @@ class Sweep:
     def rows(self, done=None):
         """The rows of the grid, after what has written it has gone well."""
         assert not done or done.returncode == 0, done.stderr
-        return (self.out / "grid.tsv").read_text().splitlines()
+        return read_lines(self.out / "grid.tsv")
 
     def add_tasks(self, *tasks):
         """Gives tasks of GLUE files without rows."""
@@ -132,7 +132,7 @@ class Sweep:
     def started(self):
         """Folders of the runs that were started, in order."""
         path = self.folder / "runs"
-        return path.read_text().splitlines() if path.exists() else []
+        return read_lines(path) if path.exists() else []
 
     def mark(self, kind, *names):
         """Says which runs are to fail or to be slow."""

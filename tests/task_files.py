@@ -14,9 +14,7 @@ from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.xnli import Xnli
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=100
-)
+PROPERTY = hypothesis.settings(max_examples=100)
 CUSTOM = custom_task()
 CUSTOM_PAIR = custom_task(text_b_column="other text")
 CUSTOM_SCORES = custom_task(regression=True)

@@ -1,6 +1,6 @@
 """What follows from a compiler's account: memory, times, the largest batch."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -36,9 +36,7 @@ def test_the_slower_of_products_and_memory_bounds_a_step():
     assert best["seconds_at_best"] == pytest.approx(2e-3)
     assert best["examples_per_second_at_best"] == pytest.approx(16000)
     assert best["bound_by"] == "products"
-    best = roofline(
-        dataclasses.replace(STEP, moved=819e7), DEVICES["v5e"], "float32", 32
-    )
+    best = roofline(replace(STEP, moved=819e7), DEVICES["v5e"], "float32", 32)
     assert best["seconds_at_best"] == pytest.approx(1e-2)
     assert best["bound_by"] == "memory"
 
@@ -53,7 +51,7 @@ def test_a_gpu_is_slower_in_float32():
 
 
 def test_what_is_not_counted_has_no_time():
-    uncounted = dataclasses.replace(STEP, flops=None, moved=None)
+    uncounted = replace(STEP, flops=None, moved=None)
     assert roofline(uncounted, DEVICES["v5e"], "float32", 32) == {}
 
 

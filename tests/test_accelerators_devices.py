@@ -1,12 +1,10 @@
 """The accelerators that are known, and what is refused of them."""
 
-import re
-
 import pytest
+import refusals
 
 from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.devices import DEVICES, GPU, TPU
-from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.newer_stack
 
@@ -49,8 +47,7 @@ def test_a_host_has_as_many_cores_as_its_topology():
     ],
 )
 def test_other_devices_and_numbers_are_refused(name, cores, words):
-    with pytest.raises(UserError, match=re.escape(words)):
-        devices.find(name, cores)
+    refusals.check(lambda: devices.find(name, cores), words)
 
 
 def test_a_host_may_be_used_whole():

@@ -1,11 +1,12 @@
 """The adapter artifact: round trip, damage, descriptions that lack a part."""
 
-import json
 import shutil
 
 import numpy as np
 import pytest
 import refusals
+from conftest import read_adapter, read_json, write_json
+from numpy.testing import assert_array_equal
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.weights import Weights
@@ -29,26 +30,22 @@ def artifact(tmp_path):
 
 
 def test_artifact_comes_back_as_it_was_written(artifact):
-    opened = adapter_artifact.read(str(artifact))
+    opened = read_adapter(artifact)
     assert opened.config["method"] == "houlsby(size=4)"
     assert opened.weights.shapes == {"x": (2, 3)}
-    np.testing.assert_array_equal(
-        opened.weights.read("x"), [[0, 1, 2], [3, 4, 5]]
-    )
+    assert_array_equal(opened.weights.read("x"), [[0, 1, 2], [3, 4, 5]])
 
 
 def test_a_changed_artifact_is_refused(artifact):
     path = artifact / "adapter.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    refusals.check(lambda: adapter_artifact.read(str(artifact)), "damaged")
+    refusals.check(lambda: read_adapter(artifact), "damaged")
     path = artifact / "adapter_config.json"
-    config = json.loads(path.read_text())
+    config = read_json(path)
     del config["base"]
-    path.write_text(json.dumps(config))
-    refusals.check(
-        lambda: adapter_artifact.read(str(artifact)), "no base of type dict"
-    )
+    write_json(path, config)
+    refusals.check(lambda: read_adapter(artifact), "no base of type dict")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +67,7 @@ def test_an_adapter_beside_the_named_folder_is_told(artifact, name, expected):
     for place in "several/a/adapter several/b/adapter shelf/c shelf/d".split():
         shutil.copytree(artifact, run / place)
     with pytest.raises(UserError, match=f"{expected.format(run)}$"):
-        adapter_artifact.read(str(run / name))
+        read_adapter(run / name)
 
 
 BASE = {
@@ -103,12 +100,12 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
     changed = {"bert/a/indices", "bert/a/values"}
     assert set(stored) == {*changed, "bert/adapter", "head"}
     assert stored["bert/a/indices"].tolist() == [1, 3]
-    opened = adapter_artifact.read(str(folder), weights(BASE)).weights
+    opened = read_adapter(folder, weights(BASE)).weights
     assert set(opened.shapes) == set(trained)
     for name, value in trained.items():
         assert opened.shapes[name] == value.shape
         assert opened.read(name).tobytes() == value.tobytes(), name
-    np.testing.assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
+    assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +123,7 @@ def test_changes_that_do_not_fit_the_base_are_refused(changes, kind, base):
     values = {**stored, "bert/a/indices": places}
     adapter_artifact.write(str(folder), CONFIG, values)
     refusals.check(
-        lambda: adapter_artifact.read(str(folder), weights(base)),
+        lambda: read_adapter(folder, weights(base)),
         "the changes of bert/a do not fit",
     )
 

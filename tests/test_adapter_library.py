@@ -1,23 +1,28 @@
 """`adapter-bert library` as a user runs it."""
 
 import json
-import shutil
 import sys
+from shutil import copytree
 
 import hub_server
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import RECORDED, run_process
+from conftest import (
+    RECORDED,
+    open_bert,
+    read_adapter_config,
+    read_json,
+    run_process,
+    write_json,
+)
+from safetensors.numpy import load_file, save_file
 from tiny_artifacts import CLASSIFICATION, make_artifact
 from tokenizers import Tokenizer
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import library
 from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from adapter_bert.errors import UserError
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.trained_task import load_task
 
 # Has `make`.
@@ -55,7 +60,7 @@ def test_what_parts_are_missing_is_told(
     sha256 = {}
     for seed, name in enumerate(("english", "german")):
         folder = make(name, "pfeiffer(size=4)", seed=seed)
-        sha256[name] = adapter_artifact.read_config(str(folder))["sha256"]
+        sha256[name] = read_adapter_config(folder)["sha256"]
     text = "stack({'english': pfeiffer(size=4)}, pfeiffer(size=2))"
     for name, carries in (("bare", False), ("whole", True)):
         make_artifact(
@@ -69,8 +74,9 @@ def test_what_parts_are_missing_is_told(
     call("add", shelf, tmp_path / "bare", "--name=bare")
     assert "bare cannot be used yet: " in caplog.text
     assert "needs the adapter english" in caplog.text
-    with pytest.raises(UserError, match="1 of 1 adapters .* missing ones"):
-        call("verify", shelf)
+    refusals.check(
+        lambda: call("verify", shelf), "1 of 1 adapters ", " missing ones"
+    )
     for name in ("english", "german"):
         call("add", shelf, tmp_path / name, f"--name={name}")
     assert "bare: whole" in call("verify", shelf)
@@ -84,14 +90,14 @@ def test_what_parts_are_missing_is_told(
     call("remove", shelf, "en")
     assert "bare: whole" in call("verify", shelf)
     caplog.clear()
-    with pytest.raises(UserError, match="whole is a part of bare"):
-        call("remove", shelf, "whole")
+    refusals.check(
+        lambda: call("remove", shelf, "whole"), "whole is a part of bare"
+    )
     call("remove", shelf, "whole", "--force")
     assert "without whole these cannot be used any more: bare" in caplog.text
     call("add", shelf, tmp_path / "english", "--name=en")
     (shelf / "en" / "adapter.safetensors").write_bytes(b"")
-    with pytest.raises(UserError, match="2 of 2 adapters of"):
-        call("verify", shelf)
+    refusals.check(lambda: call("verify", shelf), "2 of 2 adapters of")
     # What needs others is removed as any.
     call("remove", shelf, "bare")
     call("remove", shelf, "en")
@@ -153,10 +159,10 @@ def test_the_list_says_nothing_to_a_terminal(call, make, tmp_path):
     """Whoever wrote an adapter has chosen these texts."""
     shelf, folder = tmp_path / "shelf", make("a")
     path = folder / "adapter_config.json"
-    config = json.loads(path.read_text())
+    config = read_json(path)
     del config[files.SEAL]
     config["base"]["name"] = "a\x1b]0;b\x07\nc\u202e\x9b"
-    path.write_text(json.dumps(config))
+    write_json(path, config)
     call("add", shelf, folder, "--name=mine")
     listed = call("list", shelf)
     assert len(listed.splitlines()) == 2
@@ -175,8 +181,10 @@ def test_an_adapter_of_another_bert_is_found(call, make, tmp_path):
     call("add", shelf, make("a"))
     printed = call("rename", shelf, "custom", "mine")
     assert printed == "custom is called mine now\n"
-    with pytest.raises(UserError, match="1 of 1 adapters"):
-        call("verify", shelf, f"--init_checkpoint={GOLDEN / 'bert'}")
+    refusals.check(
+        lambda: call("verify", shelf, f"--init_checkpoint={GOLDEN / 'bert'}"),
+        "1 of 1 adapters",
+    )
 
 
 def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
@@ -200,14 +208,14 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
         call("export", "--help")
     assert "folder to write, new or empty" in capsys.readouterr().out
     call("export", shelf, "peft.1", out, "--to=adapterhub", "--base_model=b/b")
-    head = json.loads((out / "head_config.json").read_text())
+    head = read_json(out / "head_config.json")
     assert head["config"]["label2id"] == {"a, b": 0, "größer": 1, "c": 2}
     assert (head["name"], head["model_name"]) == ("peft_1", "b/b")
     card = (out / "README.md").read_text()
     assert "from_pretrained('b/b')" in card and "load_adapter('out'" in card
     import_from(call, shelf, out, bert, "back")
     call("export", shelf, "hub", tmp_path / "x", "--to=peft")
-    written = json.loads((tmp_path / "x" / "adapter_config.json").read_text())
+    written = read_json(tmp_path / "x" / "adapter_config.json")
     # A layer in the place of the pooler.
     assert written["modules_to_save"] == ["pooler", "classifier"]
 
@@ -235,14 +243,14 @@ def test_golden_new_words_come_in_and_go_out(call, tmp_path):
     within, whole = shown["tokenizer"]["new_tokens"]
     assert (within["content"], within["single_word"]) == ("foo", False)
     assert whole == "mat 7"
-    task = load_task(FrozenBert.open(str(bert)), f"{shelf}/a", None)
+    task = load_task(open_bert(bert), f"{shelf}/a", None)
     theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
     for text in ("The foos, a mat 7 .", "mat 7s foo"):
         expected = theirs.encode(text, add_special_tokens=False).ids
         assert 40 in expected
         assert task.tokenizer.encode_ids([text]) == [expected]
     call("export", shelf, "a", other, "--to=peft", "--base_model=b")
-    config = json.loads((other / "adapter_config.json").read_text())
+    config = read_json(other / "adapter_config.json")
     assert config["trainable_token_indices"] == [40, 41]
     card = (other / "README.md").read_text()
     assert "AddedToken('mat 7', single_word=True)" in card
@@ -252,24 +260,31 @@ def test_golden_new_words_come_in_and_go_out(call, tmp_path):
     again = json.loads(call("show", shelf, "b"))["adapter_config"]
     assert again["tokenizer"] == shown["tokenizer"]
     (other / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match="2 new words, but .* names 0 tokens"):
-        call("import", shelf, other, "--name=c", base)
+    refusals.check(
+        lambda: call("import", shelf, other, "--name=c", base),
+        "2 new words, but ",
+        " names 0 tokens",
+    )
     words = (bert / "vocab.txt").read_text().replace("cat", "cow")
     (other / "vocab.txt").write_text(words)
-    with pytest.raises(UserError, match="vocab.txt is another vocabulary"):
-        call("import", shelf, other, "--name=c", base)
+    refusals.check(
+        lambda: call("import", shelf, other, "--name=c", base),
+        "vocab.txt is another vocabulary",
+    )
 
 
 def test_new_words_with_blanks_around_them_are_refused(call, tmp_path):
     """At once, since the adapter's tokenizer could not be made later."""
     shelf, folder = tmp_path / "shelf", tmp_path / "new_words"
-    shutil.copytree(GOLDEN / "peft" / "new_words", folder)
+    copytree(GOLDEN / "peft" / "new_words", folder)
     for path in map(folder.joinpath, ("added_tokens.json", TOKENIZER_FILE)):
         path.write_text(path.read_text().replace('"foo"', '" foo"'))
     (folder / TOKENIZER_CONFIG_FILE).unlink()
     base = f"--init_checkpoint={GOLDEN / 'bert'}"
-    with pytest.raises(UserError, match="token 1 is ' foo'; expected 1"):
-        call("import", shelf, folder, "--name=a", base)
+    refusals.check(
+        lambda: call("import", shelf, folder, "--name=a", base),
+        "token 1 is ' foo'; expected 1",
+    )
     assert "foo" not in call("list", shelf)
 
 
@@ -291,13 +306,14 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
     """From one of several folders, of files of PyTorch or safetensors."""
     shelf, bert = tmp_path / "shelf", HEADS / "bert"
     several = tmp_path / "several"
-    shutil.copytree(HEADS / case, several / "one")
-    shutil.copytree(HEADS / "theirs/peft/tagging", several / "two")
+    copytree(HEADS / case, several / "one")
+    copytree(HEADS / "theirs/peft/tagging", several / "two")
     words = ["import", shelf, several, f"--init_checkpoint={bert}", *more]
-    with pytest.raises(UserError, match="holds 2 adapters, one, two"):
-        call(*words, "--name=a")
+    refusals.check(
+        lambda: call(*words, "--name=a"), "holds 2 adapters, one, two"
+    )
     call(*words, "--name=a", "--adapter=one")
-    (entry,) = json.loads(call("list", shelf, "--json"))
+    [entry] = json.loads(call("list", shelf, "--json"))
     assert entry["kind"] == kind
     for program in ("adapterhub", "peft"):
         out = tmp_path / program
@@ -310,7 +326,7 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
         back = tmp_path / f"back_from_{program}"
         words = ["import", back, out, "--name=a", f"--init_checkpoint={bert}"]
         call(*words, *more)
-        (entry,) = json.loads(call("list", back, "--json"))
+        [entry] = json.loads(call("list", back, "--json"))
         assert entry["kind"] == kind
         assert call("verify", back) == "a: whole\n"
 
@@ -318,7 +334,7 @@ def test_golden_heads_of_all_kinds_come_in_and_go_out(
 def test_an_import_may_say_what_becomes_of_capitals(call, tmp_path):
     """Where the BERT's files contradict its vocabulary."""
     bert = tmp_path / "bert"
-    shutil.copytree(GOLDEN / "bert", bert)
+    copytree(GOLDEN / "bert", bert)
     (bert / "tokenizer_config.json").write_text('{"do_lower_case": false}')
     words = call, tmp_path / "shelf", GOLDEN / "adapterhub/lora_7", bert, "hub"
     flag = "--do_lower_case=true"
@@ -358,8 +374,10 @@ def test_an_adapter_goes_to_the_hub_and_back(
     """Bit by bit, and into a private repository unless it is asked."""
     call("add", tmp_path / "shelf", make(), "--name=mine")
     hub.add("org/tiny-bert", tiny_bert)
-    with pytest.raises(UserError, match="cannot be written without a token"):
-        call("push", tmp_path / "shelf", "mine", "hf:org/mine")
+    refusals.check(
+        lambda: call("push", tmp_path / "shelf", "mine", "hf:org/mine"),
+        "cannot be written without a token",
+    )
     assert not hub.requests
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     out = call("push", tmp_path / "shelf", "mine", "hf:org/mine")
@@ -380,12 +398,14 @@ def test_an_adapter_goes_to_the_hub_and_back(
     with pytest.raises(UserError, match="all; leave out --label$"):
         import_from(call, again, "hf:org/mine", tiny_bert, "b", "--label=x")
     # Its BERT is compared.
-    changed = shutil.copytree(tiny_bert, tmp_path / "changed")
-    weights = safetensors.numpy.load_file(changed / "model.safetensors")
+    changed = copytree(tiny_bert, tmp_path / "changed")
+    weights = load_file(changed / "model.safetensors")
     weights = {name: value + 1 for name, value in weights.items()}
-    safetensors.numpy.save_file(weights, changed / "model.safetensors")
-    with pytest.raises(UserError, match="was trained on another BERT"):
-        import_from(call, again, "hf:org/mine", changed, "b")
+    save_file(weights, changed / "model.safetensors")
+    refusals.check(
+        lambda: import_from(call, again, "hf:org/mine", changed, "b"),
+        "was trained on another BERT",
+    )
 
 
 def test_what_others_may_read_is_never_changed_by_accident(
@@ -398,7 +418,7 @@ def test_what_others_may_read_is_never_changed_by_accident(
     repository = hub.repositories["org/mine"]
     assert not repository.private
     # The card may be a person's by now.
-    (commit,) = repository.commits
+    [commit] = repository.commits
     call("push", shelf, "mine", "hf:org/mine", "--public")
     assert f"replaces README.md of commit {commit}, where" in caplog.text
     words = "is public, but private was asked; pass --public, or name"
@@ -419,13 +439,20 @@ def test_what_others_may_read_is_never_changed_by_accident(
     with pytest.raises(UserError, match=words):
         call("push", shelf, "mine", "hf:org/new", "--base_model=my bert")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(UserError, match="answered 401: .*; check HF_TOKEN"):
-        call("push", shelf, "mine", "hf:org/other")
+    refusals.check(
+        lambda: call("push", shelf, "mine", "hf:org/other"),
+        "answered 401: ",
+        "; check HF_TOKEN",
+    )
     hub.faults["/commit/"] = 400
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     # What is on other lines than the first.
-    with pytest.raises(UserError, match="answered 400: .* out of order.*; try"):
-        call("push", shelf, "mine", "hf:org/mine")
+    refusals.check(
+        lambda: call("push", shelf, "mine", "hf:org/mine"),
+        "answered 400: ",
+        " out of order",
+        "; try",
+    )
 
 
 def test_a_composition_from_the_hub_needs_its_parts(
@@ -434,7 +461,7 @@ def test_a_composition_from_the_hub_needs_its_parts(
     """They are looked for in the library."""
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     english = make("english", "pfeiffer(size=4)")
-    sha256 = adapter_artifact.read_config(str(english))["sha256"]
+    sha256 = read_adapter_config(english)["sha256"]
     folder = make(
         "mine",
         "stack({'english': pfeiffer(size=4)}, pfeiffer(size=2))",
@@ -445,8 +472,10 @@ def test_a_composition_from_the_hub_needs_its_parts(
         call("add", tmp_path / "shelf", adapter, f"--name={adapter.name}")
     call("push", tmp_path / "shelf", "mine", "hf:org/mine")
     again = tmp_path / "elsewhere" / "again"
-    with pytest.raises(UserError, match="english"):
-        import_from(call, again, "hf:org/mine", tiny_bert, "mine")
+    refusals.check(
+        lambda: import_from(call, again, "hf:org/mine", tiny_bert, "mine"),
+        "english",
+    )
     call("add", again, english, "--name=english")
     import_from(call, again, "hf:org/mine", tiny_bert, "mine")
     assert call("verify", again) == "english: whole\nmine: whole\n"
@@ -474,7 +503,7 @@ def test_other_programs_adapters_come_from_the_hub(
         # The labels are named, as the same adapter is not added twice.
         labels = [f"--label={number}{x}" for x in "ab"]
         import_from(call, shelf, folder, tiny_bert, name, *labels)
-        config = adapter_artifact.read_config(str(shelf / name))
+        config = read_adapter_config(shelf / name)
         assert config["imported"]["program"] == program
     assert config["imported"]["hub"] == f"hf:org/mine/a@{commit}"
     fetched = {path.name for path in hub.cache.rglob("*")}

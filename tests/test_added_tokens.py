@@ -3,22 +3,25 @@
 The ids are those of transformers 4.57.1.
 """
 
-import json
-import shutil
+from shutil import copy, copytree
 
 import numpy as np
 import pytest
-from conftest import TINY_WORDS
+import refusals
+from conftest import (
+    TINY_WORDS,
+    open_bert,
+    trained_task,
+    write_json,
+    write_lines,
+)
 from roberta_folders import BOTH, change, drop
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import convert, merge
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.errors import UserError
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import Pieces
 
@@ -146,9 +149,9 @@ FOLDERS = {
 
 def write(folder, contents, words=WORDS):
     """Writes a vocabulary and files next to it; gives its path."""
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n")
+    write_lines(folder / "vocab.txt", words)
     for name, content in contents.items():
-        (folder / f"{name}.json").write_text(json.dumps(content))
+        write_json(folder / f"{name}.json", content)
     return str(folder / "vocab.txt")
 
 
@@ -190,7 +193,7 @@ def test_a_graph_finds_the_same(tmp_path, name):
 @BOTH
 def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     path = tmp_path / "tokenizer.json"
-    shutil.copy(golden_dir / "roberta" / name / "tokenizer.json", path)
+    copy(golden_dir / "roberta" / name / "tokenizer.json", path)
     before = SubwordTokenizer(str(path))
     size = before.vocab_size
     blank = entry(size, "<e1>", lstrip=True, **RAW)
@@ -236,7 +239,7 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
         ({"tokenizer_config": {"sep_token": "</s>"}}, "sep_token '</s>'; exp"),
         (
             {"special_tokens_map": {"mask_token": {"content": "<m>"}}},
-            r"mask_token '<m>'; expected '\[MASK\]'",
+            "mask_token '<m>'; expected '[MASK]'",
         ),
         (decoder(entry(14, "\u0301")), "is '' once it is normalized"),
         (
@@ -254,17 +257,17 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path, contents, message):
-    with pytest.raises(UserError, match=message) as error:
-        FullTokenizer(write(tmp_path, contents))
-    assert "\n" not in str(error.value)
+    refusals.check(
+        lambda: FullTokenizer(write(tmp_path, contents)), *message.split(".*")
+    )
 
 
 @pytest.fixture
 def berts(tiny_bert, tmp_path):
     """The tiny BERT, and one whose last two words were added as tokens."""
     other = tmp_path / "bert"
-    shutil.copytree(tiny_bert, other)
-    shutil.copy(tiny_bert / "config.json", other / "config.json")
+    copytree(tiny_bert, other)
+    copy(tiny_bert / "config.json", other / "config.json")
     tokens = entry(28, "<e1>", **RAW), entry(29, "Covid", single_word=True)
     write(other, decoder(*tokens), TINY_WORDS[:-2])
     return tiny_bert, other
@@ -273,13 +276,13 @@ def berts(tiny_bert, tmp_path):
 def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(tmp_path / "a", berts[1], "lora(rank=2)", task)
-    bert = FrozenBert.open(str(berts[1]))
-    load_task(bert, str(tmp_path / "a"), None)
+    bert = open_bert(berts[1])
+    trained_task(bert, tmp_path / "a")
     assert "other answers now" not in caplog.text
     path = tmp_path / "a" / "adapter_config.json"
     change(path, drop("content_sha256"))
     change(path, drop("tokenizer", "added_tokens"))
-    load_task(bert, str(tmp_path / "a"), None)
+    trained_task(bert, tmp_path / "a")
     assert "not read: 2 added tokens, as ['<e1>', 'Covid']; t" in caplog.text
 
 
@@ -310,5 +313,6 @@ def test_another_form_keeps_them(berts, tmp_path, monkeypatch, to):
 def test_a_model_without_rows_for_them_is_refused(berts, classify, tiny_flags):
     write(berts[1], decoder(entry(30, "<e2>")), TINY_WORDS)
     flags = {**tiny_flags, "init_checkpoint": berts[1]}
-    with pytest.raises(UserError, match=r"--vocab_file; it has .*'<e2>'\]"):
-        classify(**flags)
+    refusals.check(
+        lambda: classify(**flags), "--vocab_file; it has ", "'<e2>']"
+    )

@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, run_command
 from numpy.testing import assert_allclose, assert_array_equal
 from test_method_contract import check_alike
 from tiny_model import TASK, TinyModel
@@ -18,7 +18,6 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import choose_initial_values
-from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
@@ -30,7 +29,7 @@ PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
 @pytest.fixture(autouse=True)
 def offset(monkeypatch):
     """The page's one Python block, and its class in the table."""
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [source] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names = {"__name__": "methods.offset"}
     exec(compile(source, "docs/adding_a_method.md", "exec"), names)
     monkeypatch.setitem(METHODS, "offset", names["Offset"])
@@ -50,20 +49,18 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
     for p in tiny.table.parameters:
         same = np.array_equal(before[p.name], tiny.variables[p.name].numpy())
         assert same != p.trained, p.name
-    with pytest.raises(UserError, match="expected a positive number"):
-        parse("offset(scale=-1.0)")
+    refusals.check(
+        lambda: parse("offset(scale=-1.0)"), "expected a positive number"
+    )
 
 
 def test_the_example_has_the_form_that_is_asked_for(tmp_path):
-    (source,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [source] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "offset.py").write_text(source)
     settings = f"--config={ROOT / 'pyproject.toml'}"
     for command in ("check", "format --check"):
-        done = subprocess.run(
-            [*RUFF, *command.split(), settings, str(tmp_path / "offset.py")],
-            capture_output=True,
-            text=True,
-        )
+        words = *RUFF, *command.split(), settings, tmp_path / "offset.py"
+        done = run_command(*words)
         assert done.returncode == 0, done.stdout
 
 

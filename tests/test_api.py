@@ -2,23 +2,37 @@
 
 import datetime
 import enum
-import functools
 import gc
 import inspect
 import json
 import os
-import pathlib
 import re
-import shutil
 import subprocess
 import sys
-import types
+from functools import partial
+from pathlib import Path
+from shutil import copytree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, TINY_WORDS, entry_point, write_table
+from conftest import (
+    ROOT,
+    SENTENCES,
+    TINY_WORDS,
+    entry_point,
+    module_fixture,
+    read_json,
+    read_json_lines,
+    read_lines,
+    write_json,
+    write_json_lines,
+    write_lines,
+    write_table,
+)
+from numpy.testing import assert_allclose, assert_array_equal
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
@@ -39,23 +53,23 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def bert(tiny_bert):
     return ab.load_bert(tiny_bert)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def place(tmp_path_factory):
     return tmp_path_factory.mktemp("api")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def run(bert, place):
     """A training on rows in memory."""
     return ab.train(bert, ROWS, output_dir=place / "run", **SETTINGS)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def shelf(run, tiny_adapters, place):
     shelf = ab.Library(place / "shelf")
     shelf.add(run.adapter, name="mood")
@@ -65,7 +79,7 @@ def shelf(run, tiny_adapters, place):
 
 def bits(folder):
     """The bytes that a run's settings decide."""
-    folder = pathlib.Path(folder)
+    folder = Path(folder)
     names = "adapter/adapter.safetensors", "eval_results.json"
     return [(folder / name).read_bytes() for name in names]
 
@@ -84,7 +98,7 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
     run, bert, tiny_bert, place
 ):
     table = place / "rows.jsonl"
-    table.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    write_json_lines(table, ROWS)
     with entry_point(run_classifier) as program:
         program(
             task_name="custom",
@@ -110,16 +124,14 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
 
 
 def test_a_run_has_its_scores_curves_and_adapter(run):
-    results = json.loads(
-        pathlib.Path(run.output_dir, "eval_results.json").read_text()
-    )
+    results = read_json(run.output_dir, "eval_results.json")
     assert set(run.scores) == {"accuracy", "macro_f1", "loss"}
     assert run.scores["accuracy"] == results["eval_accuracy"]
     assert run.curve["eval_loss"] == [
         (results["global_step"], pytest.approx(results["loss"], abs=1e-6))
     ]
     assert {"loss", "learning_rate"} <= set(run.curve)
-    assert pathlib.Path(run.adapter, "adapter.safetensors").exists()
+    assert Path(run.adapter, "adapter.safetensors").exists()
     assert run.adapters == {"custom": run.adapter}
     assert run.engine == "StrategyEngine"
     assert run.settings["training"]["seed"] == 1
@@ -203,7 +215,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     answers = ab.Predictor(bert, run).predict(path)
     monkeypatch.setitem(sys.modules, "pandas", None)
     refusals.check(answers.to_frame, "pip install pandas")
-    stand_in = types.SimpleNamespace(json_normalize=lambda rows: rows)
+    stand_in = SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert answers.to_frame() == list(answers)
 
@@ -229,11 +241,11 @@ def test_texts_have_vectors(run, bert):
     assert plain.dtype == np.float32 and plain.shape == (2, 32)
     for layers in (-1, np.array([-1])):
         one = ab.embed(bert, ["the cat", "a dog ran"], layers=layers)
-        np.testing.assert_array_equal(one, plain[:, :16])
+        assert_array_equal(one, plain[:, :16])
     tuned = ab.embed(
         bert, ["the cat", ("a dog", "ran")], adapter=run, normalize=True
     )
-    np.testing.assert_allclose(np.linalg.norm(tuned, axis=1), 1, rtol=1e-5)
+    assert_allclose(np.linalg.norm(tuned, axis=1), 1, rtol=1e-5)
     [tokens] = ab.embed(bert, [{"text": "the cat"}], pooling="tokens")
     assert tokens.tokens == ["[CLS]", "the", "cat", "[SEP]"]
 
@@ -266,7 +278,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
             output_dir=place / "audited",
             max_seq_length=24,
         )
-    _, *lines = (place / "audited/suspects.tsv").read_text().splitlines()
+    _, *lines = read_lines(place / "audited/suspects.tsv")
     assert [line.split("\t") for line in lines] == [
         [*map(str, list(suspect.values())[:-1]), f"{suspect['score']:.6f}"]
         for suspect in audited.suspects
@@ -277,7 +289,7 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
         (rows, {"train_file": "a.tsv"}, "own arguments say it"),
         (rows, {"fold": 3}, "did you mean folds?"),
     ):
-        call = functools.partial(ab.audit, bert, bad, **settings)
+        call = partial(ab.audit, bert, bad, **settings)
         refusals.check(call, message)
 
 
@@ -310,7 +322,7 @@ def test_rows_to_label_next(run, bert, place):
         (3, {}, "pool: found a int"),
         ([3], {}, "pool:1: found a int"),
     ):
-        call = functools.partial(ab.select, bert, pool, **settings)
+        call = partial(ab.select, bert, pool, **settings)
         refusals.check(call, message)
 
 
@@ -393,15 +405,15 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
     refusals.check(lambda: predictor.predict(["a"]), "no adapter is loaded")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def other_columns(run, place):
     """The run's adapter, as if it was trained on other columns."""
-    folder = shutil.copytree(run.adapter, place / "other_columns")
+    folder = copytree(run.adapter, place / "other_columns")
     path = folder / "adapter_config.json"
-    config = json.loads(path.read_text())
+    config = read_json(path)
     config["task_settings"].update(columns=["said"], label_column="mood")
     del config["content_sha256"]
-    path.write_text(json.dumps(config))
+    write_json(path, config)
     return folder
 
 
@@ -426,21 +438,21 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
     table_rows = [{"said": text, "text_b": "a dog"} for text in texts]
     for rows in (table_rows, [{"text": text} for text in texts], path):
         vectors = ab.embed(bert, rows, adapter=other_columns)
-        np.testing.assert_array_equal(vectors, expected)
+        assert_array_equal(vectors, expected)
     pair = ab.embed(bert, ("the cat", "a dog"))
     table = {"text": ["the cat"], "text_b": ["a dog"]}
-    np.testing.assert_array_equal(ab.embed(bert, table), pair)
-    (tmp_path / "rows.txt").write_text("\n".join(texts) + "\n")
-    np.testing.assert_array_equal(
+    assert_array_equal(ab.embed(bert, table), pair)
+    write_lines(tmp_path / "rows.txt", texts)
+    assert_array_equal(
         ab.embed(bert, tmp_path / "rows.txt"), ab.embed(bert, texts)
     )
 
 
 def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
-    folder = shutil.copytree(tiny_bert, tmp_path / "bert")
+    folder = copytree(tiny_bert, tmp_path / "bert")
     # Words without capital or small letters tell no case.
     signs = [*TINY_WORDS[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
-    (folder / "vocab.txt").write_text("\n".join(signs) + "\n")
+    write_lines(folder / "vocab.txt", signs)
     words = {
         ab.embed(
             ab.load_bert(folder, do_lower_case=lower),
@@ -466,8 +478,10 @@ def test_a_fork_after_a_computation_is_refused(run, bert):
 
 def test_it_needs_eager_execution(run, bert):
     with tf.Graph().as_default():
-        with pytest.raises(ab.UserError, match="eager execution is off"):
-            ab.embed(bert, ["a"], adapter=run.adapter)
+        refusals.check(
+            lambda: ab.embed(bert, ["a"], adapter=run.adapter),
+            "eager execution is off",
+        )
 
 
 class Frame:
@@ -494,7 +508,7 @@ class Dataset(list):
     column_names = ["text", "label"]
     features = {
         "text": object(),
-        "label": types.SimpleNamespace(names=["bad", "good"]),
+        "label": SimpleNamespace(names=["bad", "good"]),
     }
 
 
@@ -514,7 +528,7 @@ class Arrow(list):
     """What is used of a pyarrow table, as `datasets` makes it."""
 
     column_names = Dataset.column_names
-    schema = types.SimpleNamespace(
+    schema = SimpleNamespace(
         metadata={
             b"huggingface": json.dumps(
                 {
@@ -614,7 +628,7 @@ def test_values_are_json(tmp_path):
     # What no task reads is left out if it is no JSON.
     rows = [{"text": "a", "label": value, "more": {1}} for value, _ in pairs]
     memory_rows.write_json_lines(str(path), rows, ["text", "label"], "rows")
-    assert list(map(json.loads, path.read_text().splitlines())) == [
+    assert read_json_lines(path) == [
         {"text": "a", "label": expected} for _, expected in pairs
     ]
 
@@ -708,13 +722,13 @@ def test_the_pages_example_runs(
     for file in ("tickets", "new"):
         rows = SENTENCES * (4 if file == "tickets" else 1)
         lines = ["message,queue", *(f'"{t}",{label}' for t, label in rows)]
-        pathlib.Path(f"{file}.csv").write_text("\n".join(lines) + "\n")
+        write_lines(Path(f"{file}.csv"), lines)
     [code] = python_blocks(ROOT / name)
     # The tiny BERT has 32 positions.
     code = code.replace("max_seq_length=64", "max_seq_length=24")
     code = code.replace("answers.to_frame()", "answers")
     exec(compile(code, name, "exec"), {})
-    assert pathlib.Path("out/tickets/adapter/adapter.safetensors").exists()
+    assert Path("out/tickets/adapter/adapter.safetensors").exists()
 
 
 def test_the_signature_shows_the_settings():

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -164,24 +165,20 @@ def test_each_engine_is_alone_with_its_library():
     assert all(name.startswith("training.") for name in strategies)
 
 
-def test_beam_is_imported_by_its_room_only():
-    """Other environments have none."""
-    users = {
+@pytest.mark.parametrize(
+    "library, users",
+    [
+        (
+            f"(apache_beam|{PACKAGE}.serving.beam$)",
+            "serving.beam commands.beam",
+        ),
+        ("jax", "accelerators.compilers"),
+    ],
+)
+def test_what_other_environments_lack_has_few_users(library, users):
+    assert {
         module.partition(".")[2]
         for module, path in sources().items()
         for name in imported(path)
-        if name.partition(".")[0] == "apache_beam"
-        or name == f"{PACKAGE}.serving.beam"
-    }
-    assert users == {"serving.beam", "commands.beam"}
-
-
-def test_jax_is_imported_by_one_module_only():
-    """Other environments have none."""
-    users = {
-        module.partition(".")[2]
-        for module, path in sources().items()
-        for name in imported(path)
-        if name.partition(".")[0] == "jax"
-    }
-    assert users == {"accelerators.compilers"}
+        if re.match(rf"{library}\b", name)
+    } == set(users.split())

@@ -1,6 +1,5 @@
 """Models like BERT against transformers, and what a run of them does."""
 
-import json
 import pathlib
 import re
 import shutil
@@ -8,39 +7,39 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 import tensorflow as tf
-from conftest import entry_point
+from conftest import (
+    entry_point,
+    flag_words,
+    load_predictor,
+    open_bert,
+    open_checkpoint,
+    read_json,
+    read_lines,
+    write_json,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file, save_file
 from test_method_contract import TEXTS, check_alike, scores
 from test_methods import METHOD_TEXTS
 from test_roberta import reader
-from tiny_artifacts import (
-    CLASSIFICATION,
-    make_artifact,
-    outputs_of,
-    read_base,
-)
+from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.hooks import Context
-from adapter_bert.checkpoints import (
-    sources,
-    training_state,
-)
+from adapter_bert.checkpoints import sources, training_state
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.commands import convert, merge, run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import MaskedLMHead
-from adapter_bert.tasks.task_model import TaskModel
+from adapter_bert.tasks.task_model import TaskModel, list_parameters
 from adapter_bert.tasks.text_classification import TextClassification
 
 NAMES = ("distilbert", "electra", "albert", "mpnet")
@@ -71,9 +70,7 @@ def recorded(golden_dir):
     def read(name):
         place = golden_dir / "architectures" / name
         with np.load(place / "expected.npz") as values:
-            return dict(values), json.loads(
-                (place / "expected.json").read_text()
-            )
+            return dict(values), read_json(place / "expected.json")
 
     return read
 
@@ -108,17 +105,15 @@ def test_golden_hidden_states_and_logits(folder_of, recorded, name):
     real = values["attention_mask"] > 0
     for output in ("embedding_output", "sequence_output"):
         computed = getattr(hidden, output).numpy()[real]
-        np.testing.assert_allclose(computed, values[output][real], atol=1e-5)
+        assert_allclose(computed, values[output][real], atol=1e-5)
     logits = model(features, context)["logits"]
-    np.testing.assert_allclose(logits, values["logits"], atol=1e-5)
+    assert_allclose(logits, values["logits"], atol=1e-5)
     head = MaskedLMHead(config, create)
     places = np.tile(values["places"], (len(real), 1))
     output = head(
         model.bert, hidden.sequence_output, context, places, places * 0
     )
-    np.testing.assert_allclose(
-        output["logits"], values["logits_of_words"], atol=1e-5
-    )
+    assert_allclose(output["logits"], values["logits_of_words"], atol=1e-5)
 
 
 @NEWER
@@ -145,15 +140,13 @@ def test_golden_logits_of_tokens(folder_of, recorded):
             sides = ("start_logits", "end_logits")
             logits = tf.stack([outputs[side] for side in sides], axis=-1)
         expected = values[f"{kind}_logits"]
-        np.testing.assert_allclose(
-            logits.numpy()[real], expected[real], atol=1e-5
-        )
+        assert_allclose(logits.numpy()[real], expected[real], atol=1e-5)
 
 
 @NEWER
 @ALL
 def test_golden_ids(folder_of, recorded, name):
-    opened = sources.open_init_checkpoint(str(folder_of(name)))
+    opened = open_checkpoint(folder_of(name))
     tokenizer = sources.read_tokenizer(opened, sources.read_config(opened))
     _, tokens = recorded(name)
     for texts, ids, segments in tokens:
@@ -170,7 +163,7 @@ def test_pieces_of_sentencepiece_are_refused(folder_of, named):
     (folder / "tokenizer.json").unlink()
     pieces = folder / "spiece.model"
     pieces.write_bytes(b"\n\x0e\n\x05<pad>")
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     config = sources.read_config(opened)
     refusals.check(
         lambda: sources.read_tokenizer(
@@ -219,7 +212,7 @@ def test_methods_and_batches_of_many_tasks(
 def test_other_tokens_than_word_pieces_are_not_exported(folder_of, tmp_path):
     folder = folder_of("albert")
     make_artifact(tmp_path / "one", folder, "bitfit")
-    bert = FrozenBert.open(str(folder))
+    bert = open_bert(folder)
     predictor = Predictor(bert)
     predictor.add(str(tmp_path / "one"), "one")
     refusals.check(
@@ -232,15 +225,13 @@ def test_other_tokens_than_word_pieces_are_not_exported(folder_of, tmp_path):
 def test_what_shared_layers_mean_for_methods(folder_of):
     _, config, _ = read_base(folder_of("albert"))
     for text, count in (("layernorm", 2 * 8 + 4 * 16), ("lora(rank=2)", 384)):
-        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        table = list_parameters(config, parse(text), TASK.build_head)
         assert table.trained_count == count + 2 * 16 + 2
     for method in map(
         parse, ("top_layers(k=1)", "houlsby(size=4, layers='1')")
     ):
         refusals.check(
-            lambda m=method: task_model.list_parameters(
-                config, m, TASK.build_head
-            ),
+            lambda m=method: list_parameters(config, m, TASK.build_head),
             "layers of this model share",
         )
 
@@ -249,8 +240,8 @@ def test_what_shared_layers_mean_for_methods(folder_of):
 @pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
 def test_several_groups_are_refused(folder_of, key):
     path = folder_of("albert") / "config.json"
-    config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, key: 2}))
+    config = read_json(path)
+    write_json(path, {**config, key: 2})
     refusals.check(
         lambda: encoder.BertConfig.from_json_file(str(path)),
         f"{key} is 2, but only 1 can be",
@@ -269,7 +260,7 @@ def test_several_groups_are_refused(folder_of, key):
 )
 def test_damaged_configs_are_refused(folder_of, name, change, fault):
     path = folder_of(name) / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    write_json(path, {**read_json(path), **change})
     with pytest.raises(UserError, match=fault):
         encoder.BertConfig.from_json_file(str(path))
 
@@ -286,12 +277,12 @@ def test_scores_by_distance_that_do_not_fit_are_refused(
     folder_of, shape, fault
 ):
     path = folder_of("mpnet") / "model.safetensors"
-    tensors = safetensors.numpy.load_file(path)
+    tensors = load_file(path)
     name = "mpnet.encoder.relative_attention_bias.weight"
     tensors.pop(name)
     if shape:
         tensors[name] = np.zeros(shape, np.float32)
-    safetensors.numpy.save_file(tensors, path)
+    save_file(tensors, path)
     with pytest.raises(UserError, match=fault):
         read_base(path.parent)
 
@@ -306,7 +297,7 @@ def test_every_method_lists_its_variables(folder_of, name):
             continue
         if "pooler" in text and not config.has_pooler:
             continue
-        table = task_model.list_parameters(config, parse(text), TASK.build_head)
+        table = list_parameters(config, parse(text), TASK.build_head)
         of_bert = {p.name for p in table.parameters if not p.is_added}
         assert of_bert == shapes.keys()
         assert "hidden_weights_0" in {p.name for p in table.trained} or (
@@ -350,13 +341,13 @@ def test_googles_checkpoint_is_the_same_model(
         renamed = theirs.get(ours, "") + variable.removeprefix(ours)
         values[renamed] = weights.read(variable)
     training_state.save_tensors(str(tmp_path / "model.ckpt"), values)
-    about = json.loads((folder / "config.json").read_text())
+    about = read_json(folder / "config.json")
     if name == "albert":
         # As in google-research/albert.
         del about["model_type"]
     path = tmp_path / "albert_config.json"
-    path.write_text(json.dumps(about))
-    opened = sources.open_init_checkpoint(str(tmp_path / "model.ckpt"))
+    write_json(path, about)
+    opened = open_checkpoint(tmp_path / "model.ckpt")
     read_back = sources.read_config(opened)
     assert read_back.hidden_act in (config.hidden_act, "gelu_new")
     shapes = encoder.list_variables(read_back)
@@ -369,7 +360,7 @@ def command(monkeypatch):
     """Runs a subcommand with flags."""
 
     def run(module, **flags):
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        arguments = flag_words(flags)
         monkeypatch.setattr("sys.argv", ["it", *arguments])
         module.main()
 
@@ -387,15 +378,13 @@ def test_what_transformers_saved_is_written_the_same(
         convert, init_checkpoint=folder, to="hugging_face", output_dir=target
     )
     theirs, ours = (
-        safetensors.numpy.load_file(place / "model.safetensors")
-        for place in (folder, target)
+        load_file(place / "model.safetensors") for place in (folder, target)
     )
     assert ours.keys() == theirs.keys()
     for key, value in theirs.items():
-        np.testing.assert_array_equal(ours[key], value)
+        assert_array_equal(ours[key], value)
     about, written = (
-        json.loads((place / "config.json").read_text())
-        for place in (folder, target)
+        read_json(place / "config.json") for place in (folder, target)
     )
     left = {k: v for k, v in written.items() if about.get(k) != v}
     assert not left
@@ -419,21 +408,21 @@ def test_a_robertas_pooler_is_written_though_it_is_not_computed(
 ):
     """As `RobertaModel` saves one, and sentence-transformers."""
     path, target = roberta_folder / "model.safetensors", tmp_path / "written"
-    tensors = safetensors.numpy.load_file(path)
+    tensors = load_file(path)
     size = len(tensors["roberta.encoder.layer.0.output.dense.bias"])
     tensors["roberta.pooler.dense.weight"] = np.tri(size, dtype=np.float32)
     tensors["roberta.pooler.dense.bias"] = np.ones(size, np.float32)
-    safetensors.numpy.save_file(tensors, path)
+    save_file(tensors, path)
     command(
         convert,
         init_checkpoint=roberta_folder,
         to="hugging_face",
         output_dir=target,
     )
-    written = safetensors.numpy.load_file(target / "model.safetensors")
+    written = load_file(target / "model.safetensors")
     for name in ("weight", "bias"):
         name = f"roberta.pooler.dense.{name}"
-        np.testing.assert_array_equal(written[name], tensors[name])
+        assert_array_equal(written[name], tensors[name])
 
 
 @NEWER
@@ -457,7 +446,7 @@ def test_a_merged_model_computes_the_same(
     rows = [([2, *range(5, 20), 3], [0] * 17), ([2, 9, 3, 8, 3], [0] * 5)]
     task = restore_task(CLASSIFICATION, {}, "a test")
     expected = outputs_of(folder, kept, values, task, rows)
-    opened = sources.open_init_checkpoint(str(target))
+    opened = open_checkpoint(target)
     assert opened.labels == ("bad", "good")
     head = {
         name: opened.weights.read(name)
@@ -467,7 +456,7 @@ def test_a_merged_model_computes_the_same(
     assert ("hidden_weights_0" in head) == (name != "albert")
     outputs = outputs_of(target, parse("head"), head, task, rows)
     for ours, theirs in zip(outputs, expected):
-        np.testing.assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
+        assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -503,10 +492,10 @@ def test_texts_are_learned(
         adapter_size=8,
         cpu_lanes=1,
     )
-    scores = json.loads((out / "eval_results.json").read_text())
+    scores = read_json(out / "eval_results.json")
     assert scores["eval_accuracy"] > 0.8
-    predictor = Predictor.load(str(bert), {"one": str(out / "adapter")})
-    texts = (tiny_data / "dev.tsv").read_text().splitlines()[1:]
+    predictor = load_predictor(bert, {"one": out / "adapter"})
+    texts = read_lines(tiny_data / "dev.tsv")[1:]
     rows = [line.split("\t") for line in texts]
     answers = predictor("one", [text for text, _ in rows])
     right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
@@ -542,9 +531,7 @@ def test_matrices_in_int8_and_bfloat16(folder_of, tmp_path, name):
     folder, answers = folder_of(name), []
     make_artifact(tmp_path / "one", folder, "pfeiffer(size=4)")
     for base, compute in (("float32", "float32"), ("int8", "bfloat16")):
-        bert = FrozenBert.open(
-            str(folder), compute_dtype=compute, base_dtype=base
-        )
+        bert = open_bert(folder, compute_dtype=compute, base_dtype=base)
         predictor = Predictor(bert)
         predictor.add(str(tmp_path / "one"), "one")
         answers.append(scores(predictor("one", TEXTS)))
@@ -559,9 +546,9 @@ def test_frozen_layers_are_cached(
     folder_of, tiny_data, tmp_path, classify, name, last
 ):
     bert, losses = folder_of(name), []
-    about = json.loads((bert / "config.json").read_text())
+    about = read_json(bert / "config.json")
     about.update(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    (bert / "config.json").write_text(json.dumps(about))
+    write_json(bert / "config.json", about)
     for cached in (False, True):
         out = tmp_path / f"{cached}"
         classify(
@@ -578,7 +565,7 @@ def test_frozen_layers_are_cached(
             frozen_layers_dir=tmp_path,
             cpu_lanes=1,
         )
-        scores = json.loads((out / "eval_results.json").read_text())
+        scores = read_json(out / "eval_results.json")
         losses.append(scores["eval_loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     assert list(tmp_path.glob("*.npy"))

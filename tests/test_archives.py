@@ -1,18 +1,19 @@
 """Pretrained models in archives, as they are downloaded."""
 
-import contextlib
-import gzip
 import io
 import os
 import pathlib
-import shutil
 import tarfile
 import zipfile
 import zlib
+from contextlib import suppress
+from gzip import compress
+from shutil import rmtree
 
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import open_checkpoint
 from hub_modules import write_tf2
 from limits import limited
 from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
@@ -63,14 +64,14 @@ def test_googles_archives_are_opened(
 ):
     name = f"uncased_L-2_H-16_A-2{end}"
     path = pack(tmp_path / name, google, pathlib.PurePath(inner))
-    shutil.rmtree(google)
-    opened = sources.open_init_checkpoint(str(path))
+    rmtree(google)
+    opened = open_checkpoint(path)
     check(opened, tiny_weights, tiny_config)
     folder = pathlib.Path(opened.path).parent
     assert (folder.parent if inner else folder).parent == tmp_path
     # Once.
     before = os.stat(folder / "vocab.txt")
-    again = sources.open_init_checkpoint(str(path))
+    again = open_checkpoint(path)
     assert again.path == opened.path
     assert os.stat(folder / "vocab.txt") == before
     assert not list(tmp_path.glob(".*"))
@@ -91,8 +92,8 @@ def test_a_downloaded_module_is_opened(
         tmp_path / "module", tiny_bert / "vocab.txt", tiny_weights, 2
     )
     path = pack(tmp_path / "archive.tar.gz", module, pathlib.PurePath(inner))
-    shutil.rmtree(module)
-    opened = sources.open_init_checkpoint(str(path))
+    rmtree(module)
+    opened = open_checkpoint(path)
     check(opened, tiny_weights, tiny_config)
 
 
@@ -100,10 +101,10 @@ def test_another_archive_of_the_name_is_unpacked_too(
     google, tmp_path, tiny_weights
 ):
     path = pack(tmp_path / "bert.zip", google)
-    first = sources.open_init_checkpoint(str(path))
+    first = open_checkpoint(path)
     (google / "vocab.txt").write_text("[PAD]\n")
     pack(path, google)
-    second = sources.open_init_checkpoint(str(path))
+    second = open_checkpoint(path)
     assert first.folder != second.folder
     assert (pathlib.Path(second.folder) / "vocab.txt").read_text() == "[PAD]\n"
 
@@ -168,7 +169,7 @@ def test_what_another_process_unpacks_is_not_deleted(
 def test_the_cache_is_where_the_variable_says(google, tmp_path, monkeypatch):
     path = pack(tmp_path / "bert.zip", google)
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache" / "here"))
-    opened = sources.open_init_checkpoint(str(path))
+    opened = open_checkpoint(path)
     assert opened.path.startswith(str(tmp_path / "cache" / "here" / "bert-"))
 
 
@@ -192,12 +193,17 @@ def write_one(path, name, content=b"x", link=False):
 ESCAPES = ("../x", "/x", "a/../../x", "..\\x", "C:\\x", "a/" + "../" * 40 + "x")
 
 
-@pytest.mark.parametrize("name", ESCAPES)
+# Of a zip archive the rest after NUL is left out.
+UNUSABLE = "a\0b", "a" * 300, "d/" * 3000 + "x"
+
+
+@pytest.mark.parametrize("name", ESCAPES + UNUSABLE)
 @pytest.mark.parametrize("end", ENDS)
 def test_no_file_gets_out_of_the_folder(tmp_path, end, name):
+    """And what cannot be unpacked leaves no part."""
     (tmp_path / "in").mkdir()
     path = write_one(tmp_path / "in" / f"bert{end}", name)
-    with contextlib.suppress(UserError):
+    with suppress(UserError):
         published_models.unpack(path)
     assert os.listdir(tmp_path) == ["in"]
     assert {n.split("-")[0] for n in os.listdir(tmp_path / "in")} <= {
@@ -291,7 +297,7 @@ def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     path = tmp_path / "bert.tar.gz"
-    path.write_bytes(gzip.compress(bytes(header) + bytes(1024)))
+    path.write_bytes(compress(bytes(header) + bytes(1024)))
     with tarfile.open(path) as archive:
         assert archive.next().size == 2**32
     refuses(path, "as no BERT does")
@@ -312,7 +318,7 @@ def test_what_stands_beside_the_files_is_limited(
         info.type, content = header
         info.size = len(content)
     path = tmp_path / "bert.tar.gz"
-    path.write_bytes(gzip.compress(info.tobuf() + content + bytes(1024) + tail))
+    path.write_bytes(compress(info.tobuf() + content + bytes(1024) + tail))
     refuses(path, "as no BERT does")
     assert os.listdir(tmp_path) == [path.name]
 
@@ -323,18 +329,6 @@ def test_long_names_are_no_damage(tmp_path):
     assert (
         pathlib.Path(published_models.unpack(path)) / name[91:]
     ).read_text() == "x"
-
-
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("name", ["a\0b", "a" * 300, "d/" * 3000 + "x"])
-def test_names_that_no_file_can_have_are_one_line(tmp_path, end, name):
-    (tmp_path / "in").mkdir()
-    path = write_one(tmp_path / "in" / f"bert{end}", name)
-    with contextlib.suppress(UserError):
-        # Of a zip archive the rest after NUL is left out.
-        published_models.unpack(path)
-    assert os.listdir(tmp_path) == ["in"]
-    assert not [p for p in os.listdir(tmp_path / "in") if p.startswith(".")]
 
 
 @pytest.mark.parametrize("end", ENDS)

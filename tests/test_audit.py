@@ -1,25 +1,32 @@
 """`adapter-bert audit`: flipped labels are found, bad input is refused."""
 
 import csv
-import json
 import re
 
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, program_fixture, run_process, write_table
+from conftest import (
+    SENTENCES,
+    open_bert,
+    program_fixture,
+    read_json,
+    read_lines,
+    run_process,
+    write_table,
+)
+from numpy.testing import assert_allclose
 from task_files import make_rows
 
 from adapter_bert.commands import audit
 from adapter_bert.flags import FLAGS, parse_or_help
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.frozen_bert import FrozenBert
 
 run = program_fixture(audit)
 
 
 def cells(path):
-    return [line.split("\t") for line in path.read_text().splitlines()]
+    return [line.split("\t") for line in read_lines(path)]
 
 
 def read_csv(path):
@@ -76,7 +83,7 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     for row, text, label, suggested, _ in suspects:
         assert text.startswith(SENTENCES[(int(row) - 1) % 8][0])
         assert {label, suggested} == {"good", "bad"}
-    about = json.loads((out / audit.AUDIT_FILE).read_text())
+    about = read_json(out / audit.AUDIT_FILE)
     assert about["rows"] == 96 and about["suspects"] == len(suspects)
     assert np.sum(about["joint"]) == pytest.approx(96, abs=0.5)
     assert 3 <= about["wrong_labels"] <= 8
@@ -87,19 +94,19 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
 def test_pairs_are_read_together_and_apart(tiny_bert):
     """Means of both layers of the pair, and how far the texts are apart."""
     texts = [text for text, _ in SENTENCES]
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     pairs = make_rows(*texts, text_b=texts[1:] + texts[:1])
     vectors = audit.layer_means(bert, pairs, 32, 8)
     size = bert.config.hidden_size
     assert vectors.shape == (8, 4 * size)
     both = list(zip(pairs.text_a, pairs.text_b))
     together = embed(bert, both, pooling="mean", layers=(0, 1))
-    np.testing.assert_allclose(vectors[:, : 2 * size], together, atol=1e-5)
+    assert_allclose(vectors[:, : 2 * size], together, atol=1e-5)
     alone = embed(bert, texts, pooling="mean", layers=(0, 1))
     apart = np.abs(alone - np.roll(alone, -1, axis=0))
-    np.testing.assert_allclose(vectors[:, 2 * size :], apart, atol=1e-5)
+    assert_allclose(vectors[:, 2 * size :], apart, atol=1e-5)
     same = audit.layer_means(bert, make_rows(*texts), 32, 8)
-    np.testing.assert_allclose(same, alone, atol=1e-5)
+    assert_allclose(same, alone, atol=1e-5)
 
 
 @pytest.mark.real_data
@@ -132,7 +139,7 @@ def test_wrong_labels_of_texts_with_several_rows_are_found(
 ):
     """And a label's only row is named, and no suspect."""
     place = shared_dir / "cases/audit"
-    wrong = json.loads((place / "flipped.json").read_text())
+    wrong = read_json(place / "flipped.json")
     once = read_csv(place / "flipped.csv")
     texts = {once[number - 1][0] for number in wrong}
     rows = read_csv(place / "flipped_dup.csv")

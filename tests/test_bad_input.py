@@ -4,10 +4,10 @@ import json
 import shutil
 
 import pytest
+import refusals
 from conftest import TINY_WORDS, own_lines, run_process, spoil
 
 from adapter_bert import files
-from adapter_bert.errors import UserError
 
 BAD_DATA = {
     "too few columns": (b"text\tlabel\nthe cat\n", "train.tsv:2: found 1"),
@@ -24,8 +24,9 @@ def test_bad_data_is_one_line_with_its_place(
 ):
     content, words = BAD_DATA[case]
     spoil(tmp_path, "train.tsv", content)
-    with pytest.raises(UserError, match=words):
-        classify(**{**tiny_flags, "data_dir": tmp_path})
+    refusals.check(
+        lambda: classify(**{**tiny_flags, "data_dir": tmp_path}), words
+    )
 
 
 def test_an_unknown_label_of_the_dev_set_stops_before_training(
@@ -34,8 +35,10 @@ def test_an_unknown_label_of_the_dev_set_stops_before_training(
     shutil.copytree(tiny_data, tmp_path / "data")
     spoil(tmp_path / "data", "dev.tsv", b"text\tlabel\nthe cat\tugly\n")
     tiny_flags.update(data_dir=tmp_path / "data")
-    with pytest.raises(UserError, match="dev.tsv:2: unknown label 'ugly'"):
-        classify(**tiny_flags, do_eval=True)
+    refusals.check(
+        lambda: classify(**tiny_flags, do_eval=True),
+        "dev.tsv:2: unknown label 'ugly'",
+    )
     assert not tiny_flags["output_dir"].exists()
 
 
@@ -43,8 +46,11 @@ def test_a_vocabulary_of_another_size_is_refused(
     classify, tiny_flags, tmp_path
 ):
     path = spoil(tmp_path, "vocab.txt", "\n".join([*TINY_WORDS, "x"]).encode())
-    with pytest.raises(UserError, match="vocabulary has 31 entries.* 30;"):
-        classify(**{**tiny_flags, "vocab_file": path})
+    refusals.check(
+        lambda: classify(**{**tiny_flags, "vocab_file": path}),
+        "vocabulary has 31 entries",
+        " 30;",
+    )
 
 
 def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
@@ -52,8 +58,11 @@ def test_a_config_that_does_not_fit_the_checkpoint_is_refused(
 ):
     config = {**vars(tiny_config), "num_hidden_layers": 3}
     path = spoil(tmp_path, "c.json", json.dumps(config).encode())
-    with pytest.raises(UserError, match="lacks the variable .*layer_2"):
-        classify(**{**tiny_flags, "bert_config_file": path})
+    refusals.check(
+        lambda: classify(**{**tiny_flags, "bert_config_file": path}),
+        "lacks the variable ",
+        "layer_2",
+    )
 
 
 @pytest.mark.gate
@@ -73,8 +82,9 @@ def test_an_adapter_of_another_base_is_refused(
         output_dir=tmp_path / "new",
         do_train=False,
     )
-    with pytest.raises(UserError, match="trained on another BERT"):
-        classify(**tiny_flags, do_eval=True)
+    refusals.check(
+        lambda: classify(**tiny_flags, do_eval=True), "trained on another BERT"
+    )
 
 
 @pytest.mark.gate
@@ -89,18 +99,17 @@ def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
         return disk._replace(free=room)
 
     monkeypatch.setattr(files.shutil, "disk_usage", usage)
-    with pytest.raises(UserError, match="make room"):
-        classify(**tiny_flags)
+    refusals.check(lambda: classify(**tiny_flags), "make room")
     assert not list(tiny_flags["output_dir"].glob("model.ckpt*"))
     room += 100_000
     # Of ten steps, five checkpoints and one more while it is written.
-    with pytest.raises(UserError, match="make room"):
-        classify(**tiny_flags, save_checkpoints_steps=1)
+    refusals.check(
+        lambda: classify(**tiny_flags, save_checkpoints_steps=1), "make room"
+    )
     classify(**tiny_flags)
     # A training that is over needs room for the artifact only.
     room = 2**20 + 23_000
-    with pytest.raises(UserError, match="make room"):
-        classify(**tiny_flags)
+    refusals.check(lambda: classify(**tiny_flags), "make room")
     room += 1000
     classify(**tiny_flags, do_eval=True)
 

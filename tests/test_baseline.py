@@ -1,11 +1,9 @@
 """`adapter-bert baseline`: scores of words and pairs of words."""
 
-import json
-
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, entry_point, run_process, write_table
+from conftest import SENTENCES, entry_point, read_json, run_process, write_table
 from task_files import make_rows
 
 from adapter_bert import files
@@ -61,10 +59,10 @@ def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
     out = tmp_path / "out"
     scores = baseline.run(custom_task(**options), str(data), str(out))
     assert scores[f"eval_{name}"] > 0.95
-    results = json.loads((out / "eval_results.json").read_text())
+    results = read_json(out / "eval_results.json")
     added = {name: results[name] for name in ("dev_data", files.SEAL)}
     assert {**scores, **added} == results
-    record = json.loads((out / "baseline.json").read_text())
+    record = read_json(out / "baseline.json")
     assert record["examples"] == 40 and record["data_name"] == "data"
     tried = record["cross_validation"]
     assert len(tried) == len(baseline.STRENGTHS)
@@ -79,7 +77,7 @@ def test_files_may_be_named(data, tmp_path):
     out = tmp_path / "out"
     scores = baseline.run(custom_task(split_files=named), "", str(out))
     assert scores["eval_accuracy"] > 0.95
-    record = json.loads((out / "baseline.json").read_text())
+    record = read_json(out / "baseline.json")
     assert record["data_name"] == "tickets.tsv"
 
 

@@ -105,7 +105,7 @@ def test_batches_are_bounded_in_bytes():
     st.integers(1, 5),
     st.integers(1, 20),
 )
-@hypothesis.settings(deadline=None, max_examples=50)
+@hypothesis.settings(max_examples=50)
 def test_every_row_is_computed_once(requests, max_batch, max_bytes):
     async def test(computer, batcher):
         answers = await asyncio.gather(*map(batcher.ask, requests))
@@ -122,7 +122,7 @@ def test_every_row_is_computed_once(requests, max_batch, max_bytes):
 def test_more_than_may_wait_is_refused():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        (second,) = later(batcher, [1, 1])
+        [second] = later(batcher, [1, 1])
         await asyncio.sleep(0)
         with pytest.raises(Overloaded, match="3 rows are waiting, of at most"):
             await batcher.ask([2])
@@ -152,10 +152,10 @@ def test_a_request_that_fails_disturbs_no_other():
 def test_what_nobody_waits_for_is_not_computed():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        (gone,) = later(batcher, [7])
+        [gone] = later(batcher, [7])
         await asyncio.sleep(0)
         gone.cancel()
-        (kept,) = later(batcher, [8])
+        [kept] = later(batcher, [8])
         # Its turn has come, its client goes.
         first.cancel()
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ def test_rows_are_not_kept_after_their_answer():
 def test_what_was_accepted_is_computed_before_the_end():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
-        (second,) = later(batcher, [1])
+        [second] = later(batcher, [1])
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.05, computer.may_go.set)
         await batcher.close()

@@ -21,13 +21,12 @@ from beam_program import (
     shards,
     write_rows,
 )
-from conftest import ROOT, own_lines
+from conftest import ROOT, flag_words, module_fixture, own_lines
 from sweep_stand_in import wait_for
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.gate]
 
 
-@pytest.mark.gate
 def test_wrong_rows_are_refused_beside_others(jobs, right, tmp_path):
     """Of a plain and a compressed file."""
     wrong = ["{", '{"task": "small", "text": "a", "text_b": "b"}', '{"id": 3}']
@@ -80,7 +79,6 @@ def job_service(tmp_path):
         process.wait()
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "environment",
     (
@@ -156,7 +154,6 @@ def killing(tiny_exported, tmp_path):
     return flags, rows, kill
 
 
-@pytest.mark.gate
 def test_after_a_killed_worker_the_job_can_be_run_again(killing, tmp_path):
     flags, rows, kill = killing
     code, stderr = kill("worker")
@@ -171,7 +168,6 @@ def test_after_a_killed_worker_the_job_can_be_run_again(killing, tmp_path):
     check_rows(output, rows)
 
 
-@pytest.mark.gate
 def test_a_killed_launcher_leaves_no_worker(killing):
     _, _, kill = killing
     assert kill("launcher")[0] == -signal.SIGKILL
@@ -210,7 +206,7 @@ for line in sys.stdin:
 """
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def jobs(tmp_path_factory):
     """Runs jobs one after the other in one process; tells how each ends."""
     place = tmp_path_factory.mktemp("jobs") / "stderr"
@@ -227,7 +223,7 @@ def jobs(tmp_path_factory):
     ):
 
         def start(*flags, wrong="", **named):
-            words = [f"--{name}={value}" for name, value in named.items()]
+            words = flag_words(named)
             process.stdin.write(json.dumps([wrong, *words, *flags]) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
@@ -248,7 +244,6 @@ def right(tiny_exported, tmp_path):
     }
 
 
-@pytest.mark.gate
 def test_a_failing_model_ends_the_job_without_answers(jobs, right):
     write_rows(right["input"], 100)
     text = jobs(**right, batch_size=8, wrong="memory")
@@ -256,7 +251,6 @@ def test_a_failing_model_ends_the_job_without_answers(jobs, right):
     assert shards(right["output"]) == ([], [])
 
 
-@pytest.mark.gate
 def test_what_cannot_be_written_is_one_line(jobs, right):
     write_rows(right["input"], 500)
     text = jobs(**right, wrong="disk")
@@ -265,7 +259,6 @@ def test_what_cannot_be_written_is_one_line(jobs, right):
     assert shards(right["output"]) == ([], [])
 
 
-@pytest.mark.gate
 def test_what_a_worker_cannot_read_is_one_line(right, tmp_path):
     """Of its exception the program has the text alone."""
     right["input"] = tmp_path / "rows.txt.gz"
@@ -277,7 +270,6 @@ def test_what_a_worker_cannot_read_is_one_line(right, tmp_path):
     assert shards(right["output"]) == ([], [])
 
 
-@pytest.mark.gate
 def test_a_row_that_the_model_refuses_is_refused_alone(jobs, right):
     rows = write_rows(right["input"], 20)
     text = jobs(**right, wrong="score")
@@ -336,7 +328,6 @@ def test_what_is_refused_before_the_job(jobs, right, tmp_path):
     assert not list(tmp_path.glob("answers*"))
 
 
-@pytest.mark.gate
 def test_no_row_of_a_shortened_file_is_lost(jobs, right, tmp_path):
     chance = random.Random(0)
     rows = "".join(f"a cat {chance.random()}\n" for _ in range(1000)).encode()
@@ -353,7 +344,6 @@ def test_no_row_of_a_shortened_file_is_lost(jobs, right, tmp_path):
     assert shards(right["output"]) == ([], [])
 
 
-@pytest.mark.gate
 def test_one_row_ends_no_job_and_one_job_no_other(jobs, right, tmp_path):
     """Nor do several tasks, lines of texts, and an output that is there."""
     rows = [

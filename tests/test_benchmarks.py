@@ -1,13 +1,13 @@
 """The benchmarks' arithmetic and protocol; nothing here is about speed."""
 
 import dataclasses
-import json
 import os
 import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT
+import refusals
+from conftest import ROOT, module_fixture, read_json
 
 from adapter_bert.bert import encoder
 from adapter_bert.data.input_pipeline import Features, TrainPlan, sorted_batches
@@ -83,7 +83,7 @@ def test_the_table_goes_between_its_marks(measured, tmp_path, monkeypatch):
         measuring.publish("compare", {"a": 1}, table)
         assert page.read_text() == f"before\n{begin}\n{table}\n{end}after\n"
     path = tmp_path / "results" / "compare.json"
-    assert json.loads(path.read_text()) == {"a": 1}
+    assert read_json(path) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -129,8 +129,7 @@ def test_workers_take_turns_and_the_first_round_is_dropped():
 def test_all_workers_are_stopped_when_one_fails():
     log = []
     workers = {"A": FakeWorker("A", log), "B": FakeWorker("B", log, 1)}
-    with pytest.raises(UserError, match="died"):
-        measuring.in_turn(workers, 2)
+    refusals.check(lambda: measuring.in_turn(workers, 2), "died")
     assert log == [*"ABAB", "stop A", "stop B"]
 
 
@@ -149,8 +148,7 @@ def test_a_dead_process_is_the_user_s_to_look_at():
     }
     # Whether it dies before the request is written or after.
     workers["dead"]._process.wait()
-    with pytest.raises(UserError, match="exit code 3"):
-        measuring.in_turn(workers, 1)
+    refusals.check(lambda: measuring.in_turn(workers, 1), "exit code 3")
     for each in workers.values():
         assert each._process.returncode is not None
 
@@ -175,7 +173,7 @@ CONFIG = encoder.BertConfig(100, 16, 2, 2, 32, max_position_embeddings=32)
 METHOD = "houlsby(size=4)"
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def answers(tmp_path_factory):
     """The second of each kind of worker; they get ready together."""
     rows = str(tmp_path_factory.mktemp("rows") / "rows.npz")
@@ -246,8 +244,7 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
 def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
     words = ["", "--peer_python", sys.executable, *arguments]
     monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(UserError, match=problem):
-        compare.main()
+    refusals.check(compare.main, problem)
 
 
 @pytest.mark.pretrained
@@ -255,5 +252,4 @@ def test_without_mpnet_it_says_how_to_get_it(monkeypatch, pretrained_dir):
     words = ["", "--peer_python", sys.executable, "--only=mpnet"]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(sys, "prefix", "/nowhere")
-    with pytest.raises(UserError, match="make mpnet"):
-        compare.main()
+    refusals.check(compare.main, "make mpnet")

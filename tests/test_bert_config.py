@@ -5,7 +5,8 @@ import json
 import pytest
 import refusals
 import tensorflow as tf
-from hypothesis import given, settings
+from conftest import write_json
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapter_bert.bert import functional
@@ -19,7 +20,7 @@ def read(tmp_path, tiny_config):
 
     def read(change):
         path = tmp_path / "config.json"
-        path.write_text(json.dumps({**vars(tiny_config), **change}))
+        write_json(path, {**vars(tiny_config), **change})
         return BertConfig.from_json_file(str(path))
 
     return read
@@ -113,7 +114,6 @@ def test_a_config_without_a_size_names_it(tmp_path):
     )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(place=st.floats(0, 0.999), byte=st.binary(max_size=3))
 def test_a_spoiled_config_is_a_config_or_one_line(
     tmp_path_factory, tiny_config, place, byte

@@ -3,14 +3,14 @@
 import builtins
 import contextlib
 import fcntl
-import json
 import os
-import pathlib
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import refusals
+from conftest import open_checkpoint, write_json
 from fake_runs import FakeRuns
 
 from adapter_bert import files, folder_lock
@@ -118,7 +118,7 @@ def test_a_sweep_is_read_while_its_runs_save(sweep):
     runs = collect_runs.find_runs([sweep])
     assert len(runs) == 1
     assert set(baselines.find_baselines([sweep], runs)) == {"rte"}
-    title, _ = report_sweep.sections_of_sweep(pathlib.Path(sweep))
+    title, _ = report_sweep.sections_of_sweep(Path(sweep))
     assert title == "Sweep sweep: 1 runs"
 
 
@@ -141,8 +141,8 @@ def run(tmp_path, tiny_bert):
     }
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / "run.json").write_text(json.dumps(description))
-    (folder / "places.json").write_text(json.dumps({"base": str(tiny_bert)}))
+    write_json(folder / "run.json", description)
+    write_json(folder / "places.json", {"base": str(tiny_bert)})
     keep_best(folder, 1)
     return folder
 
@@ -165,19 +165,18 @@ def test_a_best_step_that_is_lost_is_told_of_all_the_same(run):
     )
 
 
-def test_a_better_step_may_come_before_the_best_is_opened(run, after):
-    after(sources, "_find_model", lambda: keep_best(run, 2))
-    opened = sources.open_init_checkpoint(str(run))
-    assert opened.path == str(run / "best.ckpt-2")
-    np.testing.assert_array_equal(opened.trained.read("output_bias"), 2.0)
-
-
-def test_a_checkpoint_that_is_opened_is_read_though_it_is_deleted(run, after):
-    after(sources, "open_pretrained", lambda: keep_best(run, 2))
-    opened = sources.open_init_checkpoint(str(run))
+@pytest.mark.parametrize(
+    "looked, step", [("_find_model", 2), ("open_pretrained", 1)]
+)
+def test_a_better_step_may_come_while_the_best_is_opened(
+    run, after, looked, step
+):
+    """A checkpoint that is opened is read though it is deleted."""
+    after(sources, looked, lambda: keep_best(run, 2))
+    opened = open_checkpoint(run)
     assert not (run / "best.ckpt-1.index").exists()
-    assert opened.path == str(run / "best.ckpt-1")
-    np.testing.assert_array_equal(opened.trained.read("output_bias"), 1.0)
+    assert opened.path == str(run / f"best.ckpt-{step}")
+    np.testing.assert_array_equal(opened.trained.read("output_bias"), step)
 
 
 @pytest.mark.newer_stack
@@ -194,7 +193,7 @@ def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
         "frozen_layers_dir": kept,
     }
     classify(**flags)
-    (whole,) = kept.glob("*.npy")
+    [whole] = kept.glob("*.npy")
     size = whole.stat().st_size / frozen_outputs.GB
 
     def run_again(is_killed, files_allowed):
@@ -332,7 +331,7 @@ def test_a_run_of_a_grid_that_ends_meanwhile_was_not_interrupted(
     ended = []
 
     def ends_after(name):
-        inner = getattr(pathlib.Path, name)
+        inner = getattr(Path, name)
 
         def looks(path, *arguments, **more):
             result = inner(path, *arguments, **more)
@@ -342,7 +341,7 @@ def test_a_run_of_a_grid_that_ends_meanwhile_was_not_interrupted(
                 lock.close()
             return result
 
-        monkeypatch.setattr(pathlib.Path, name, looks)
+        monkeypatch.setattr(Path, name, looks)
 
     ends_after("exists")
     ends_after("read_text")
@@ -373,13 +372,13 @@ def test_a_row_of_a_grid_ends_with_a_line_feed_alone(tmp_path):
 def test_a_failure_of_a_grid_may_be_gone_by_now(tmp_path, monkeypatch):
     failed = tmp_path / "failed"
     failed.write_text("error: of the one before\n")
-    text = pathlib.Path.read_text
+    text = Path.read_text
 
     def begins_anew(path, **how):
         failed.unlink()
         return text(path, **how)
 
-    monkeypatch.setattr(pathlib.Path, "read_text", begins_anew)
+    monkeypatch.setattr(Path, "read_text", begins_anew)
     assert grid_status.state_of(tmp_path) == ("failed", "")
 
 

@@ -142,7 +142,7 @@ def test_a_row_with_choices(values):
     is_line = isinstance(values, str)
     line = (values if is_line else json.dumps(values)).encode()
     file = "a.tsv" if is_line else "a.jsonl"
-    (read,) = questions(file, line, {"choice": CHOICE}, ["choice"])
+    [read] = questions(file, line, {"choice": CHOICE}, ["choice"])
     assert read.row == (b"a", b"b", b"choice", (b"c", b"1"))
 
 
@@ -166,7 +166,7 @@ def test_a_row_with_choices(values):
 def test_rows_of_words_and_of_choices(task, values, expected):
     line = json.dumps(values).encode()
     name = task["name"]
-    (read,) = questions("a.jsonl", line, {name: task}, [name])
+    [read] = questions("a.jsonl", line, {name: task}, [name])
     if isinstance(expected, bytes):
         assert read.row == (expected, b"", name.encode(), ())
     else:
@@ -228,7 +228,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ANY = st.text(st.characters())
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     st.sampled_from(["a.jsonl", "a.txt"]),
     st.one_of(

@@ -5,10 +5,19 @@ import math
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, TINY_WORDS, write_table
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    load_predictor,
+    module_fixture,
+    open_bert,
+    read_adapter_config,
+    read_json,
+    read_lines,
+    write_table,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from run_folders import read
 from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -17,9 +26,7 @@ from adapter_bert.commands import merge
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.answers import from_outputs, to_outputs
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.ids_model import IdsModel
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import describe, load_task
 from adapter_bert.tasks import calibration, metrics
@@ -111,7 +118,7 @@ PAIRS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(PAIRS, st.sampled_from([0.5, 0.75, 0.9]))
 def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
     probabilities = np.array([p for p, _ in rows])
@@ -196,7 +203,7 @@ ROWS = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def calibrated(tiny_bert, tmp_path_factory):
     """Folders of adapters, their answers, and their least probabilities.
 
@@ -213,7 +220,7 @@ def calibrated(tiny_bert, tmp_path_factory):
         about = "houlsby(size=3)", None, described, 1
         more = {"task_settings": fitted} if fitted else {}
         make_artifact(place / name, tiny_bert, *about, **more)
-    predictor = Predictor.load(str(tiny_bert), folders)
+    predictor = load_predictor(tiny_bert, folders)
     least = {}
     for name in ("fitted", "choice"):
         shares = sorted(x["probability"] for x in predictor(name, ROWS[name]))
@@ -244,9 +251,9 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
             assert (one[key] is None) == (one["probability"] < least[name])
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def exported(tiny_bert, calibrated, tmp_path_factory):
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     tasks = {
         name: load_task(bert, path, None)
         for name, path in calibrated[0].items()
@@ -292,7 +299,7 @@ def test_a_served_library_tells_what_an_export_tells(exported, calibrated):
 
 def test_a_model_of_ids_divides_too(exported, tiny_bert):
     _, tasks = exported
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     task = tasks["fitted"]
     features = task.task.featurize(
         task.task.make_rows([("a cat sat on the mat",)]), task.tokenizer, 32
@@ -389,7 +396,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify(**plain)
     classify(**calibrating, abstain_at=0.75, do_predict=True)
     out, other = calibrating["output_dir"], tmp_path / "plain"
-    record = read(out / "calibration.json")
+    record = read_json(out / "calibration.json")
     assert record["rows_fitted"] + record["rows_measured"] == 24
     assert record["rows_measured"] == sum(
         point["rows"] for point in record["points_before"]
@@ -398,7 +405,8 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     weights = [one / "adapter" / "adapter.safetensors" for one in (out, other)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     kept, before = (
-        read(one / "adapter" / "adapter_config.json") for one in (out, other)
+        read_json(one / "adapter" / "adapter_config.json")
+        for one in (out, other)
     )
     fitted = kept["task_settings"].pop("calibration")
     assert fitted["temperature"] == record["temperature"]
@@ -406,17 +414,18 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     for one in (kept, before):
         del one["content_sha256"]
     assert kept == before
-    for one in (run := [read(x / "run.json") for x in (out, other)]):
+    for one in (run := [read_json(x / "run.json") for x in (out, other)]):
         del one["cut_rows"]
     assert run[0] == run[1]
     # Predict and the run's own predictions say the same.
-    results = read(out / "eval_results.json")
+    results = read_json(out / "eval_results.json")
     assert (
-        results["eval_loss"] != read(other / "eval_results.json")["eval_loss"]
+        results["eval_loss"]
+        != read_json(other / "eval_results.json")["eval_loss"]
     )
-    predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
+    predictor = load_predictor(tiny_bert, [out / "adapter"])
     texts, lines = (
-        path.read_text().splitlines()[1:]
+        read_lines(path)[1:]
         for path in (
             calibrating["data_dir"] / "test.tsv",
             out / "test_predictions.tsv",
@@ -434,7 +443,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify(**again)
     assert not (out / "calibration.json").exists()
     assert (
-        adapter_artifact.read_config(str(out / "adapter"))["task_settings"]
+        read_adapter_config(out / "adapter")["task_settings"]
         == before["task_settings"]
     )
 
@@ -452,8 +461,8 @@ def test_a_threshold_that_is_not_reached_is_told(
     )
     assert message in caplog.text
     out = calibrating["output_dir"]
-    assert read(out / "calibration.json")["abstain_below"] is None
-    config = adapter_artifact.read_config(str(out / "adapter"))
+    assert read_json(out / "calibration.json")["abstain_below"] is None
+    config = read_adapter_config(out / "adapter")
     kept = config["task_settings"].get("calibration", {})
     assert kept.get("abstain_below", 0) == 0
 

@@ -1,10 +1,9 @@
 """docs/comparison.md has the numbers that were measured."""
 
-import json
 import re
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read_json
 
 pytestmark = pytest.mark.older_stack
 
@@ -17,7 +16,7 @@ def cells(words):
 
     Those of MiniLM, then those of BERT-base, which are in brackets.
     """
-    (row,) = [x for x in PAGE.splitlines() if x[:1] == "|" and words in x]
+    [row] = [x for x in PAGE.splitlines() if x[:1] == "|" and words in x]
     parts = [cell.partition("(") for cell in row.split("|")[2:4]]
     return [
         [re.findall(r"[\d.]+", part) for part in (small, base)]
@@ -43,7 +42,7 @@ def check_range(values, shown):
 )
 def test_the_comparison_with_adapters(words, kind, padding):
     path = RESULTS / "compare.json"
-    comparisons = json.loads(path.read_text())["comparisons"]
+    comparisons = read_json(path)["comparisons"]
     speed, memory = cells(words)
     for place, model in enumerate(("minilm", "base")):
         cases = [
@@ -65,7 +64,7 @@ def test_the_comparison_with_adapters(words, kind, padding):
 
 def test_the_comparison_of_whole_programs():
     """The page has the peer's time divided by ours."""
-    record = json.loads((RESULTS / "start.json").read_text())
+    record = read_json(RESULTS / "start.json")
     ratios = record["summary"]["whole small run"]["ratio"]
     speed, _ = cells("a small training from the command")
     check_range([1 / ratio["median"] for ratio in ratios.values()], speed[0])
@@ -79,7 +78,7 @@ def test_the_comparison_of_whole_programs():
     ],
 )
 def test_the_comparison_of_many_tasks(words, ours, peer):
-    rates = json.loads((RESULTS / "serving.json").read_text())["rates"]
+    rates = read_json(RESULTS / "serving.json")["rates"]
     cases = [
         case
         for of_model in rates.values()

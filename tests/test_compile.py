@@ -11,7 +11,7 @@ import types
 import pytest
 import refusals
 from compilers_program import compile_run, environment, needed
-from conftest import ROOT, own_lines, run_command
+from conftest import ROOT, own_lines, read_json, run_command
 
 from adapter_bert import command_line
 from adapter_bert.accelerators import devices
@@ -320,7 +320,7 @@ def compiled(main, compilers, words, tmp_path):
             refusals.check(call, *refused)
         else:
             call()
-        return json.loads(path.read_text())
+        return read_json(path)
 
     return run
 
@@ -434,8 +434,7 @@ def test_help_needs_neither_tensorflow_nor_jax():
         "except SystemExit as end: assert not end.code\n"
         "assert not {'tensorflow', 'jax'} & set(sys.modules)"
     )
-    done = run_command(sys.executable, "-c", code, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = run_command(sys.executable, "-c", code, cwd=ROOT, check=True)
     assert "usage: adapter-bert compile DEVICE" in done.stdout
     for name in devices.DEVICES:
         assert name in done.stdout
@@ -458,8 +457,7 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     path = tmp_path / "found.json"
     command = [device, f"--json={path}", "--cores=2", "--", "run_classifier"]
     variables = environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
-    done = compile_run(*command, *flags, env=variables)
-    assert done.returncode == 0, done.stderr
+    done = compile_run(*command, *flags, env=variables, check=True)
     first = path.read_bytes()
     figures = json.loads(first)
     assert figures["compiles"] and figures["fits"]
@@ -477,9 +475,8 @@ def test_the_compilers_take_the_step(words, tiny_glue, tmp_path, device, kind):
     if kind == "prediction":
         # Figures are of one core, which here has half of the rows.
         command[2] = "--cores=1"
-        done = compile_run(*command, *flags, env=variables)
-        assert done.returncode == 0, done.stderr
-        whole = json.loads(path.read_text())
+        compile_run(*command, *flags, env=variables, check=True)
+        whole = read_json(path)
         assert 1.7 < whole["flops"] / figures["flops"] < 2.1
 
 
@@ -488,9 +485,7 @@ def test_a_refusal_is_one_line_from_any_folder(words, tmp_path):
     """The compilers' environment imports this checkout."""
     flags = words(use_tpu=False)
     done = compile_run(
-        *("v4", "--", "run_classifier", *flags),
-        cwd=tmp_path,
-        env=environment(),
+        *("v4", "--", "run_classifier", *flags), cwd=tmp_path, env=environment()
     )
     assert done.returncode == 1
     [line] = [x for x in own_lines(done.stderr) if x.startswith("error")]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import TASK, TinyModel
 
@@ -185,7 +186,7 @@ def test_parts_of_a_union_do_not_read_one_another(tiny_config):
     """As parts of a stack do."""
     parts = "compacter(size=4, n=2), pfeiffer(size=4)"
     added = {}
-    rng = np.random.default_rng(5)
+    rng = default_rng(5)
     x, f = tf.constant(rng.normal(size=(2, 4, 9, 16)), tf.float32)
     for kind in ("union", "stack"):
         tiny = TinyModel(tiny_config, f"{kind}({parts})")
@@ -219,7 +220,7 @@ def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
     method.check(tiny_config)
     assert method.places(tiny_config) == [(0, "ffn"), (1, "ffn")]
     tiny = TinyModel(tiny_config, method)
-    rng = np.random.default_rng(5)
+    rng = default_rng(5)
     for p in tiny.table.parameters:
         if "adapters" in p.name or "/fusion/" in p.name:
             tiny.variables[p.name].assign_add(rng.normal(size=p.shape))

@@ -3,15 +3,23 @@
 # Fixtures are arguments of the same names.
 # ruff: noqa: F811
 
-import json
-import shutil
+from shutil import copytree, rmtree
 
-import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 import tensorflow as tf
-from conftest import SENTENCES, entry_point
+from conftest import (
+    SENTENCES,
+    entry_point,
+    load_predictor,
+    module_fixture,
+    read_adapter_config,
+    read_json,
+    read_json_lines,
+    write_json,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file
 from test_composition_runs import (  # noqa: F401 (three are fixtures)
     composed,
     flags,
@@ -22,24 +30,23 @@ from test_composition_runs import (  # noqa: F401 (three are fixtures)
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact, part_values, run_record
+from adapter_bert.checkpoints import part_values, run_record
 from adapter_bert.commands import export
 from adapter_bert.commands import predict as predict_program
 from adapter_bert.methods.sparse import DiffPruning
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 TEXT = "stack(a, pfeiffer(size=2))"
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def carried(composed):
     """A run whose adapter carries its part."""
     return composed(tuning_method=TEXT)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def lacking(composed):
     """A run whose adapter names its part alone."""
     return composed(tuning_method=TEXT, carry_parts=False)
@@ -49,22 +56,22 @@ def lacking(composed):
 def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
     classify, flags, carried, tmp_path
 ):
-    (step,) = {path.stem for path in carried.glob("model.ckpt-*.index")}
+    [step] = {path.stem for path in carried.glob("model.ckpt-*.index")}
     del flags["library"], flags["init_checkpoint"]
     place = carried / step
     again = predict(classify, flags, tmp_path / "again", init_checkpoint=place)
-    np.testing.assert_array_equal(again, predicted(carried))
+    assert_array_equal(again, predicted(carried))
 
 
 @pytest.mark.gate
 def test_another_adapter_of_the_same_name_is_another_run(
     classify, flags, carried, library, tiny_bert, tmp_path
 ):
-    shelf = shutil.copytree(library, tmp_path / "shelf")
-    shutil.rmtree(shelf / "a")
+    shelf = copytree(library, tmp_path / "shelf")
+    rmtree(shelf / "a")
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=9)
-    shutil.copytree(carried, flags["output_dir"])
+    copytree(carried, flags["output_dir"])
     flags["library"] = shelf
     refusals.check(
         lambda: classify(**flags, tuning_method=TEXT),
@@ -82,7 +89,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
     description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
     task = restore_task(description, {}, "")
     make_artifact(shelf / "tags", tiny_bert, "bitfit", task, description)
-    sparse = adapter_artifact.read_config(str(library / "sparse"))["sha256"]
+    sparse = read_adapter_config(library / "sparse")["sha256"]
     make_artifact(
         shelf / "both",
         tiny_bert,
@@ -95,9 +102,7 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
         **{**flags, "library": shelf},
         tuning_method="stack(tags, both, pfeiffer(size=2))",
     )
-    values = safetensors.numpy.load_file(
-        flags["output_dir"] / "adapter" / "adapter.safetensors"
-    )
+    values = load_file(flags["output_dir"] / "adapter" / "adapter.safetensors")
     for scope in ("parts.tags/", "parts.both/", "parts.both/parts.lang/"):
         held = [n for n in values if n.startswith(f"{scope}changes/")]
         poolers = [n for n in held if "pooler" in n]
@@ -114,7 +119,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
     task = restore_task(CLASSIFICATION, {}, "")
     shelf = tmp_path / "shelf"
     make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", task, seed=77)
-    shutil.copytree(shelf / "a", shelf / "other")
+    copytree(shelf / "a", shelf / "other")
     scores = {
         name: predict(
             classify,
@@ -130,7 +135,7 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
     }
     assert abs(scores["same"] - predicted(carried)).max() > 1e-5
     for name in ("folder", "other"):
-        np.testing.assert_array_equal(scores[name], scores["same"])
+        assert_array_equal(scores[name], scores["same"])
 
 
 @pytest.mark.gate
@@ -139,18 +144,18 @@ def test_a_part_that_is_made_of_parts_finds_all_of_them(
 ):
     """None of them carries what it is made of."""
     shelf = tmp_path / "shelf"
-    shutil.copytree(library, shelf)
+    copytree(library, shelf)
     flags.update(library=shelf, carry_parts=False)
     for text, name in (
         (TEXT, "inner"),
         ("stack(inner, lora(rank=1))", "outer"),
     ):
         classify(**{**flags, "output_dir": tmp_path / name}, tuning_method=text)
-        shutil.copytree(tmp_path / name / "adapter", shelf / name)
+        copytree(tmp_path / name / "adapter", shelf / name)
     again = predict(
         classify, flags, tmp_path / "again", adapter=shelf / "outer"
     )
-    np.testing.assert_array_equal(again, predicted(tmp_path / "outer"))
+    assert_array_equal(again, predicted(tmp_path / "outer"))
 
 
 @pytest.mark.gate
@@ -161,22 +166,18 @@ def test_what_was_trained_further_is_found_again(
     first, further = carried, tmp_path / "further"
     del flags["library"]
     classify(
-        **{**flags, "output_dir": further, "seed": 5},
-        adapter=first / "adapter",
+        **{**flags, "output_dir": further, "seed": 5}, adapter=first / "adapter"
     )
     expected = predicted(further)
     assert abs(expected - predicted(first)).max() > 0
-    (step,) = {path.stem for path in further.glob("model.ckpt-*.index")}
+    [step] = {path.stem for path in further.glob("model.ckpt-*.index")}
     for number, source in enumerate(
-        (
-            {"adapter": further / "adapter"},
-            {"init_checkpoint": further / step},
-        )
+        ({"adapter": further / "adapter"}, {"init_checkpoint": further / step})
     ):
         scores = predict(classify, flags, tmp_path / str(number), **source)
-        np.testing.assert_array_equal(scores, expected)
+        assert_array_equal(scores, expected)
     # Without an adapter that holds it, the library is asked for.
-    shutil.rmtree(further / "adapter")
+    rmtree(further / "adapter")
     flags["init_checkpoint"] = further / step
     refusals.check(
         lambda: predict(classify, flags, tmp_path / "lost"),
@@ -184,7 +185,7 @@ def test_what_was_trained_further_is_found_again(
         "--library",
     )
     scores = predict(classify, flags, tmp_path / "shown", library=first)
-    np.testing.assert_array_equal(scores, expected)
+    assert_array_equal(scores, expected)
 
 
 @pytest.mark.gate
@@ -194,9 +195,9 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
     """Where it was trained, or beside it; what is exchanged is not needed."""
     adapter, expected = lacking / "adapter", predicted(lacking)
     moved, shelf = tmp_path / "moved" / "it", tmp_path / "shelf"
-    shutil.copytree(adapter, moved)
+    copytree(adapter, moved)
     for name in ("b", "low"):
-        shutil.copytree(library / name, shelf / name)
+        copytree(library / name, shelf / name)
     values = {**flags, "library": shelf, "adapter": moved}
     scores = predict(classify, values, tmp_path / "it", exchange_part="a=b")
     assert abs(scores - expected).max() > 1e-5
@@ -207,12 +208,12 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
         f"found none such in {moved.parent}",
         "--library",
     )
-    shutil.copytree(library / "a", moved.parent / "a")
+    copytree(library / "a", moved.parent / "a")
     for number, place in enumerate((adapter, f"{moved}/")):
         folder = tmp_path / str(number)
         scores = predict(classify, flags, folder, adapter=place)
-        np.testing.assert_array_equal(scores, expected)
-    predictor = Predictor.load(str(tiny_bert), [str(adapter)])
+        assert_array_equal(scores, expected)
+    predictor = load_predictor(tiny_bert, [adapter])
     assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
 
 
@@ -227,7 +228,7 @@ def test_a_name_may_repeat_the_training(
         text = f"stack('{name}', pfeiffer(size=2))"
         folder = tmp_path / str(number)
         scores = predict(classify, values, folder, tuning_method=text)
-        np.testing.assert_array_equal(scores, predicted(carried))
+        assert_array_equal(scores, predicted(carried))
     other = tmp_path / "other" / "a"
     task = restore_task(CLASSIFICATION, {}, "")
     make_artifact(other, tiny_bert, "pfeiffer(size=4)", task, seed=77)
@@ -253,7 +254,7 @@ def test_a_name_may_repeat_the_training(
 def test_odd_names_are_refused(
     classify, flags, library, tmp_path, text, message
 ):
-    shutil.copytree(library / "b", tmp_path / "a")
+    copytree(library / "b", tmp_path / "a")
     text = text.format(library, tmp_path)
     refusals.check(lambda: classify(**flags, tuning_method=text), message)
 
@@ -282,13 +283,13 @@ def test_an_adapter_without_its_hash_is_none_that_is_looked_for(
 ):
     shelf = tmp_path / "shelf"
     for name in ("a", "b"):
-        shutil.copytree(library / name, shelf / name)
+        copytree(library / name, shelf / name)
     path = shelf / "b" / "adapter_config.json"
-    values = json.loads(path.read_text())
+    values = read_json(path)
     for name in ("sha256", files.SEAL):
         del values[name]
-    path.write_text(json.dumps(values))
-    sha256 = adapter_artifact.read_config(str(shelf / "a"))["sha256"]
+    write_json(path, values)
+    sha256 = read_adapter_config(shelf / "a")["sha256"]
     assert part_values.by_hash([str(shelf)]) == {sha256: (str(shelf / "a"), "")}
 
 
@@ -298,7 +299,7 @@ def bare(library, tiny_bert, tmp_path):
 
     def make(folder, text="stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))"):
         name = text.split("'")[1]
-        config = adapter_artifact.read_config(str(library / name))
+        config = read_adapter_config(library / name)
         make_artifact(
             folder,
             tiny_bert,
@@ -324,7 +325,7 @@ def answer(tiny_bert, tmp_path):
         bert = {"init_checkpoint": tiny_bert, "input": rows, "output": output}
         with entry_point(predict_program) as run:
             run(**bert, **values)
-        lines = map(json.loads, output.read_text().splitlines())
+        lines = read_json_lines(output)
         return [[*line["scores"].values()] for line in lines]
 
     return answer
@@ -352,10 +353,10 @@ def test_programs_that_answer_find_parts_in_all_places(
     # As in a library, which needs no flag.
     shelf = tmp_path / "shelf"
     for name, folder in (("a", library / "a"), ("it", adapter)):
-        shutil.copytree(folder, shelf / name)
+        copytree(folder, shelf / name)
     assert answer(adapter=shelf / "it") == answers
     # Runs in place of their adapters.
-    shutil.copytree(library / "a", tmp_path / "runs" / "first" / "adapter")
+    copytree(library / "a", tmp_path / "runs" / "first" / "adapter")
     assert answer(adapter=adapter, library=tmp_path / "runs") == answers
     # Where it lay in the training.
     places = {"parts": {"a": str(library / "a")}}
@@ -363,7 +364,7 @@ def test_programs_that_answer_find_parts_in_all_places(
     assert answer(adapter=adapter) == answers
     # Also for what is a part itself.
     task = restore_task(CLASSIFICATION, {}, "")
-    sha256 = adapter_artifact.read_config(str(adapter))["sha256"]
+    sha256 = read_adapter_config(adapter)["sha256"]
     outer = tmp_path / "outer" / "adapter"
     make_artifact(
         outer,
@@ -393,13 +394,13 @@ def test_parts_are_exchanged_where_texts_are_answered(
     assert answers == answer(adapter=first, exchange_part=f"a={library}/c")
     # Of several adapters those that have it.
     del values["adapter"]
-    shutil.copytree(library / "a", tmp_path / "shelf" / "plain")
-    shutil.copytree(library / "c", tmp_path / "shelf" / "c")
-    shutil.copytree(first, tmp_path / "shelf" / "it")
+    copytree(library / "a", tmp_path / "shelf" / "plain")
+    copytree(library / "c", tmp_path / "shelf" / "c")
+    copytree(first, tmp_path / "shelf" / "it")
     both = answer(
         library=tmp_path / "shelf", task="it,plain", exchange_part="a=c"
     )
-    np.testing.assert_allclose(both[::2], answers, atol=1e-6)
+    assert_allclose(both[::2], answers, atol=1e-6)
     for pair, *parts in (
         ("x=c", "names 'x', but the adapters are made of: a"),
         ("a=x", "'x' is neither a trained adapter nor ", " has: a, b"),
@@ -425,4 +426,4 @@ def test_what_is_exchanged_is_exported(
         text_b=tf.constant([""] * len(texts)),
         task=tf.constant(["custom"] * len(texts)),
     )
-    np.testing.assert_allclose(outputs["scores"], answer(**values), atol=1e-6)
+    assert_allclose(outputs["scores"], answer(**values), atol=1e-6)

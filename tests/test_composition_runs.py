@@ -1,31 +1,38 @@
 """Compositions through the entry point, from training to answers."""
 
-import json
-import shutil
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import SENTENCES, entry_point, make_flags
+from conftest import (
+    SENTENCES,
+    entry_point,
+    load_predictor,
+    make_flags,
+    module_fixture,
+    read_adapter,
+    read_adapter_config,
+    read_json,
+    read_lines,
+)
 from exchanged import change
+from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import artifact_bytes, saved_step
+from safetensors.numpy import load_file
 from tiny_artifacts import (
     CLASSIFICATION,
     make_artifact,
     make_library,
     read_base,
 )
-from tiny_artifacts import (
-    LIBRARY as PARTS,
-)
+from tiny_artifacts import LIBRARY as PARTS
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_classifier
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.library import AdapterLibrary, check
-from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.library import check
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
@@ -35,7 +42,7 @@ TEXTS = [text for text, _ in SENTENCES[:7]]
 TASK = restore_task(CLASSIFICATION, {}, "")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def library(tiny_bert, tmp_path_factory):
     return make_library(tmp_path_factory.mktemp("library"), tiny_bert)
 
@@ -53,7 +60,7 @@ def flags(tiny_flags, library):
     return composing(tiny_flags, library)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def composed(tiny_bert, tiny_data, library, tmp_path_factory):
     """Trains in a folder that no test changes, and returns the folder."""
 
@@ -67,7 +74,7 @@ def composed(tiny_bert, tiny_data, library, tmp_path_factory):
     return compose
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def fused(composed):
     """A run of five steps."""
     return composed(
@@ -76,16 +83,13 @@ def fused(composed):
 
 
 @pytest.mark.gate
-def test_a_library_takes_compositions(classify, flags, fused, tmp_path):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+def test_a_library_takes_compositions(classify, flags, fused, shelf):
     classify(**flags, tuning_method="stack(sparse, bitfit)")
     for name, folder in (("it", flags["output_dir"]), ("fused", fused)):
         shelf.add(str(folder), name)
         assert check(shelf.folder(name)).config["carries_parts"]
     # A sparse adapter stays one.
-    values = safetensors.numpy.load_file(
-        flags["output_dir"] / "adapter" / "adapter.safetensors"
-    )
+    values = load_file(flags["output_dir"] / "adapter" / "adapter.safetensors")
     places = [k for k in values if k.endswith("/indices")]
     assert len(places) > 30
     assert all(values[name].size == 5 for name in places)
@@ -103,7 +107,7 @@ def predict(classify, flags, folder, **more):
 
 def answers(bert, adapter):
     """Probabilities of what the library's predictor says."""
-    predictor = Predictor.load(str(bert), {"it": str(adapter)})
+    predictor = load_predictor(bert, {"it": adapter})
     return np.array(
         [list(row["scores"].values()) for row in predictor("it", TEXTS)]
     )
@@ -113,22 +117,22 @@ def answers(bert, adapter):
 def test_a_fusion_trains_shows_its_attention_and_is_answered_alone(
     classify, flags, fused
 ):
-    shown = json.loads((fused / "fusion_attention.json").read_text())
+    shown = read_json(fused / "fusion_attention.json")
     assert shown["adapters"] == ["a", "b"]
     assert shown["places"] == [[0, "ffn"], [1, "ffn"]]
-    np.testing.assert_allclose(np.sum(shown["weights"], axis=1), 1, atol=1e-5)
-    table = (fused / "fusion_attention.tsv").read_text().splitlines()
+    assert_allclose(np.sum(shown["weights"], axis=1), 1, atol=1e-5)
+    table = read_lines(fused / "fusion_attention.tsv")
     assert table[0] == "layer\tsublayer\ta\tb" and len(table) == 3
     assert (fused / "fusion_attention.png").read_bytes()[:4] == b"\x89PNG"
-    run = json.loads((fused / "run.json").read_text())
+    run = read_json(fused / "run.json")
     for name in "ab":
-        part = adapter_artifact.read_config(str(flags["library"] / name))
+        part = read_adapter_config(flags["library"] / name)
         assert run["parts"][name] == part["sha256"]
     del flags["library"]
     again = predict(
         classify, flags, flags["output_dir"], adapter=fused / "adapter"
     )
-    np.testing.assert_array_equal(again, predicted(fused))
+    assert_array_equal(again, predicted(fused))
 
 
 @pytest.mark.gate
@@ -136,30 +140,27 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
     classify, flags
 ):
     classify(
-        **flags,
-        tuning_method="stack(lt_sft(sparsity=0.02), pfeiffer(size=2))",
+        **flags, tuning_method="stack(lt_sft(sparsity=0.02), pfeiffer(size=2))"
     )
     folder = flags["output_dir"]
     # As a shell completes it.
     place = f"{folder}/adapter/"
     again = predict(classify, flags, folder.parent / "again", adapter=place)
-    np.testing.assert_array_equal(again, predicted(folder))
+    assert_array_equal(again, predicted(folder))
 
 
 @pytest.mark.gate
 def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
     classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
     path = flags["output_dir"] / "adapter" / "adapter.safetensors"
-    values = safetensors.numpy.load_file(path)
+    values = load_file(path)
     for name in ("a", "low"):
-        part = safetensors.numpy.load_file(
-            flags["library"] / name / "adapter.safetensors"
-        )
+        part = load_file(flags["library"] / name / "adapter.safetensors")
         held = [k for k in values if k.startswith(f"parts.{name}/")]
         assert held
         for key in held:
             original = part[key[len(f"parts.{name}/") :]]
-            np.testing.assert_array_equal(values[key], original)
+            assert_array_equal(values[key], original)
     trained = {k for k in values if not k.startswith("parts.")}
     assert trained == {
         "output_weights",
@@ -194,18 +195,18 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
     assert size < (whole / "adapter.safetensors").stat().st_size
     expected = answers(tiny_bert, whole)
     # Its run tells where they lay.
-    np.testing.assert_array_equal(answers(tiny_bert, small), expected)
+    assert_array_equal(answers(tiny_bert, small), expected)
     alone = tmp_path / "far" / "alone"
-    shutil.copytree(small, alone)
+    copytree(small, alone)
     refusals.check(
         lambda: answers(tiny_bert, alone), "needs the adapter ", "add it to the"
     )
     shelf = tmp_path / "shelf"
-    shutil.copytree(library, shelf)
+    copytree(library, shelf)
     for name in PARTS:
         (shelf / name).rename(shelf / f"old-{name}")
-    shutil.copytree(small, shelf / "it")
-    np.testing.assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
+    copytree(small, shelf / "it")
+    assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
     # As the run itself does, with the library of then.
     predict(classify, flags, tmp_path / "p", adapter=small)
 
@@ -226,21 +227,21 @@ def test_an_exchanged_language_is_what_answers(
         for pairs in ("", "a=b,sparse=norms", "a=a,sparse=sparse")
     )
     assert abs(exchanged - kept).max() > 1e-5
-    np.testing.assert_array_equal(back, kept)
+    assert_array_equal(back, kept)
     # The same, put together by hand.
-    values = safetensors.numpy.load_file(adapter / "adapter.safetensors")
+    values = load_file(adapter / "adapter.safetensors")
     for name in [name for name in values if name.startswith("parts.")]:
         del values[name]
     base, _, _ = read_base(tiny_bert)
     for part in ("b", "norms"):
-        weights = adapter_artifact.read(str(library / part)).weights
+        weights = read_adapter(library / part).weights
         for name in weights.shapes:
             if name in base.shapes:
                 change = weights.read(name) - base.read(name)
                 values[f"parts.{part}/changes/{name}"] = change
             elif name.startswith("bert/"):
                 values[f"parts.{part}/{name}"] = weights.read(name)
-    config = adapter_artifact.read_config(str(adapter))
+    config = read_adapter_config(adapter)
     config["method"] = config["trained_with"] = (
         f"stack({{'b': {parse(PARTS['b'])}, 'norms': {parse(PARTS['norms'])}}},"
         " pfeiffer(size=2))"
@@ -249,15 +250,13 @@ def test_an_exchanged_language_is_what_answers(
     by_hand = tmp_path / "by_hand"
     by_hand.mkdir()
     adapter_artifact.write(str(by_hand), config, values)
-    np.testing.assert_allclose(
-        answers(tiny_bert, by_hand), exchanged, atol=1e-6
-    )
+    assert_allclose(answers(tiny_bert, by_hand), exchanged, atol=1e-6)
 
 
 @pytest.mark.gate
 def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, fused):
-    cut = shutil.copytree(fused, flags["output_dir"])
-    shutil.rmtree(cut / "adapter")
+    cut = copytree(fused, flags["output_dir"])
+    rmtree(cut / "adapter")
     for path in cut.glob("model.ckpt-*"):
         if not path.name.startswith("model.ckpt-2."):
             path.unlink()
@@ -272,7 +271,7 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
     text = f"stack('{library / 'a'}', '{library / 'low'}')"
     del flags["library"]
     classify(**flags, tuning_method=text)
-    config = adapter_artifact.read_config(str(flags["output_dir"] / "adapter"))
+    config = read_adapter_config(flags["output_dir"] / "adapter")
     assert set(config["parts"]) == {"a", "low"}
 
 
@@ -368,7 +367,7 @@ def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
             do_eval=True,
             **WAYS[name],
         )
-        results = json.loads((folder / "eval_results.json").read_text())
+        results = read_json(folder / "eval_results.json")
         losses[name] = results["eval_loss"]
     for name in others:
         expected = pytest.approx(losses["plain"], abs=FAR[name])
@@ -389,18 +388,18 @@ def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
     for seed, (name, text) in enumerate(texts.items()):
         make_artifact(tmp_path / name, tiny_bert, text, TASK, seed=seed)
     questions = [(name, text) for text in TEXTS for name in texts]
-    predictor = Predictor.load(str(tiny_bert), folders)
+    predictor = load_predictor(tiny_bert, folders)
     mixed = [list(row["scores"].values()) for row in predictor.ask(questions)]
     alone = {name: answers(tiny_bert, folders[name]) for name in texts}
     expected = [alone[name][TEXTS.index(text)] for name, text in questions]
-    np.testing.assert_allclose(mixed, expected, atol=1e-5)
+    assert_allclose(mixed, expected, atol=1e-5)
 
 
 def test_an_adapter_of_another_bert_is_refused(
     classify, flags, library, tmp_path
 ):
     shelf = tmp_path / "shelf"
-    shutil.copytree(library, shelf)
+    copytree(library, shelf)
     change(
         shelf / "a" / "adapter_config.json",
         base__fingerprint="0" * 64,

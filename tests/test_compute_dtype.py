@@ -1,11 +1,11 @@
 """The type to compute in: asked for, measured, or as a run began."""
 
-import json
 import logging
 
 import pytest
+import refusals
+from conftest import read_json
 
-from adapter_bert.errors import UserError
 from adapter_bert.training import compute_dtype, experiment
 from adapter_bert.training.compute_dtype import choose_dtype
 
@@ -55,7 +55,7 @@ def test_what_is_known_is_not_measured(machine):
 def test_a_slower_bfloat16_is_told_in_one_line(machine, caplog):
     machine(0.5)
     assert choose_dtype("bfloat16") == "bfloat16"
-    (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert "0.50 times as fast as in float32" in record.getMessage()
     caplog.clear()
     machine(1.4)
@@ -76,11 +76,11 @@ def test_a_run_goes_on_in_the_type_of_its_beginning(
     }
     classify(**flags)
     path = tiny_flags["output_dir"] / "run.json"
-    run = json.loads(path.read_text())
+    run = read_json(path)
     assert run["training"]["compute_dtype"] == "bfloat16"
     count = machine(0.5)
     classify(**flags, do_eval=True)
-    again = json.loads(path.read_text())
+    again = read_json(path)
     assert again["training"] == run["training"] and not count
 
 
@@ -107,5 +107,7 @@ def test_several_processes_do_not_choose_each_for_itself(
 ):
     monkeypatch.setattr(experiment, "start_engine", lambda _: None)
     monkeypatch.setattr(experiment.multi_worker, "is_cluster", lambda: True)
-    with pytest.raises(UserError, match="auto needs one process, but TF_CON"):
-        classify(**tiny_flags, compute_dtype="auto")
+    refusals.check(
+        lambda: classify(**tiny_flags, compute_dtype="auto"),
+        "auto needs one process, but TF_CON",
+    )

@@ -12,8 +12,16 @@ import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import TINY_WORDS, run_process
+from conftest import (
+    TINY_WORDS,
+    open_checkpoint,
+    read_json,
+    run_process,
+    write_json,
+    write_lines,
+)
 from hub_modules import write_tf1, write_tf2
+from safetensors.numpy import load_file, save_file
 from test_hub_module import masked_lm
 from test_sources import check_values, google_bert, save_tensorflow
 
@@ -45,12 +53,12 @@ def convert(monkeypatch, capsys):
 @pytest.fixture
 def words(tmp_path):
     path = tmp_path / "words.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
+    write_lines(path, TINY_WORDS)
     return path
 
 
 def check(folder, weights, config):
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     assert set(opened.weights.shapes) == set(weights)
     check_values(opened.weights, weights)
     read = sources.read_config(opened)
@@ -73,7 +81,7 @@ def test_there_and_back_is_bit_for_bit_the_same(
         source.mkdir()
         save_tensorflow(source / "bert_model.ckpt", values)
         words.rename(source / "vocab.txt")
-        (source / "bert_config.json").write_text(json.dumps(vars(tiny_config)))
+        write_json(source / "bert_config.json", vars(tiny_config))
     elif kind == "tf1":
         write_tf1(source, words, values, HEADS)
     else:
@@ -98,9 +106,9 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     """Where gelu is the error function."""
     source, first, back = (tmp_path / n for n in ("source", "first", "back"))
     source.mkdir()
-    config = json.loads((tiny_bert / "config.json").read_text())
+    config = read_json(tiny_bert / "config.json")
     config["model_type"] = "bert"
-    (source / "config.json").write_text(json.dumps(config))
+    write_json(source / "config.json", config)
     for name in ("vocab.txt", "model.safetensors"):
         (source / name).write_bytes((tiny_bert / name).read_bytes())
     refusals.check(
@@ -109,7 +117,7 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     )
     assert not first.exists()
     printed = convert(source, "google", first, "--activation=gelu")
-    written = json.loads((first / "bert_config.json").read_text())
+    written = read_json(first / "bert_config.json")
     assert written["hidden_act"] == "gelu"
     difference, worst = printed.splitlines()[1].rsplit(" ", 1)
     assert difference == (
@@ -118,7 +126,7 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     )
     assert 1e-6 < float(worst) < 0.01
     convert(first, "hugging_face", back)
-    written = json.loads((back / "config.json").read_text())
+    written = read_json(back / "config.json")
     assert written["hidden_act"] == "gelu_new"
     refusals.check(
         lambda: convert(
@@ -132,17 +140,16 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
         ("gelu_new", None),
     ):
         config["hidden_act"] = name
-        (source / "config.json").write_text(json.dumps(config))
+        write_json(source / "config.json", config)
         if message:
             with pytest.raises(UserError, match=message):
                 convert(source, "google", tmp_path / "x", "--activation=gelu")
             continue
         convert(source, "google", tmp_path / "x")
-        read = json.loads((tmp_path / "x" / "bert_config.json").read_text())
+        read = read_json(tmp_path / "x" / "bert_config.json")
         assert read["hidden_act"] == "gelu"
     before, after = (
-        safetensors.numpy.load_file(folder / "model.safetensors")
-        for folder in (source, back)
+        load_file(folder / "model.safetensors") for folder in (source, back)
     )
     assert set(after) == {f"bert.{name}" for name in before}
     for name, value in before.items():
@@ -157,16 +164,16 @@ def test_a_head_keeps_labels_and_kind(convert, tmp_path, tiny_bert):
         "label2id": {"so so": 0, "good": 1, "bad": 2},
     }
     path = source / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **head}))
+    write_json(path, {**read_json(path), **head})
     path = source / "model.safetensors"
-    values = safetensors.numpy.load_file(path)
+    values = load_file(path)
     values["classifier.bias"] = np.arange(3, dtype=np.float32)
-    safetensors.numpy.save_file(values, path)
+    save_file(values, path)
     first, back = tmp_path / "first", tmp_path / "back"
     convert(source, "google", first, "--activation=gelu")
     convert(first, "hugging_face", back)
     for folder in (source, first, back):
-        opened = sources.open_init_checkpoint(str(folder))
+        opened = open_checkpoint(folder)
         assert opened.labels == ("so so", "good", "bad")
         assert opened.head == head
         assert opened.weights.read("output_bias").tolist() == [0, 1, 2]
@@ -189,9 +196,9 @@ def test_a_case_that_no_word_tells_is_kept(
     named = "--do_lower_case=false"
     assert named in convert(google, "hugging_face", tmp_path / "named", named)
     for folder in (theirs, tmp_path / "named"):
-        described = json.loads((folder / "tokenizer_config.json").read_text())
+        described = read_json(folder / "tokenizer_config.json")
         assert described["do_lower_case"] is False
-        opened = sources.open_init_checkpoint(str(folder))
+        opened = open_checkpoint(folder)
         config = sources.read_config(opened)
         assert not sources.read_tokenizer(opened, config).do_lower_case
 
@@ -239,7 +246,7 @@ def test_refusals(convert, google_bert, golden_dir, tmp_path, tiny_weights):
         assert (there / name).read_text() == "mine"
     adapted = golden_dir / "adapter_bert_tiny"
     vocabulary = tmp_path / "vocab.txt"
-    size = json.loads((adapted / "bert_config.json").read_text())["vocab_size"]
+    size = read_json(adapted / "bert_config.json")["vocab_size"]
     filling = [f"[unused{i}]" for i in range(size - len(TINY_WORDS))]
     vocabulary.write_text("\n".join([*TINY_WORDS, *filling]))
     refusals.check(

@@ -1,13 +1,13 @@
 """A corpus: its file, its questions, and what is refused."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from task_files import PROPERTY, refusal
+from task_files import refusal
 
 from adapter_bert.data.tables import Layout, Rows
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
@@ -58,7 +58,7 @@ def test_documents_are_found_by_their_ids(tmp_path):
 def test_copies_of_a_question_are_its_text_with_a_title_or_not(tmp_path):
     path = tmp_path / "corpus.csv"
     path.write_text("_id,title,text\n1,Cats,a  cat\n2,,a dog\n3,a,cat\n")
-    corpus = Corpus.read(str(path), dataclasses.replace(LAYOUT, text_b="title"))
+    corpus = Corpus.read(str(path), replace(LAYOUT, text_b="title"))
     rows = rows_of([("a cat", "2"), ("a fish", "1"), ("a dog", "2")])
     search = Search.of(rows, corpus)
     assert search.copies == [[0, 2], [], [1]]
@@ -68,14 +68,13 @@ def test_copies_of_a_question_are_its_text_with_a_title_or_not(tmp_path):
 def test_a_title_stands_before_the_text(tmp_path):
     path = tmp_path / "corpus.csv"
     path.write_text('_id,title,text\n1,Cats,a cat\n2,,a dog\n3,Birds,""\n')
-    titled = dataclasses.replace(LAYOUT, text_b="title")
+    titled = replace(LAYOUT, text_b="title")
     corpus = Corpus.read(str(path), titled)
     assert corpus.texts == ["Cats a cat", "a dog", "Birds"]
     message = refusal(Corpus.read, str(path), LAYOUT)
     assert "corpus.csv:4: the document's text is empty" in message
 
 
-@PROPERTY
 @given(
     st.lists(
         st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5)),

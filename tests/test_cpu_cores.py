@@ -4,6 +4,7 @@ import os
 import platform
 
 import pytest
+from conftest import write_lines
 
 from adapter_bert.training import cpu_cores
 
@@ -35,7 +36,7 @@ def processes(folder, group, mounts):
         f"{system} cgroup rw,{options}"
         for number, (root, place, system, options) in enumerate(mounts)
     ]
-    (proc / "mountinfo").write_text("\n".join(lines) + "\n")
+    write_lines(proc / "mountinfo", lines)
     return str(proc)
 
 

@@ -2,12 +2,12 @@
 
 import gzip
 import json
-import pathlib
 import random
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from conftest import entry_point, run_process
+from conftest import entry_point, flag_words, module_fixture, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import put, refusal
@@ -30,7 +30,7 @@ SHAPES = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def recorded(golden_dir):
     path = golden_dir / "pretraining.json.gz"
     if not path.exists():
@@ -181,21 +181,21 @@ def test_what_a_killed_program_leaves_is_no_row_file(
     def stop(*arguments):
         left.extend(arguments[-1])
         for path in left:
-            put(pathlib.Path(path), "half")
+            put(Path(path), "half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(names, "write_instance_to_example_files", stop)
     monkeypatch.setattr(tf.io.gfile, "remove", lambda path: None)
     with pytest.raises(KeyboardInterrupt):
         create(**raw)
-    assert all(pathlib.Path(path).parent == tmp_path for path in left) and left
+    assert all(Path(path).parent == tmp_path for path in left) and left
     put(tmp_path / "rows.1", "whole")
     for pattern in "rows*", "*rows*":
         paths = files.matching(str(tmp_path / pattern), "--input_file")
         assert paths == [str(tmp_path / "rows.1")]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     tokens=st.lists(st.sampled_from("a ##b c ##d [SEP]".split()), min_size=1),
     most=st.integers(1, 9),
@@ -249,6 +249,6 @@ def test_texts_and_vocabularies_without_what_is_needed(create, raw, tmp_path):
 
 
 def test_the_program_by_its_name(raw):
-    flags = [f"--{name}={value}" for name, value in raw.items()]
+    flags = flag_words(raw)
     run_process(*flags, program="create_pretraining_data.py")
     assert read(raw["output_file"])

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import write_json_lines
 from task_files import (
     CUSTOM,
     CUSTOM_SCORES,
@@ -48,15 +49,7 @@ def test_labels_of_the_users_files_are_sorted(tmp_path):
     assert not CUSTOM.is_complete
     task = complete(CUSTOM, tmp_path)
     assert task.labels == ("a", "b", "c")
-    assert task.describe() == {
-        "labels": ["a", "b", "c"],
-        "pairs": False,
-    }
-
-
-def write_json_lines(path, rows):
-    """Writes rows of keyword arguments."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert task.describe() == {"labels": ["a", "b", "c"], "pairs": False}
 
 
 def test_files_without_a_header_have_numbered_columns(tmp_path):
@@ -100,7 +93,7 @@ def test_labels_that_look_the_same_are_warned_of_once_and_quoted(
     rows = [{"text": "x", "label": label} for label in labels]
     write_json_lines(tmp_path / "train.jsonl", rows)
     task, rows = CUSTOM.read(str(tmp_path), ["train"])
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.getMessage().startswith(f"{tmp_path / 'train.jsonl'}: labels")
     assert r"'good' and 'good\xa0'" in record.getMessage()
     assert r"'good\xa0' 1 (" in task.summarize(rows["train"])
@@ -210,7 +203,7 @@ def test_a_label_keeps_a_row_in_each_part(tmp_path, caplog):
     _, rows = task.read(str(tmp_path), ["train", "dev"])
     counts = [[rows[x].label.count(y) for y in "abcd"] for x in rows]
     assert counts == [[36, 3, 1, 1], [4, 1, 1, 0]]
-    (record,) = caplog.records
+    [record] = caplog.records
     assert "no dev row has the labels d, which have too" in record.getMessage()
 
 
@@ -275,10 +268,7 @@ def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
     "columns, part",
     [
         (("text", "text", "label"), "--text_a_column and --text_b_column both"),
-        (
-            ("text", None, "text"),
-            "--text_a_column and --label_column",
-        ),
+        (("text", None, "text"), "--text_a_column and --label_column"),
         (("a", "label", "label"), "both name the column 'label'; expected"),
         (("1", None, "01"), "both name the column 1;"),
     ],

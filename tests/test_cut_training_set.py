@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from conftest import ROOT, run_command, write_table
+from conftest import ROOT, read_lines, run_command, write_table
 
 pytestmark = pytest.mark.newer_stack
 
@@ -53,5 +53,5 @@ def test_a_cut_that_was_killed_is_made_again(task):
     (folder / "dev.tsv").write_text("text\tla")
     done, _ = cut(task, 3)
     assert done.returncode == 0, done.stderr
-    assert len((folder / "train.tsv").read_text().splitlines()) == 4
+    assert len(read_lines(folder / "train.tsv")) == 4
     assert (folder / "dev.tsv").read_text() == "text\tlabel\na\t0\n"

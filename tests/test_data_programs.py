@@ -1,7 +1,6 @@
 """What strangers have made is data: nothing of it is run as a program."""
 
 import copy
-import io
 import itertools
 import json
 import os
@@ -9,18 +8,19 @@ import pickle
 import re
 import types
 import zipfile
+from io import BytesIO
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import yaml
-from conftest import ROOT, TINY_WORDS
+from conftest import ROOT, TINY_WORDS, read_adapter
 from hub_modules import write_tf2
 from test_architecture import attributes, sources
 from test_security_promises import JSON_READERS
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
+from adapter_bert.checkpoints import foreign_adapters
 from adapter_bert.checkpoints import sources as models
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.commands import predict
@@ -67,7 +67,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
         lambda: models.open_init_checkpoint(str(folder)),
         lambda: models.open_init_checkpoint(str(path)),
         lambda: foreign_adapters.read(str(folder), config),
-        lambda: adapter_artifact.read(str(folder)),
+        lambda: read_adapter(folder),
         lambda: library.check(str(folder)),
         lambda: open_safetensors(str(path)),
         lambda: BertConfig.from_json_file(str(path)),
@@ -148,25 +148,25 @@ PROGRAMS = {
 
 
 def zipped(name, content):
-    file = io.BytesIO()
+    file = BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.writestr(name, content)
     return file.getvalue()
 
 
 def numpy_file(value):
-    file = io.BytesIO()
+    file = BytesIO()
     np.save(file, value, allow_pickle=True)
     return file.getvalue()
 
 
 def load_numpy(content):
-    loaded = np.load(io.BytesIO(content), allow_pickle=True)
+    loaded = np.load(BytesIO(content), allow_pickle=True)
     return loaded["a"] if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
 
 
 def load_torch(content):
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+    with zipfile.ZipFile(BytesIO(content)) as archive:
         return pickle.loads(archive.read("archive/data.pkl"))
 
 

@@ -3,15 +3,15 @@
 import json
 import os
 import runpy
-import shutil
 import sys
 import zlib
+from shutil import copy
 
 import compilers_program
 import numpy as np
 import pytest
 from compilers_program import LONG, compile_run, needed
-from conftest import ROOT, run_command, run_process
+from conftest import ROOT, module_fixture, read_json, run_command, run_process
 from numpy.testing import assert_allclose
 
 from lab.trials import tiny_files
@@ -29,13 +29,13 @@ ALONE = (
 )
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def runner():
     """What `run_program.py` defines."""
     return runpy.run_path(str(RUNNER))
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("programs")
     tiny_files.make(place)
@@ -61,14 +61,13 @@ def make_program(path, folder, *more, values="seed", steps=STEPS):
     """Compiles a tiny run for a GPU, and writes its program."""
     words = ("--program", path, f"--values={values}", f"--record_steps={steps}")
     run = ("run_classifier.py", *run_flags(folder, *more))
-    done = compile_run("h100", *words, "--", *run)
-    assert done.returncode == 0, done.stderr
+    done = compile_run("h100", *words, "--", *run, check=True)
     return done.stderr
 
 
 def run_alone(folder, *words, python=compilers_program.PYTHON, device="cpu"):
     """Runs a copy of `run_program.py` as where nothing else is."""
-    place = shutil.copy(RUNNER, folder)
+    place = copy(RUNNER, folder)
     return run_command(
         *(python, "-I", "-c", ALONE, place, *words),
         timeout=LONG,
@@ -88,7 +87,7 @@ def record(tmp_path):
         results = tmp_path / "results.json"
         done = run_alone(tmp_path, *words, f"--json={results}")
         assert done.returncode == code, done.stderr
-        return json.loads(results.read_text())["runs"]
+        return read_json(results)["runs"]
 
     return run
 
@@ -100,7 +99,7 @@ def errors_of(done):
     return [x for x in done.stderr.splitlines() if x.startswith("error: ")]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def training(folder):
     path = folder / "training.npz"
     log = make_program(path, folder, "--do_train=true")
@@ -132,7 +131,7 @@ class TestTraining:
         assert run["agrees"] and run["device"] == "cpu"
         losses, expected = run["losses"], run["losses_of_cpu"]
         assert (len(losses), len(expected)) == (15, STEPS)
-        assert_allclose(losses[:STEPS], expected, rtol=0, atol=1e-5)
+        assert_allclose(losses[:STEPS], expected, atol=1e-5)
         assert np.mean(expected[-3:]) < np.mean(expected[:3]) - 0.02
         assert run["rows_per_second"] == pytest.approx(8 / run["seconds"])
         # Another time, the run of the same program takes its place.
@@ -405,7 +404,7 @@ def test_programs_are_made_without_trainings(tmp_path):
 )
 def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
     for name in ("run.sh", "run_program.py", "peer.py"):
-        shutil.copy(ROOT / "lab/devices" / name, tmp_path)
+        copy(ROOT / "lab/devices" / name, tmp_path)
     results = tmp_path / "results.json"
     done = run_command(
         tmp_path / "run.sh",
@@ -420,9 +419,9 @@ def test_the_same_step_is_timed_in_pytorch(training, tmp_path):
             # As in containers of NVIDIA.
             "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1",
         },
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
-    ours, *theirs = json.loads(results.read_text())["runs"]
+    ours, *theirs = read_json(results)["runs"]
     assert ours["runner"] == "jax" and ours["agrees"]
     runners = ["adapters eager", "adapters compile"]
     assert [x["runner"] for x in theirs] == runners

@@ -1,14 +1,13 @@
 """Devices and lanes of one machine give the result of one."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, run_command
 from engine_jobs import (
     COMPARING,
     EITHER,
@@ -70,10 +69,7 @@ def run_on_devices(config, folder, name, devices, *cases):
         folder=str(folder),
         cases=cases,
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command(sys.executable, "-c", code, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -107,14 +103,12 @@ def test_two_devices_give_the_result_of_one(
         job = make_job(steady_config, tmp_path / of, method, task=task)
         expected = train(engine, job, make_rows(task), steps=6)
         assert len(expected) == 6
-        assert_allclose(losses, expected, rtol=0, atol=1e-5)
+        assert_allclose(losses, expected, atol=1e-5)
         expected = predict(engine, job, make_rows(task), 7)[output]
         texts = 80 if of in COMPARING else 40
         assert len(expected) == texts or task is MULTI
         chosen = shown if task is TAGGING else slice(None)
-        assert_allclose(
-            np.array(outputs)[chosen], expected[chosen], rtol=0, atol=1e-5
-        )
+        assert_allclose(np.array(outputs)[chosen], expected[chosen], atol=1e-5)
         other = make_job(
             steady_config, tmp_path / "two" / f"{of}{parts}", method, task=task
         )
@@ -166,9 +160,7 @@ def threads(monkeypatch):
     allowed = []
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [])
     monkeypatch.setattr(
-        tf.config.threading,
-        "set_intra_op_parallelism_threads",
-        allowed.append,
+        tf.config.threading, "set_intra_op_parallelism_threads", allowed.append
     )
     return allowed
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from adapter_bert.tasks.multi_label import MultiLabelHead
 from adapter_bert.tasks.text_classification import ClassificationHead
@@ -53,7 +54,7 @@ def test_logits_are_softened(tiny_config, made, expected, temperature):
         {"logits": tf.constant(THEIRS)},
         temperature,
     )
-    np.testing.assert_allclose(losses, expected(temperature), rtol=1e-5)
+    assert_allclose(losses, expected(temperature), rtol=1e-5)
 
 
 def test_numbers_have_no_temperature(tiny_config):
@@ -63,4 +64,4 @@ def test_numbers_have_no_temperature(tiny_config):
         {"scores": tf.constant(THEIRS[0])},
         3.0,
     )
-    np.testing.assert_allclose(losses, (OURS[0] - THEIRS[0]) ** 2)
+    assert_allclose(losses, (OURS[0] - THEIRS[0]) ** 2)

@@ -3,7 +3,6 @@
 # Fixtures are imported.
 # ruff: noqa: F401, F811
 
-import functools
 import hashlib
 import http.server
 import os
@@ -13,9 +12,10 @@ import subprocess
 import sys
 import threading
 import zipfile
+from functools import partial
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, open_checkpoint
 from test_sources import check_values, google_bert
 
 from adapter_bert.checkpoints import sources
@@ -88,7 +88,7 @@ def publish(server, google_bert):
 
 @pytest.fixture
 def download(server, tmp_path):
-    whole = functools.partial(subprocess.run, capture_output=True)
+    whole = partial(subprocess.run, capture_output=True)
 
     def run(*arguments, script=SCRIPT, start=whole):
         return start(
@@ -114,7 +114,7 @@ def test_a_bert_is_fetched_once(
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"--init_checkpoint=berts/{SMALL}"
     assert os.listdir(tmp_path / "berts") == [SMALL]
-    opened = sources.open_init_checkpoint(str(tmp_path / "berts" / SMALL))
+    opened = open_checkpoint(tmp_path / "berts" / SMALL)
     check_values(opened.weights, tiny_weights)
     again = download(SMALL, "berts")
     assert again.stdout == f"berts/{SMALL} is there already\n"
@@ -141,7 +141,7 @@ def test_a_download_that_was_cut_off_goes_on(
 def test_of_two_runs_at_once_one_fetches(download, publish, server, tmp_path):
     publish()
     server.may_send.clear()
-    start = functools.partial(subprocess.Popen, stdout=subprocess.PIPE)
+    start = partial(subprocess.Popen, stdout=subprocess.PIPE)
     try:
         first = download(SMALL, "berts", start=start)
         assert first.stdout.readline().startswith("fetching ")
@@ -212,7 +212,7 @@ def test_what_is_no_bert_is_refused_and_fetched_again(
     path.write_bytes(content)
     failed = download(SMALL, "berts")
     assert failed.returncode == 1
-    (line,) = failed.stderr.splitlines()
+    [line] = failed.stderr.splitlines()
     assert line.startswith("error: what was fetched is no whole archive of")
     assert message in line
     assert os.listdir(tmp_path / "berts") == [f"{SMALL}.lock"]

@@ -61,7 +61,7 @@ def test_a_wrong_file_is_refused_and_gets_no_name(fetch, tmp_path):
     (fetch.source / SQUAD_FILES[1]).write_text("<html>moved</html>")
     failed = fetch(tmp_path / "squad")
     assert failed.returncode == 1
-    (line,) = failed.stderr.splitlines()
+    [line] = failed.stderr.splitlines()
     assert line.startswith("error: ") and "18 bytes" in line
     assert (tmp_path / "squad" / SQUAD_FILES[0]).exists()
     assert not (tmp_path / "squad" / SQUAD_FILES[1]).exists()

@@ -1,14 +1,15 @@
 """Dev sets are scored while a task is trained, and the best step is kept."""
 
-import functools
 import random
 import shutil
-import types
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import refusals
-from run_folders import artifact_bytes, kill, read
+from conftest import flag_words, latest_step, read_json, read_lines
+from run_folders import artifact_bytes, kill
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
@@ -96,9 +97,9 @@ def test_it_changes_no_bit_and_builds_nothing_more_often(
     classify(**flags, eval_steps=3)
     assert made == expected and "predict" in made
     assert artifact_bytes(out) == artifact_bytes(plain)
-    results = read(out / "eval_results.json")
-    assert results == read(plain / "eval_results.json")
-    scores = read(out / "dev_scores.json")
+    results = read_json(out / "eval_results.json")
+    assert results == read_json(plain / "eval_results.json")
+    scores = read_json(out / "dev_scores.json")
     scored = [3, 6, 9, 12, 15, 18, 20]
     assert list(map(int, scores["scores"])) == scored
     for name, value in scores["scores"]["20"].items():
@@ -117,18 +118,18 @@ def test_the_best_step_is_what_the_run_comes_to(
     classify, tiny_flags, out, scripted, tmp_path
 ):
     def results_of(folder):
-        results = read(folder / "eval_results.json")
+        results = read_json(folder / "eval_results.json")
         return results["eval_loss"], results["global_step"]
 
     scripted(0.5, 0.75, 0.75, 0.25, 0.0)
     classify(**tiny_flags, keep_best="accuracy", do_predict=True)
-    scores = read(out / "dev_scores.json")
+    scores = read_json(out / "dev_scores.json")
     assert list(map(int, scores["scores"])) == EPOCH_STEPS
     assert scores["best_step"] == 10
     best = values(out / "best.ckpt-10")
     assert_same(best, values(out / "model.ckpt-10", best))
     assert not list(out.glob("best.ckpt-5.*"))
-    kept = read(out / "adapter" / "adapter_config.json")["checkpoint"]
+    kept = read_json(out / "adapter" / "adapter_config.json")["checkpoint"]
     assert kept == "best.ckpt-10"
     predictions = (out / "test_results.tsv").read_bytes()
     last_loss, best_loss = (scores["scores"][s]["loss"] for s in ("20", "10"))
@@ -174,12 +175,12 @@ def test_a_training_that_gets_no_better_is_ended(
     contents = []
     for _ in range(2):
         classify(**tiny_flags, early_stopping=2)
-        assert training_state.latest_step(str(out))[1] == 15
+        assert latest_step(out)[1] == 15
         contents.append(
             (artifact_bytes(out), (out / "dev_scores.json").read_bytes())
         )
     assert contents[0] == contents[1]
-    scores = read(out / "dev_scores.json")
+    scores = read_json(out / "dev_scores.json")
     assert list(map(int, scores["scores"])) == [5, 10, 15]
     assert (scores["keep_best"], scores["best_step"]) == ("accuracy", 5)
 
@@ -253,7 +254,7 @@ def test_a_run_that_was_ended_goes_on(
 def check_same_end(folder, whole):
     assert artifact_bytes(folder) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
-        assert read(folder / name) == read(whole / name), name
+        assert read_json(folder / name) == read_json(whole / name), name
 
 
 @pytest.mark.gate
@@ -265,7 +266,7 @@ def test_sigkill_while_steps_are_scored(classify, tiny_flags, out, tmp_path):
         scores = dev_scores.read(str(out))
         return scores and len(scores.by_step) >= 6
 
-    words = [f"--{name}={value}" for name, value in tiny_flags.items()]
+    words = flag_words(tiny_flags)
     kill(words, is_scored, random.Random(3).uniform(0, 0.1))
     classify(**tiny_flags)
     check_same_end(out, tmp_path / "whole")
@@ -302,7 +303,7 @@ def test_what_is_lost_or_changed_is_not_guessed(
             assert text.count('"accuracy": 0.5,') == 1
             path.write_text(text.replace('"accuracy": 0.5', '"accuracy": 0.7'))
         again = {**tiny_flags, "output_dir": folder}
-        refusals.check(functools.partial(classify, **again), *parts)
+        refusals.check(partial(classify, **again), *parts)
         assert artifact_bytes(folder) == before
         assert (folder / "checkpoint").read_text() == listed
 
@@ -329,8 +330,8 @@ def test_another_choice_of_the_best_is_another_run(classify, tiny_flags, out):
     tiny_flags.update(max_train_examples=16, max_eval_examples=3)
     tiny_flags["keep_best"] = "accuracy"
     classify(**tiny_flags)
-    assert read(out / "run.json")["training"]["examples"] == 16
-    table = (out / "eval_labels.tsv").read_text().splitlines()[1:]
+    assert read_json(out / "run.json")["training"]["examples"] == 16
+    table = read_lines(out / "eval_labels.tsv")[1:]
     assert sum(int(line.split("\t")[1]) for line in table) == 3
     for part, change in (
         ("training.keep_best was", {"keep_best": "loss"}),
@@ -339,15 +340,13 @@ def test_another_choice_of_the_best_is_another_run(classify, tiny_flags, out):
         ("training.dev_data", {"max_eval_examples": 1000}),
         ("another configuration", {"max_train_examples": 17}),
     ):
-        call = functools.partial(classify, **{**tiny_flags, **change})
+        call = partial(classify, **{**tiny_flags, **change})
         refusals.check(call, part)
 
 
 def steps(eval_steps, num_train_steps, epochs=3.0):
     training = Training(epochs=epochs, eval_steps=eval_steps)
-    setup = types.SimpleNamespace(
-        experiment=types.SimpleNamespace(training=training)
-    )
+    setup = SimpleNamespace(experiment=SimpleNamespace(training=training))
     schedule = Schedule(1.0, num_train_steps, 0)
     return sorted(early_stopping.steps_to_score(setup, schedule))
 
@@ -369,10 +368,10 @@ def test_the_best_answers_to_questions(answer, squad_flags):
     squad_flags.update(do_eval=True, num_train_epochs=4, eval_steps=2)
     answer(**squad_flags, keep_best="f1", early_stopping=2)
     out = squad_flags["output_dir"]
-    scores = read(out / "dev_scores.json")
+    scores = read_json(out / "dev_scores.json")
     f1 = scores["scores"][str(scores["best_step"])]["f1"]
     assert f1 == max(of["f1"] for of in scores["scores"].values())
-    assert read(out / "eval_results.json")["eval_f1"] == f1
+    assert read_json(out / "eval_results.json")["eval_f1"] == f1
     squad_flags.update(do_predict=True, max_eval_examples=3)
     refusals.check(lambda: answer(**squad_flags), "would leave out predictions")
 
@@ -382,11 +381,11 @@ def test_the_second_of_two_phases_is_looked_at(classify, tiny_flags, out):
     del tiny_flags["adapter_size"]
     tiny_flags.update(num_train_epochs=1, eval_steps=2, keep_best="loss")
     classify(**tiny_flags, tuning_method="lt_sft(sparsity=0.1)")
-    scores = read(out / "dev_scores.json")
+    scores = read_json(out / "dev_scores.json")
     assert list(scores["scores"]) == ["2", "4", "5"]
     assert not (out / "phase_1" / "dev_scores.json").exists()
     best = scores["scores"][str(scores["best_step"])]["loss"]
-    assert read(out / "eval_results.json")["eval_loss"] == best
+    assert read_json(out / "eval_results.json")["eval_loss"] == best
 
 
 def test_a_tpus_estimator_cannot_be_looked_at(classify, flags, engine):

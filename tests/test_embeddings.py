@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import refusals
+from conftest import trained_task
+from numpy.testing import assert_allclose, assert_array_equal
 from test_golden_model import Recorded
 from tiny_artifacts import make_artifact
 
@@ -13,15 +15,8 @@ from adapter_bert.serving.embeddings import (
     VectorForm,
     embed,
 )
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.trained_task import load_task
 
 ROWS = ["the cat sat", ("a dog", "on the mat"), "", "the mat " * 40, "a cat"]
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
 
 
 def test_golden_hidden_states(golden_dir):
@@ -44,7 +39,7 @@ def test_golden_hidden_states(golden_dir):
             lambda name, *_: recorded.variables[name],
         )
         vectors = model(recorded.features, recorded.context)["vectors"]
-        np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+        assert_allclose(vectors, expected, atol=1e-5)
 
 
 @pytest.mark.newer_stack
@@ -55,13 +50,11 @@ def test_adapter_changes_vectors_alike_in_any_batch(
     bert, tiny_bert, tmp_path, method
 ):
     make_artifact(tmp_path / "adapter", tiny_bert, method)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     alone = [embed(bert, [row], task=task, pooling="mean") for row in ROWS]
     together = embed(bert, ROWS, task=task, batch_size=2)
     assert (together.dtype, together.shape) == (np.float32, (5, 16))
-    np.testing.assert_allclose(
-        together, np.concatenate(alone), rtol=0, atol=1e-6
-    )
+    assert_allclose(together, np.concatenate(alone), atol=1e-6)
     without = embed(bert, ROWS, max_seq_length=24)
     assert np.abs(together - without).max() > 0.01
 
@@ -76,8 +69,8 @@ def test_tokens_have_vectors(bert):
     assert of_tokens[1].tokens.count("[SEP]") == 2
     for number, (tokens, vectors) in enumerate(of_tokens):
         assert vectors.shape == (len(tokens), 32)
-        np.testing.assert_array_equal(vectors[0], first[number])
-        np.testing.assert_allclose(vectors.mean(0), mean[number], atol=1e-6)
+        assert_array_equal(vectors[0], first[number])
+        assert_allclose(vectors.mean(0), mean[number], atol=1e-6)
 
 
 @pytest.mark.newer_stack
@@ -89,7 +82,7 @@ def test_no_rows_and_many(bert):
     parts = list(embedder.stream(rows))
     assert [len(part) for part in parts] == [1024, 476]
     assert embedder.cut_rows == 300
-    np.testing.assert_allclose(parts[1][4], parts[0][3], atol=1e-6)
+    assert_allclose(parts[1][4], parts[0][3], atol=1e-6)
 
 
 @pytest.mark.newer_stack

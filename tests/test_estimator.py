@@ -8,6 +8,7 @@ import unittest.mock
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import as_tensors
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -67,8 +68,7 @@ def test_a_value_that_is_no_number_is_told_as_tpuestimator_finds_it(
 
 
 @pytest.mark.parametrize(
-    "names, count",
-    [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)],
+    "names, count", [(["GPU:0", "GPU:1"], 1), (["CPU:0", "CPU:1", "CPU:2"], 3)]
 )
 def test_the_host_is_a_device_beside_gpus(
     monkeypatch, tiny_config, tmp_path, names, count
@@ -159,7 +159,7 @@ def engine_step(job, rows, compile_step):
     model_fn = EstimatorEngine(Hardware())._model_fn(job, schedule, 8)
 
     def step():
-        features = {name: tf.constant(value) for name, value in batch.items()}
+        features = as_tensors(batch)
         spec = model_fn(features, None, tf.estimator.ModeKeys.TRAIN, {})
         return [spec.loss, spec.train_op]
 
@@ -214,10 +214,7 @@ def test_it_runs_on_a_machine_that_is_called_a_worker(
 ):
     """Which its own reading of TF_CONFIG would refuse."""
     alone = json.dumps(
-        {
-            "cluster": {"worker": ["a:1"]},
-            "task": {"type": "worker", "index": 0},
-        }
+        {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
     )
     monkeypatch.setenv("TF_CONFIG", alone)
     engine, job = EstimatorEngine(Hardware()), make_job(tiny_config, tmp_path)

@@ -1,15 +1,16 @@
 """The TPUEstimator engine's graphs for a TPU, on mocked cores."""
 
 import contextlib
-import dataclasses
 import itertools
 import re
 import unittest.mock
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import module_fixture
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -76,9 +77,7 @@ def mocked_tpu(cores=CORES, hosts=1):
         devices=[],
     )
     with unittest.mock.patch.object(
-        tpu_system_metadata,
-        "_query_tpu_system_metadata",
-        return_value=metadata,
+        tpu_system_metadata, "_query_tpu_system_metadata", return_value=metadata
     ):
         yield
 
@@ -94,12 +93,7 @@ def tpu_engine():
 
 
 def tpu_training_graph(
-    config,
-    folder,
-    rows=None,
-    reduce=None,
-    recompute_layers=False,
-    **job,
+    config, folder, rows=None, reduce=None, recompute_layers=False, **job
 ):
     """Builds the training graph for eight cores and returns it."""
     capture = CaptureGraph()
@@ -111,7 +105,7 @@ def tpu_training_graph(
         if reduce is not None:
             stack.enter_context(patch(v1.tpu, "cross_replica_sum", reduce))
         job = make_job(config, folder, length=LENGTH, share_layers=False, **job)
-        job = dataclasses.replace(
+        job = replace(
             job, for_accelerator=True, recompute_layers=recompute_layers
         )
         rows = rows or make_rows(CLASSIFICATION, [9] * 40)
@@ -142,7 +136,7 @@ def task(request):
     return TASKS[request.param]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def tpu_graph(task, tiny_config, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tpu")
     rows = make_rows(task, [9] * 40)
@@ -165,7 +159,7 @@ def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     ],
 )
 def test_a_tpu_computes_layers_again(tiny_config, folders, method, more):
-    config = dataclasses.replace(tiny_config, **more)
+    config = replace(tiny_config, **more)
     plain, again = (
         tpu_training_graph(
             config, folders(str(again)), method=method, recompute_layers=again
@@ -210,7 +204,7 @@ def test_a_tpu_is_fed_known_outputs_as_bfloat16(tiny_config, tmp_path):
     graph = tpu_training_graph(
         tiny_config, tmp_path, cached, method="head", compute_dtype="bfloat16"
     )
-    (infeed,) = all_operations(graph, "InfeedDequeueTuple")
+    [infeed] = all_operations(graph, "InfeedDequeueTuple")
     types = infeed.attr["dtypes"].list.type
     assert tf.bfloat16.as_datatype_enum in types
     assert tf.uint16.as_datatype_enum not in types
@@ -304,7 +298,7 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
         graphs.append(v1.get_default_graph())
         return build(create)
 
-    job = dataclasses.replace(job, build_model=build_model)
+    job = replace(job, build_model=build_model)
     refused = pytest.raises(tf.errors.InvalidArgumentError)
     with tpu_engine() as engine, refused:
         predict(engine, job, make_rows(task), 16)

@@ -4,14 +4,12 @@ Recorded (tests/golden/README.md): adapters of AdapterHub's library and of peft,
 theirs and this project's, and merged models.
 """
 
-import json
-import shutil
+from shutil import copytree
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import RECORDED
+from conftest import RECORDED, module_fixture, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -21,6 +19,7 @@ from exchanged import (
     without,
     write,
 )
+from safetensors.numpy import load_file
 
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
 from adapter_bert.methods.registry import parse
@@ -52,7 +51,7 @@ OTHER_TASKS = (
 )
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def open_bert():
     """Opens a model once."""
     opened = {}
@@ -133,19 +132,17 @@ def test_a_head_of_choices_saves_the_pooler_alone(open_bert, tmp_path):
     write(
         "peft", tmp_path, exchange.our_artifact(bert, "x", "lora(2)", CHOICES)
     )
-    described = json.loads((tmp_path / "adapter_config.json").read_text())
+    described = read_json(tmp_path / "adapter_config.json")
     assert described["modules_to_save"] == ["pooler", "classifier"]
 
 
 @pytest.mark.older_stack
 def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
     theirs = GOLDEN / "roberta" / "adapterhub" / "pfeiffer"
-    folder = shutil.copytree(theirs, tmp_path / "xlm")
+    folder = copytree(theirs, tmp_path / "xlm")
     for path in folder.glob("*.json"):
         change(
-            path,
-            model_class="XLMRobertaAdapterModel",
-            model_type="xlm-roberta",
+            path, model_class="XLMRobertaAdapterModel", model_type="xlm-roberta"
         )
     adapter, expected = (
         foreign_adapters.read(str(place), open_bert("roberta").config)
@@ -163,15 +160,14 @@ def test_golden_merged_models_compute_the_same(open_bert, name, tmp_path):
     model = RECORDED / exchange.MODELS[name]
     exchange.write_merged(str(model), str(tmp_path), made)
     tensors, expected = (
-        safetensors.numpy.load_file(path / "model.safetensors")
-        for path in (tmp_path, recorded)
+        load_file(path / "model.safetensors") for path in (tmp_path, recorded)
     )
     assert tensors.keys() == expected.keys()
     for key, value in expected.items():
         np.testing.assert_allclose(tensors[key], value, atol=1e-6)
     for file in ("config.json", "tokenizer_config.json"):
-        about = json.loads((tmp_path / file).read_text())
-        assert about == json.loads((recorded / file).read_text())
+        about = read_json(tmp_path / file)
+        assert about == read_json(recorded / file)
     assert_computes(bert, artifact, recorded)
 
 
@@ -183,7 +179,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
     assert bert.config.embedding_size == 8 < bert.config.hidden_size
     artifact = exchange.our_artifact(bert, "x", method, exchange.THREE)
     write("adapterhub", tmp_path / "out", artifact)
-    described = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    described = read_json(tmp_path / "out/adapter_config.json")
     # The library divides half of the embeddings' size, and rounds down.
     factor = described["config"]["inv_adapter_reduction_factor"]
     assert 4 // factor == 3
@@ -244,7 +240,7 @@ def test_berts_adapters_are_of_another_model(open_bert, name, case, parts):
 
 @NEWER
 def test_a_head_lacks_no_layer(open_bert, tmp_path):
-    folder = shutil.copytree(
+    folder = copytree(
         GOLDEN / "distilbert" / "peft" / "lora", tmp_path / "lora"
     )
     change_tensors(
@@ -259,10 +255,7 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
 @NEWER
 @pytest.mark.parametrize(
     "name, other, message",
-    [
-        ("roberta", "electra", "holds no"),
-        ("electra", "distilbert", "holds no"),
-    ],
+    [("roberta", "electra", "holds no"), ("electra", "distilbert", "holds no")],
 )
 def test_pefts_adapters_are_of_one_kind_of_model(
     open_bert, name, other, message

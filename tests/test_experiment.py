@@ -2,21 +2,23 @@
 
 import functools
 import json
-import shutil
 import types
+from shutil import copytree
 from unittest import mock
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 from conftest import (
     SENTENCES,
     TINY_WORDS,
     entry_point,
     make_flags,
+    module_fixture,
+    read_json,
     write_table,
 )
+from safetensors.numpy import load_file, save_file
 
 from adapter_bert.bert import onednn
 from adapter_bert.checkpoints.weights import Base
@@ -44,8 +46,7 @@ def test_known_outputs_are_taken_however_few_there_are(tmp_path):
             train=lambda job, course, _: taken.append(course.features),
         ),
         some(
-            experiment=some(training=options),
-            task=some(plan=lambda *_: None),
+            experiment=some(training=options), task=some(plan=lambda *_: None)
         ),
         some(output_dir=str(tmp_path), table=some(method="")),
         Features.from_rows([([1], [0])], {}),
@@ -63,7 +64,7 @@ def short(tiny_flags):
     return tiny_flags
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def over(tiny_bert, tiny_data, tmp_path_factory):
     """The folder of such a training, which no test changes."""
     out = tmp_path_factory.mktemp("over") / "out"
@@ -75,7 +76,7 @@ def over(tiny_bert, tiny_data, tmp_path_factory):
 @pytest.fixture
 def begun(short, over):
     """Its flags, with a copy in their folder."""
-    shutil.copytree(over, short["output_dir"])
+    copytree(over, short["output_dir"])
     return short
 
 
@@ -85,12 +86,12 @@ def spoiled(tiny_bert, tmp_path):
 
     def make(word, value):
         folder = tmp_path / "spoiled"
-        shutil.copytree(tiny_bert, folder)
-        values = safetensors.numpy.load_file(folder / "model.safetensors")
+        copytree(tiny_bert, folder)
+        values = load_file(folder / "model.safetensors")
         name = "embeddings.word_embeddings.weight"
         values[name] = values[name].copy()
         values[name][TINY_WORDS.index(word)] = value
-        safetensors.numpy.save_file(values, folder / "model.safetensors")
+        save_file(values, folder / "model.safetensors")
         return folder
 
     return make
@@ -258,7 +259,7 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     base, out = spoiled("mat", np.nan), squad_flags["output_dir"]
     forbid(monkeypatch, Squad, "decode")
     # Which the folder takes for its own.
-    run = json.loads((out / "run.json").read_text())
+    run = read_json(out / "run.json")
     bert = Base(str(base), run["base"]["fingerprint"])
     monkeypatch.setattr("adapter_bert.training.setup.identify", lambda *_: bert)
     squad_flags.update(do_train=False, init_checkpoint=base)
@@ -332,8 +333,8 @@ def test_rows_that_are_cut_are_counted(classify, short, caplog):
         count = f"{split}: {cut[split]} of {times * most} examples are cut"
         assert f"{count} (--max_seq_length)" in caplog.text
     out = short["output_dir"]
-    assert json.loads((out / "run.json").read_text())["cut_rows"] == cut
-    adapter = json.loads((out / "adapter/adapter_config.json").read_text())
+    assert read_json(out / "run.json")["cut_rows"] == cut
+    adapter = read_json(out / "adapter/adapter_config.json")
     assert "cut_rows" not in adapter
 
 

@@ -1,14 +1,22 @@
 """Attributions of words: complete, equal to gradients, true to the texts."""
 
 import json
-import types
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
-from conftest import entry_point, write_bert
+from conftest import (
+    as_tensors,
+    entry_point,
+    load_predictor,
+    module_fixture,
+    open_bert,
+    write_bert,
+)
 from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -17,7 +25,6 @@ from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
-from adapter_bert.errors import UserError
 from adapter_bert.reports.explanation_page import explanation_page
 from adapter_bert.serving import explanations
 from adapter_bert.serving.explanations import (
@@ -25,7 +32,6 @@ from adapter_bert.serving.explanations import (
     explained_value,
     lobatto,
 )
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
@@ -74,12 +80,7 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
-
-
-@pytest.fixture(scope="module")
+@module_fixture
 def predictor(bert, tiny_bert, tmp_path_factory):
     """Answers all of `TASKS`, and a tagging."""
     made = Predictor(bert)
@@ -180,7 +181,7 @@ class Linear:
 def test_a_linear_model_is_explained_exactly(tiny_config, tiny_weights):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(5, tiny_config.hidden_size)).astype(np.float32)
-    values = {n: tf.constant(x) for n, x in tiny_weights.items()}
+    values = as_tensors(tiny_weights)
     model = object.__new__(explanations.PathModel)
     model._kind = "regression"
     model._model = Linear(tiny_config, weights, values)
@@ -267,10 +268,10 @@ def test_words_cover_the_texts(predictor, first, second):
 def test_places_of_words_where_ends_are_kept(tiny_bert, length):
     rules = Rules(truncation_side="left")
     tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"), rules=rules)
-    loaded = types.SimpleNamespace(
+    loaded = SimpleNamespace(
         tokenizer=tokenizer,
         max_seq_length=length,
-        task=types.SimpleNamespace(columns=("a", "b")),
+        task=SimpleNamespace(columns=("a", "b")),
     )
     row = "the cat sat on", "is a dog out ! ?"
     tokens, _, words = explanations._read(loaded, row)
@@ -287,7 +288,7 @@ def test_an_albert_of_int8_in_bfloat16(golden_dir, tmp_path):
     folder = golden_dir / "architectures" / "albert"
     make_artifact(tmp_path / "one", folder, "houlsby(size=4)")
     forms = {"compute_dtype": "bfloat16", "base_dtype": "int8"}
-    predictor = Predictor(FrozenBert.open(str(folder), **forms))
+    predictor = Predictor(open_bert(folder, **forms))
     predictor.add(str(tmp_path / "one"), "one")
     text = "the cat, not slow; sat on"
     explanation = predictor("one", text, explains=True).explanation
@@ -324,8 +325,7 @@ def test_points_are_computed_in_small_batches(predictor, monkeypatch):
 
 def test_other_kinds_are_refused(predictor):
     message = "tagging is of the kind tagging, whose answers are not explained"
-    with pytest.raises(UserError, match=message):
-        predictor("tags", "the cat", explains=True)
+    refusals.check(lambda: predictor("tags", "the cat", explains=True), message)
     assert predictor("tags", "the cat").tags
 
 
@@ -334,9 +334,10 @@ def test_a_vocabulary_without_masks(tmp_path, tiny_config, tiny_weights):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *map(str, range(26))]
     folder = write_bert(tmp_path / "bert", words, tiny_config, tiny_weights)
     make_artifact(tmp_path / "a", folder, "ia3")
-    predictor = Predictor.load(str(folder), {"a": str(tmp_path / "a")})
-    with pytest.raises(UserError, match="has no mask token"):
-        predictor("a", "1 2", explains=True)
+    predictor = load_predictor(folder, {"a": tmp_path / "a"})
+    refusals.check(
+        lambda: predictor("a", "1 2", explains=True), "has no mask token"
+    )
 
 
 @pytest.mark.parametrize("text", ["", "cat", "\U0001f600 \U0001f600 q"])

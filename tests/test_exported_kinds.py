@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import module_fixture, open_bert, trained_task
 from prediction_log import PredictionLog
 from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
@@ -16,10 +17,8 @@ from tiny_artifacts import make_artifact
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.embeddings import Embedder, VectorForm
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.shelf import ExportedShelf, RequestRow
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}
@@ -32,27 +31,27 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def made(tiny_bert, tmp_path_factory):
     """A model, its BERT and its tasks."""
     place = tmp_path_factory.mktemp("adapters")
-    bert, tasks = FrozenBert.open(str(tiny_bert)), {}
+    bert, tasks = open_bert(tiny_bert), {}
     for seed, (name, (method, task, settings)) in enumerate(TASKS.items()):
         more = {"task_settings": settings} if settings else {}
         make_artifact(place / name, tiny_bert, method, None, task, seed, **more)
-        tasks[name] = load_task(bert, str(place / name), None)
+        tasks[name] = trained_task(bert, place / name)
     form = VectorForm("mean")
     return TextModel(bert, tasks, batch_size=5, form=form), bert, tasks
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def model(made, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exported")
     saved_model.export(*made, str(folder))
     return ExportedModel(str(folder))
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def served(model):
     return ExportedShelf(model)
 
@@ -63,7 +62,7 @@ def test_the_outputs_of_a_request_are_as_wide_as_its_rows(served):
         for text in (b"a cat", b"a " * 9)
     )
     results = served.compute([short, long])
-    (one,) = served.outputs([short], results[:1])
+    [one] = served.outputs([short], results[:1])
     assert one["tokens"] == ["a", "cat"] and len(one["tags"]) == 2
     widths = [len(x["tags"]) for x in served.outputs([short, long], results)]
     assert widths == [9, 9]
@@ -147,7 +146,7 @@ def test_vectors_read_a_text_or_a_pair(made, model):
     )
     for vector, (name, texts) in zip(vectors, rows):
         alone = Embedder(bert, tasks[name], VectorForm("mean"))([texts])[0]
-        np.testing.assert_allclose(vector, alone, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(vector, alone, atol=1e-6)
 
 
 def test_warm_up(made, model):

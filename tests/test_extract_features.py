@@ -1,21 +1,26 @@
 """`extract_features.py`: BERT's names, and the program."""
 
 import json
-import shutil
+from shutil import copytree
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import entry_point, run_process
+from conftest import (
+    entry_point,
+    flag_words,
+    open_bert,
+    open_checkpoint,
+    run_process,
+    trained_task,
+)
 from graphs import initialize, session
+from numpy.testing import assert_allclose
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
 
-from adapter_bert.checkpoints import sources
 from adapter_bert.commands import extract_features as program
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.upstream import extract_features, modeling
 
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
@@ -71,7 +76,7 @@ def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
     features = extract_features.convert_examples_to_features(
         examples, 12, tokenizer
     )
-    weights = sources.open_init_checkpoint(str(tiny_bert)).weights
+    weights = open_checkpoint(tiny_bert).weights
     config = modeling.BertConfig.from_json_file(str(tiny_bert / "config.json"))
     config.hidden_act = "gelu_erf"
     with session() as opened:
@@ -98,9 +103,7 @@ def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
             assert [x["index"] for x in token["layers"]] == [-1, 0]
             values = np.array([x["values"] for x in token["layers"]])
             assert np.array_equal(values, values.round(6))
-            np.testing.assert_allclose(
-                values, [x[row, place] for x in states], rtol=0, atol=2e-6
-            )
+            assert_allclose(values, [x[row, place] for x in states], atol=2e-6)
 
 
 def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
@@ -109,8 +112,8 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
     with_adapter = read(flags)
     extract(**flags)
     assert read(flags) != with_adapter
-    bert = FrozenBert.open(str(tiny_bert))
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    bert = open_bert(tiny_bert)
+    task = trained_task(bert, tmp_path / "adapter")
     rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
     expected = embed(
         bert,
@@ -126,7 +129,7 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
             [number for layer in x["layers"] for number in layer["values"]]
             for x in line["features"]
         ]
-        np.testing.assert_allclose(values, vectors, rtol=0, atol=2e-6)
+        assert_allclose(values, vectors, atol=2e-6)
 
 
 def test_lines_are_read_as_by_other_programs(
@@ -134,7 +137,7 @@ def test_lines_are_read_as_by_other_programs(
 ):
     """By the rules of the tokenizer's files; those that are cut are counted."""
     folder = tmp_path / "bert"
-    shutil.copytree(tiny_bert, folder)
+    copytree(tiny_bert, folder)
     rules = {"truncation_side": "left", "model_input_names": ["input_ids"]}
     put(folder / "tokenizer_config.json", json.dumps(rules))
     changed = {"init_checkpoint": folder, "max_seq_length": 6}
@@ -145,7 +148,7 @@ def test_lines_are_read_as_by_other_programs(
     [message] = [r.getMessage() for r in caplog.records if "lines" in r.msg]
     assert "1 of 4 lines" in message
     plain = tmp_path / "plain"
-    shutil.copytree(tiny_bert, plain)
+    copytree(tiny_bert, plain)
     put(flags["input_file"], "cat ||| dog\n")
     extract(**flags | changed)
     first = read(flags)
@@ -209,6 +212,6 @@ def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):
 @pytest.mark.gate
 @pytest.mark.older_stack
 def test_the_program(flags):
-    words = [f"--{name}={value}" for name, value in flags.items()]
+    words = flag_words(flags)
     run_process(*words, program="extract_features.py")
     assert len(read(flags)) == 4

@@ -1,8 +1,6 @@
 """Flags: declared as fields, shown by --help, parsed, read."""
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Optional
 
@@ -10,7 +8,7 @@ import pytest
 import refusals
 from absl import flags
 from absl.testing import flagsaver
-from conftest import ROOT, entry_point
+from conftest import entry_point, run_process
 from limits import limited
 from task_files import refusal
 
@@ -183,13 +181,7 @@ def test_a_value_out_of_its_range_is_refused(defined, argument, message):
 
 @pytest.mark.newer_stack
 def test_a_program_prints_its_own_flags_and_succeeds():
-    done = subprocess.run(
-        [sys.executable, "-m", "adapter_bert", "serve", "-?", "--port=x"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_process("-?", "--port=x", program="serve")
     assert done.stdout.startswith(
         "usage: adapter-bert serve [flags]\n\nAnswers texts"
     )

@@ -4,15 +4,15 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
+from shutil import rmtree
 
 import pytest
 import refusals
-from conftest import ROOT
+from conftest import ROOT, latest_step
 from run_folders import artifact_bytes
 
 from adapter_bert import folder_lock
@@ -150,7 +150,7 @@ def replace(folder):
 
 @pytest.mark.parametrize(
     "take",
-    [lambda f: f.rename(f.with_name("away")), shutil.rmtree, replace],
+    [lambda f: f.rename(f.with_name("away")), rmtree, replace],
     ids=["moved", "deleted", "replaced"],
 )
 def test_a_folder_that_is_gone_is_noticed(tmp_path, take):
@@ -170,9 +170,9 @@ def test_where_a_folder_was_no_training_begins_anew(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     with folder_lock.hold(str(folder)):
-        assert training_state.latest_step(str(folder)) == (None, 0)
+        assert latest_step(folder) == (None, 0)
         replace(folder)
-        refusals.check(lambda: training_state.latest_step(str(folder)), GONE)
+        refusals.check(lambda: latest_step(folder), GONE)
 
 
 def test_a_folder_that_comes_back_is_the_same(tmp_path):
@@ -212,7 +212,7 @@ def test_an_error_that_comes_of_it_is_told_as_that(tmp_path):
     folder.mkdir()
     with pytest.raises(UserError, match=GONE):
         with folder_lock.hold(str(folder)):
-            shutil.rmtree(folder)
+            rmtree(folder)
             raise ValueError("NOT_FOUND")
     folder.mkdir()
     with pytest.raises(ValueError, match="a defect"):

@@ -17,8 +17,7 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import RECORDED
+from conftest import RECORDED, module_fixture, open_bert, read_json
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -30,6 +29,7 @@ from exchanged import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 from torch_writer import written
 
 from adapter_bert.bert.encoder import BertConfig
@@ -43,7 +43,6 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.errors import UserError
 from adapter_bert.methods.lora import NAMES, places, scope_of
-from adapter_bert.serving.frozen_bert import FrozenBert
 from lab import exchange
 
 pytestmark = pytest.mark.older_stack
@@ -64,9 +63,9 @@ PEFT_TENSORS = "adapter_model.safetensors"
 LABELS = exchange.THREE["labels"]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def bert(eagerly):
-    return FrozenBert.open(str(GOLDEN / "bert"))
+    return open_bert(GOLDEN / "bert")
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def copied(tmp_path):
 
 
 def config_of_bert():
-    config = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    config = read_json(GOLDEN / "bert" / "config.json")
     names = BertConfig.__dataclass_fields__
     return BertConfig(**{k: v for k, v in config.items() if k in names})
 
@@ -260,7 +259,7 @@ def test_activations_go_there_and_back(name):
         min_size=1,
     )
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
     config = config_of_bert()
     rng = np.random.default_rng(0)
@@ -325,10 +324,7 @@ CONTRADICTIONS = {
         ({"of_tomorrow": "x"}, "'of_tomorrow' is 'x', a field"),
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, ""): [
-        (
-            {"model_class": "RobertaModel"},
-            "of a RobertaM ... one of BertAdapte",
-        ),
+        ({"model_class": "RobertaModel"}, "of a RobertaM ... one of BertAdapte")
     ],
     ("adapterhub/houlsby_7", HUB_HEAD, "config__"): [
         ({"label2id": {"a": 0, "b": 1, "c": 3}}, "0 to 2 for each of 3 label"),
@@ -339,7 +335,7 @@ CONTRADICTIONS = {
         ({"head_type": "causal_lm"}, "of the type 'causal_lm' is not read"),
     ],
     ("adapterhub/ia3_keys_values", CONFIG, "config__"): [
-        ({"r": 2}, "r is 2, expected 1"),
+        ({"r": 2}, "r is 2, expected 1")
     ],
     ("adapterhub/lora_7", CONFIG, "config__"): [
         ({"composition_mode": "no"}, "mode is 'no', expected add or scale"),
@@ -383,7 +379,7 @@ CONTRADICTIONS = {
         ({"leave_out": [0]}, "leave_out and use_gating together"),
     ],
     ("adapterhub/prefix_7_gated", CONFIG, "config__"): [
-        ({"shared_gating": True}, "shape [2, 16], expected [1, 16]"),
+        ({"shared_gating": True}, "shape [2, 16], expected [1, 16]")
     ],
     ("adapterhub/unipelt", CONFIG, "config__"): [
         ({"configs": []}, "the union has no configs"),
@@ -469,10 +465,7 @@ CONTRADICTIONS = {
         ({"use_rslora": True}, "AdaLoRA with rsLoRA's scale"),
     ],
     ("peft/lora_everywhere", CONFIG, ""): [
-        (
-            {"exclude_modules": None},
-            "names bert.pooler.dense, ... holds nothin",
-        ),
+        ({"exclude_modules": None}, "names bert.pooler.dense, ... holds nothin")
     ],
     ("peft/lora_patterns", CONFIG, ""): [
         ({"layers_pattern": "h"}, "names no matrix"),
@@ -685,7 +678,7 @@ def test_files_of_pytorch_are_read_as_safetensors_are(
 ):
     folder = copied(case)
     path = folder / of_torch
-    path.write_bytes(written(safetensors.numpy.load_file(folder / file)))
+    path.write_bytes(written(load_file(folder / file)))
     (folder / file).unlink()
     assert_reads_as(folder, case)
     path.write_bytes(pickle.dumps(os.mkdir, protocol=2))
@@ -783,13 +776,13 @@ def of_state_dict(name):
 def test_a_saved_state_dict_is_read(copied, case):
     folder = copied(case)
     path = folder / PEFT_TENSORS
-    before = safetensors.numpy.load_file(path)
+    before = load_file(path)
     after = {of_state_dict(name): value for name, value in before.items()}
     same = set(before) & set(after)
     assert all(
         name.endswith("token_adapter.base_layer.weight") for name in same
     )
-    safetensors.numpy.save_file(after, path)
+    save_file(after, path)
     assert_reads_as(folder, case)
     # A second adapter, and BERT itself.
     name = next(name for name in after if ".default" in name)
@@ -805,7 +798,7 @@ def test_a_saved_state_dict_is_read(copied, case):
             "BERT's own matrices too, as the state",
         ),
     ):
-        safetensors.numpy.save_file({**after, more: value}, path)
+        save_file({**after, more: value}, path)
         refusals.check(lambda: read(folder), message)
 
 
@@ -829,7 +822,7 @@ def test_what_acts_on_nothing_is_logged(copied, caplog, case, values, message):
     assert not caplog.records
     change(folder / CONFIG, **values)
     assert read(folder).method == expected.method
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.levelname == "WARNING"
     assert message in record.getMessage()
 
@@ -868,11 +861,11 @@ def test_the_table_has_every_field_that_the_programs_write():
         "IA3": foreign_fields.PEFT_IA3,
     }
     for case in THEIRS:
-        described = json.loads((GOLDEN / case / CONFIG).read_text())
+        described = read_json(GOLDEN / case / CONFIG)
         if case.startswith("peft"):
             assert set(described) <= set(kinds[described["peft_type"]])
             continue
-        head = json.loads((GOLDEN / case / HUB_HEAD).read_text())
+        head = read_json(GOLDEN / case / HUB_HEAD)
         assert {*described, *head} <= set(foreign_fields.HUB_FILE)
         whole = described["config"]
         if "configs" in whole:

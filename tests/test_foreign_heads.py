@@ -7,14 +7,19 @@ What AdapterHub's `adapters` 1.3 and peft 0.21 wrote and computed was recorded
 import dataclasses
 import json
 import pathlib
-import shutil
 import sys
+from shutil import copytree
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import RECORDED
+from conftest import (
+    RECORDED,
+    module_fixture,
+    open_bert,
+    read_adapter,
+    read_json,
+)
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -24,10 +29,11 @@ from exchanged import (
     read_examples,
     write,
 )
+from numpy.testing import assert_array_equal
+from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
-    adapter_artifact,
     adapterhub_heads,
     foreign_adapters,
     foreign_fields,
@@ -38,7 +44,6 @@ from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.masked_lm import Masking
 from adapter_bert.tasks.text_task import POOLED
@@ -66,28 +71,25 @@ WRITTEN = (
 )
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def bert(eagerly):
-    return FrozenBert.open(str(GOLDEN / "bert"))
+    return open_bert(GOLDEN / "bert")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def speaker(eagerly):
     """The BERT of the recorded languages."""
-    return FrozenBert.open(str(LANGUAGES / "bert"))
+    return open_bert(LANGUAGES / "bert")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def cases(bert, tmp_path_factory):
     """Ours, written again: their folder and artifact, by place."""
     folder, made, refused = tmp_path_factory.mktemp("written"), {}, set()
     for number, (method, head) in enumerate(WRITTEN):
         for program in foreign_adapters.PROGRAMS:
             artifact = exchange.random_artifact(
-                bert,
-                exchange.method_text(method),
-                exchange.HEADS[head],
-                number,
+                bert, exchange.method_text(method), exchange.HEADS[head], number
             )
             name = f"{method}_{head}".replace(" ", "_").replace("-", "_")
             place = f"ours/{program}/{name}"
@@ -131,13 +133,11 @@ def test_golden_heads_that_others_loaded_are_written_and_read_the_same(
         "pairs": None,
     }
     for name in back.weights.shapes:
-        np.testing.assert_array_equal(
-            artifact.weights.read(name), back.weights.read(name)
-        )
+        assert_array_equal(artifact.weights.read(name), back.weights.read(name))
 
 
 def read(case, *arguments, **more):
-    content = json.loads((GOLDEN / "bert" / "config.json").read_text())
+    content = read_json(GOLDEN / "bert" / "config.json")
     names = encoder.BertConfig.__dataclass_fields__
     config = encoder.BertConfig(
         **{
@@ -154,7 +154,7 @@ def copied(tmp_path):
     """A copy of a recorded adapter, whose files may be changed."""
 
     def copy(case):
-        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
+        return pathlib.Path(copytree(GOLDEN / case, tmp_path / "copy"))
 
     return copy
 
@@ -304,9 +304,7 @@ def test_a_head_of_masked_words_may_be_the_bert_s(bert):
     assert not any(name.startswith("cls/") for name in foreign.values)
     whole = foreign_adapters.complete(foreign, bert.weights, bert.config)
     for name in foreign_heads.masked_lm_shapes(bert.config):
-        np.testing.assert_array_equal(
-            whole.values[name], bert.weights.read(name)
-        )
+        assert_array_equal(whole.values[name], bert.weights.read(name))
     lacking = Weights("a bert", {}, None)
     refusals.check(
         lambda: foreign_adapters.complete(foreign, lacking, bert.config),
@@ -316,7 +314,7 @@ def test_a_head_of_masked_words_may_be_the_bert_s(bert):
 
 def test_the_table_has_every_field_of_a_head():
     for path in GOLDEN.glob(f"*/{HUB}/*/{HEAD_CONFIG}"):
-        described = json.loads(path.read_text())
+        described = read_json(path)
         assert set(described) <= set(foreign_fields.HUB_FILE)
         config = described["config"] or {}
         is_words = config.get("head_type") == "masked_lm"
@@ -330,10 +328,10 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     (tmp_path / "README.md").write_text("---\nlibrary_name: adapters\n---\n")
     (tmp_path / ".cache").mkdir()
     first = "theirs/adapterhub/tagging"
-    shutil.copytree(GOLDEN / first, tmp_path / "one")
+    copytree(GOLDEN / first, tmp_path / "one")
     folder, choose = str(tmp_path), foreign_adapters.choose
     assert choose(folder) == str(tmp_path / "one")
-    shutil.copytree(GOLDEN / "theirs/peft/tagging", tmp_path / "two")
+    copytree(GOLDEN / "theirs/peft/tagging", tmp_path / "two")
     refusals.check(
         lambda: choose(folder), "holds 2 adapters, my task, two", "--adapter"
     )
@@ -344,7 +342,7 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     (tmp_path / "one" / CONFIG).write_text("[]")
     assert choose(folder) == str(tmp_path / "two")
     # One that lies outside is meant unless another is named.
-    shutil.copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
+    copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
     assert choose(folder) == folder
     assert choose(folder, "two") == str(tmp_path / "two")
     # Whatever is wrong with a folder without any is told by who reads it.
@@ -356,7 +354,7 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
 def test_compositions_are_refused_and_their_adapters_read(
     tmp_path, speaker, place, file
 ):
-    shutil.copytree(LANGUAGES / "fusion_folders", tmp_path, dirs_exist_ok=True)
+    copytree(LANGUAGES / "fusion_folders", tmp_path, dirs_exist_ok=True)
     (tmp_path / place).mkdir(exist_ok=True)
     (tmp_path / place / file).write_text("{}")
     refusals.check(
@@ -453,10 +451,10 @@ def test_a_language_comes_in_and_goes_out_without_a_head(
     call("import", shelf, LANGUAGE, "--name=en", BERT)
     assert json.loads(call("list", shelf, "--json"))[0]["kind"] == "masked_lm"
     # BERT's own head answers.
-    artifact = adapter_artifact.read(str(shelf / "en"))
+    artifact = read_adapter(shelf / "en")
     for name in artifact.weights.shapes:
         if name.startswith("cls/"):
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 artifact.weights.read(name), speaker.weights.read(name)
             )
     stack = composition_parts.find(
@@ -475,7 +473,7 @@ def test_a_language_comes_in_and_goes_out_without_a_head(
     ]
     assert_same_values(
         *(
-            safetensors.numpy.load_file(folder / "adapter.safetensors")
+            load_file(folder / "adapter.safetensors")
             for folder in (out, LANGUAGE)
         )
     )
@@ -498,7 +496,7 @@ def test_adapters_of_one_folder_come_in_by_names(call, tmp_path):
     call("verify", shelf, BERT)
     # Names of adapters are not those of folders.
     for name in ("one", "two"):
-        shutil.copytree(folder / "a", tmp_path / "twice" / name)
+        copytree(folder / "a", tmp_path / "twice" / name)
     refusals.check(
         lambda: call("import", shelf, tmp_path / "twice", "--name=x,y", BERT),
         "two adapters that are called 'a'",

@@ -10,7 +10,15 @@ import sys
 
 import pytest
 import tensorflow as tf
-from conftest import ROOT, SENTENCES, TINY_WORDS
+from conftest import (
+    ROOT,
+    SENTENCES,
+    TINY_WORDS,
+    flag_words,
+    module_fixture,
+    read_json,
+    read_lines,
+)
 from task_files import TAGGED, conll, put
 
 pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
@@ -18,10 +26,7 @@ pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 v1 = tf.compat.v1
 METHOD = "houlsby(size=4)"
 # What each method trains of BERT, and adds to it.
-TRAINED = {
-    None: r"bert/.*",
-    METHOD: r"bert/.*/(adapters|LayerNorm)/.*",
-}
+TRAINED = {None: r"bert/.*", METHOD: r"bert/.*/(adapters|LayerNorm)/.*"}
 RUN = """
 import importlib, json, sys, traceback
 data, bert, out, *programs = sys.argv[1:]
@@ -38,7 +43,7 @@ json.dump(results, open(f"{out}/results.json", "w"))
 """
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     """The tiny BERT as Google publishes one."""
     folder = tmp_path_factory.mktemp("google_bert")
@@ -52,7 +57,7 @@ def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     return folder
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def data(tmp_path_factory, tiny_data):
     folder = tmp_path_factory.mktemp("forks_data")
     put(folder / "tags.txt", conll(TAGGED))
@@ -67,7 +72,7 @@ def data(tmp_path_factory, tiny_data):
     return folder
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def run(tmp_path_factory, google_bert, data):
     """What the programs return, from one process of their own."""
     out = tmp_path_factory.mktemp("forks")
@@ -83,7 +88,7 @@ def run(tmp_path_factory, google_bert, data):
         check=True,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'forks'}"},
     )
-    results = json.loads((out / "results.json").read_text())
+    results = read_json(out / "results.json")
 
     def result(name, method):
         one = results[f"{name} {method}"]
@@ -167,15 +172,15 @@ def test_a_new_task(google_bert, tiny_data, tmp_path, method):
         [
             sys.executable,
             str(ROOT / "tests" / "forks" / "new_task.py"),
-            *(f"--{name}={value}" for name, value in flags.items()),
+            *flag_words(flags),
         ],
         check=True,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,
     )
-    scores = json.loads((out / "eval_results.json").read_text())
+    scores = read_json(out / "eval_results.json")
     assert "eval_accuracy" in scores
-    adapter = json.loads((out / "adapter" / "adapter_config.json").read_text())
+    adapter = read_json(out / "adapter" / "adapter_config.json")
     assert adapter["task"]["labels"] == ["good", "bad"]
-    predicted = (out / "test_predictions.tsv").read_text().splitlines()
+    predicted = read_lines(out / "test_predictions.tsv")
     assert [line.split("\t")[0] for line in predicted[:2]] == ["id", "test-1"]

@@ -5,14 +5,13 @@ import json
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from task_files import PROPERTY, refusal
+from task_files import refusal
 
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.kinds import kind_of
 
 
-@PROPERTY
 @hypothesis.given(
     header=st.booleans(),
     pairs=st.booleans(),

@@ -2,25 +2,23 @@
 
 import errno
 import io
-import json
 import logging
 import os
-import shutil
 import subprocess
 import sys
+from shutil import copytree, rmtree
 from unittest import mock
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import ROOT
+from conftest import ROOT, flag_words, read_json, write_json, write_json_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
-from task_files import PROPERTY
-from test_multiple_choice import copa_row, write_json
+from safetensors.numpy import load_file, save_file
+from test_multiple_choice import copa_row
 
 from adapter_bert import folder_lock
 from adapter_bert.data.input_pipeline import Features, make_batch
@@ -66,9 +64,7 @@ def cached(flags):
 
 
 def adapter(folder):
-    return safetensors.numpy.load_file(
-        folder / "adapter" / "adapter.safetensors"
-    )
+    return load_file(folder / "adapter" / "adapter.safetensors")
 
 
 LOWEST = {
@@ -133,7 +129,7 @@ def test_without_dropout_it_is_the_same_training(
             do_eval=True,
         )
         results, run = (
-            json.loads((folder / f"{name}.json").read_text())
+            read_json(folder / f"{name}.json")
             for name in ("eval_results", "run")
         )
         trained.append({**adapter(folder), "loss": results["eval_loss"]})
@@ -190,7 +186,7 @@ def test_tasks_are_learned_together_the_same(
 @pytest.mark.gate
 def test_choices_are_learned_the_same(classify, flags, tmp_path):
     rows = [copa_row(number) for number in range(16)]
-    write_json(tmp_path / "train.jsonl", rows)
+    write_json_lines(tmp_path / "train.jsonl", rows)
     flags.update(task_name="copa", data_dir=tmp_path, learning_rate=1e-3)
     check_same(classify, {**flags, "tuning_method": "head"}, tmp_path)
 
@@ -207,7 +203,7 @@ def test_a_killed_training_goes_on_with_what_was_kept(
 
 @pytest.mark.gate
 def test_two_runs_at_once_compute_it_once(cached, tmp_path):
-    words = [f"--{name}={value}" for name, value in cached.items()]
+    words = flag_words(cached)
     folders = [tmp_path / name for name in ("one", "two")]
     running = [
         subprocess.Popen(
@@ -236,9 +232,9 @@ def test_a_finished_training_needs_no_file_any_more(classify, cached):
     )
     cached.update(do_eval=True, eval_steps=5)
     classify(**cached)
-    curve = json.loads((cached["output_dir"] / "dev_scores.json").read_text())
+    curve = read_json(cached["output_dir"] / "dev_scores.json")
     assert {"5", "10"} <= set(curve["scores"])
-    shutil.rmtree(cached["frozen_layers_dir"])
+    rmtree(cached["frozen_layers_dir"])
     classify(**cached, frozen_layers_gb=1e-9)
     assert not cached["frozen_layers_dir"].exists()
 
@@ -281,21 +277,21 @@ def test_runs_share_a_file_and_others_have_their_own(
     assert not run("layers", tuning_method=TOP)
     assert len(kept_files(cached)) == 4
     # Another BERT of this size, and this one computed otherwise.
-    changed = shutil.copytree(cached["init_checkpoint"], tmp_path / "changed")
+    changed = copytree(cached["init_checkpoint"], tmp_path / "changed")
     path = changed / "model.safetensors"
-    values = safetensors.numpy.load_file(path)
-    safetensors.numpy.save_file(
+    values = load_file(path)
+    save_file(
         {name: value + np.float32(1e-3) for name, value in values.items()}, path
     )
     assert not run("another BERT", init_checkpoint=changed)
-    config = json.loads((changed / "config.json").read_text())
+    config = read_json(changed / "config.json")
     heads = tmp_path / "heads.json"
-    heads.write_text(json.dumps({**config, "num_attention_heads": 4}))
+    write_json(heads, {**config, "num_attention_heads": 4})
     assert not run("heads", bert_config_file=heads)
     assert len(kept_files(cached)) == 6
     # Labels are no part of what is kept.
     other = tmp_path / "other"
-    shutil.copytree(cached["data_dir"], other)
+    copytree(cached["data_dir"], other)
     table = (other / "train.tsv").read_text()
     (other / "train.tsv").write_text(
         table.replace("\tgood", "\t?").replace("\tbad", "\tgood")
@@ -313,7 +309,7 @@ def test_runs_share_a_file_and_others_have_their_own(
 def test_what_was_cut_off_is_computed_again(classify, cached, tmp_path):
     classify(**cached)
     first = adapter(cached["output_dir"])
-    (name,) = kept_files(cached)
+    [name] = kept_files(cached)
     kept = cached["frozen_layers_dir"] / name
     # As a killed process leaves it.
     kept.rename(f"{kept}.1.new")
@@ -405,7 +401,6 @@ def test_an_evaluation_does_not_mind(classify, cached):
     classify(**{**cached, "do_train": False, "do_eval": True})
 
 
-@PROPERTY
 @given(
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8),
     data=st.data(),

@@ -1,6 +1,6 @@
 """AdapterFusion: its initial values, and what dropped layers leave."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def test_what_is_observed_are_means_over_tokens(tiny_config):
     mask = np.tri(*tiny.features["input_ids"].shape, 3, dtype=np.int32)
     tiny.features["input_mask"] = tf.constant(mask)
     seen = {}
-    context = dataclasses.replace(tiny.context(), show=seen.__setitem__)
+    context = replace(tiny.context(), show=seen.__setitem__)
     tiny.encode(context)
     shown = tiny.model.bert.hooks.observe(seen, context)
     shown = shown["fusion_attention"].numpy()
@@ -52,7 +52,7 @@ def test_below_the_first_layer_there_are_no_adapters(tiny_config):
 
     plain = hidden(Hooks())
     for first, differs in ((0, [True, True]), (1, [False, True])):
-        method = dataclasses.replace(robust, first=first)
+        method = replace(robust, first=first)
         fused = hidden(method.hooks(tiny_config, tiny.variables))
         for one, other, is_other in zip(fused, plain, differs):
             assert (abs(one - other).numpy().max() > 1e-3) == is_other
@@ -83,12 +83,7 @@ def test_adapters_that_do_not_read_the_same_are_not_fused(
 def test_a_robust_fusion_fits_every_first_layer():
     robust, robust_first, first, plain = (
         parse(f"fusion({PARTS}{more})")
-        for more in (
-            ", robust=true",
-            ", robust=true, first=1",
-            ", first=1",
-            "",
-        )
+        for more in (", robust=true", ", robust=true, first=1", ", first=1", "")
     )
     assert robust_first.fits(robust)
     assert not first.fits(robust) and not first.fits(plain)
@@ -102,7 +97,7 @@ def test_a_robust_fusion_drops_in_training_what_the_seed_says(tiny_config):
     )
     dropped = set()
     for step in range(20):
-        context = dataclasses.replace(tiny.context(True, step))
+        context = replace(tiny.context(True, step))
         added = [
             hooks.before_norm(layer, "ffn", x, x, lambda h: h, context)
             for layer in range(2)

@@ -6,11 +6,13 @@ import random
 import textwrap
 
 import pytest
-from conftest import run_process
+from conftest import read_lines, run_process
 from task_files import refusal
 
 from lab.trials import fuzz, fuzz_inputs, fuzz_targets
 from lab.trials.fuzz_inputs import REFUSED, TAKEN, Reader
+
+pytestmark = pytest.mark.newer_stack
 
 READERS = fuzz_targets.readers()
 needs_atheris = pytest.mark.skipif(
@@ -31,7 +33,6 @@ def try_one(tmp_path, read, content=b"a", **more):
     return fuzz_inputs.try_input(reader, tmp_path, content)
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("name", READERS)
 def test_a_reader_takes_its_own_input_and_no_other_is_a_defect(name, tmp_path):
     reader = READERS[name]
@@ -53,14 +54,12 @@ def test_what_was_kept_is_taken_or_refused(name, tmp_path):
         assert outcome in (TAKEN, REFUSED), content
 
 
-@pytest.mark.newer_stack
 def test_there_are_kept_inputs_of_readers_only():
     names = {f"{fuzz.file_name(name)}.json" for name in READERS}
     assert {path.name for path in fuzz.KEPT.iterdir()} == names
     assert len(names) == len(READERS)
 
 
-@pytest.mark.newer_stack
 def test_inputs_are_the_same_each_time_and_differ():
     reader = READERS["squad"]
     inputs, again = (
@@ -72,7 +71,6 @@ def test_inputs_are_the_same_each_time_and_differ():
     assert inputs[1] != fuzz_inputs.input_of(4, "squad", reader, 1)
 
 
-@pytest.mark.newer_stack
 def test_values_within_json_are_changed():
     content = json.dumps({"a": [{"b": 1}], "c": "d"}).encode()
     changed = [
@@ -89,7 +87,6 @@ def test_values_within_json_are_changed():
     assert any(isinstance(v, dict) and v.get("c") != "d" for v in parsed)
 
 
-@pytest.mark.newer_stack
 def test_what_a_reader_may_not_do_is_a_defect(tmp_path, monkeypatch):
     def fail(folder):
         raise KeyError("b")
@@ -119,7 +116,6 @@ def test_what_a_reader_may_not_do_is_a_defect(tmp_path, monkeypatch):
     assert "s for: taken" in try_one(tmp_path, lambda folder: None)
 
 
-@pytest.mark.newer_stack
 def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
     """Whatever is given back at once is counted too."""
 
@@ -136,16 +132,14 @@ def test_memory_is_bounded_by_the_size_of_the_input(tmp_path):
     assert take(200) == "taken"
 
 
-@pytest.mark.newer_stack
 def test_inputs_are_read_as_they_were_kept(tmp_path):
     contents = [b"", bytes(range(256)), 'a "line"\n\u20ac'.encode()]
     fuzz.write_kept(tmp_path, "a reader's", contents)
     assert fuzz.read_kept(tmp_path, "a reader's") == contents
-    assert len((tmp_path / "a_reader_s.json").read_text().splitlines()) == 5
+    assert len(read_lines(tmp_path / "a_reader_s.json")) == 5
     assert fuzz.read_kept(tmp_path, "another") == []
 
 
-@pytest.mark.newer_stack
 def test_only_what_reaches_new_lines_is_kept(tmp_path):
     """What was kept before comes first, then the shortest."""
     name, reader = "map of tags", READERS["map of tags"]
@@ -162,7 +156,6 @@ def test_only_what_reaches_new_lines_is_kept(tmp_path):
     assert fuzz.read_kept(kept, name) == [old, b"a\tb\na\tc\n"]
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "words, message",
     [
@@ -206,7 +199,6 @@ def lead(tmp_path):
 
 @needs_atheris
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
     """Eight letters in a row must be right; each has an `if` of its own."""
     read = """
@@ -236,7 +228,6 @@ def test_inputs_are_led_to_a_defect_that_chance_does_not_find(lead):
 
 @needs_atheris
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_an_input_that_ends_the_process_is_there(lead):
     """The others are tried all the same."""
     read = """
@@ -251,7 +242,6 @@ def test_an_input_that_ends_the_process_is_there(lead):
 
 @needs_atheris
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_the_program_keeps_inputs(tmp_path):
     done = run_process(
         "-m", "lab.trials.fuzz", "--reader=map of tags", "--inputs=3000",

@@ -1,6 +1,6 @@
 """The gates of adapters, updates and prefixes, written out in numpy."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ ATTENTION = "bert/encoder/layer_1/attention/self"
 def gated(config, text):
     tiny = shaken(config, text)
     mask = tf.constant(MASK, tf.int32)
-    return tiny, dataclasses.replace(tiny.context(), input_mask=mask)
+    return tiny, replace(tiny.context(), input_mask=mask)
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_gate_of_lora_takes_the_place_of_its_scale(tiny_config, x):
 def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
     text = f"prefix(2, false, gating=true, shared_gating={shared})"
     tiny, context = gated(tiny_config, text)
-    context = dataclasses.replace(context, layer_input=tf.constant(x))
+    context = replace(context, layer_input=tf.constant(x))
     tokens, bias = tf.zeros([2, 2, 3, 8]), tf.zeros([2, 1, 1, 3])
     key, value, _ = tiny.model.bert.hooks.key_value(
         1, tokens, tokens, bias, context
@@ -94,7 +94,7 @@ def test_gates_of_a_prefix_read_the_layers_inputs(tiny_config, x, shared):
 def test_a_row_without_tokens_gets_nothing(tiny_config, x):
     """Rows that fill up a batch are no numbers that spoil it."""
     tiny, context = gated(tiny_config, "parallel(size=4, gating=true)")
-    context = dataclasses.replace(context, input_mask=tf.zeros([2, 3]))
+    context = replace(context, input_mask=tf.zeros([2, 3]))
     x = tf.constant(x)
     assert not np.any(
         tiny.model.bert.hooks.before_norm(1, "ffn", x, x, None, context)

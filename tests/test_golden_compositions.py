@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import module_fixture
+from numpy.testing import assert_allclose
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert.hooks import Context
@@ -35,7 +37,7 @@ METHODS = {
 RESULTS = ("outputs/", "gradients/", "after/")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("compositions")
 
@@ -92,26 +94,23 @@ class Composed:
         return self.recorded[f"outputs/{name}"]
 
 
-@pytest.mark.parametrize("case", METHODS)
-def test_a_composition_computes_what_adapterhubs_does(golden, case):
-    composed = Composed(golden, case)
-    mask = golden["inputs/input_mask"].astype(bool)
-    actual = composed.states().numpy()[mask]
-    expected = composed.outputs("sequence_output")[mask]
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
-
-
-def test_an_average_that_is_divided_twice_computes_what_adapterhubs_does(
-    golden,
-):
-    """With normalized weights it is half of the mean, inputs included."""
-    case = "average_pfeiffer"
-    text = METHODS[case].replace("')", "', scale=0.5)")
+@pytest.mark.parametrize(
+    "case, halved",
+    [
+        *((case, "") for case in METHODS),
+        # With normalized weights it is half of the mean, inputs included.
+        ("average_pfeiffer", "halved_"),
+    ],
+)
+def test_a_composition_computes_what_adapterhubs_does(golden, case, halved):
+    text = METHODS[case]
+    if halved:
+        text = text.replace("')", "', scale=0.5)")
     composed = Composed(golden, case, text)
     mask = golden["inputs/input_mask"].astype(bool)
     actual = composed.states().numpy()[mask]
-    expected = composed.outputs("halved_sequence_output")[mask]
-    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    expected = composed.outputs(f"{halved}sequence_output")[mask]
+    assert_allclose(actual, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", FUSIONS)
@@ -126,7 +125,7 @@ def test_tokens_attend_as_adapterhubs(golden, case):
         for weights in scopes.values()
     ]
     actual = shown["fusion_attention"].numpy()
-    np.testing.assert_allclose(actual, np.stack(expected, 1), atol=1e-5)
+    assert_allclose(actual, np.stack(expected, 1), atol=1e-5)
     # Not what it is at the start.
     assert abs(actual - 1 / 3).max() > 0.05
 
@@ -146,11 +145,11 @@ def test_a_step_of_a_fusion_is_adapterhubs(golden, case):
         losses = composed.model.head.loss(predictions, composed.features)
         penalty = composed.model.bert.hooks.penalty(composed.context)
         loss = tf.reduce_mean(losses) + penalty
-    np.testing.assert_allclose(
+    assert_allclose(
         predictions["logits"], composed.outputs("logits"), atol=1e-5
     )
-    np.testing.assert_allclose(penalty, composed.outputs("penalty"), rtol=1e-5)
-    np.testing.assert_allclose(loss, composed.outputs("loss"), rtol=1e-5)
+    assert_allclose(penalty, composed.outputs("penalty"), rtol=1e-5)
+    assert_allclose(loss, composed.outputs("loss"), rtol=1e-5)
     rate = float(golden["inputs/learning_rate"])
     for name, variable, actual in zip(
         names, variables, tape.gradient(loss, variables)
@@ -158,8 +157,8 @@ def test_a_step_of_a_fusion_is_adapterhubs(golden, case):
         expected = gradients[name]
         # That of a key's bias is zero but for rounding.
         atol = 1e-5 * max(np.linalg.norm(expected), 1e-2)
-        np.testing.assert_allclose(actual, expected, atol=atol, err_msg=name)
-        np.testing.assert_allclose(
+        assert_allclose(actual, expected, atol=atol, err_msg=name)
+        assert_allclose(
             variable - rate * actual,
             composed.recorded[f"after/{name}"],
             atol=1e-5,

@@ -1,8 +1,7 @@
 """Features of recorded and published GLUE files."""
 
-import json
-
 import pytest
+from conftest import module_fixture, read_json
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
@@ -13,7 +12,7 @@ pytestmark = pytest.mark.older_stack
 EVERY_SPLIT = pytest.mark.parametrize("split", ["train", "dev", "test"])
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def pretrained_tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
@@ -22,7 +21,7 @@ def pretrained_tokenizer(pretrained_dir):
 
 
 def check_recorded_features(recordings, data, name, split, tokenizer):
-    recorded = json.loads((recordings / f"{name}_{split}.json").read_text())
+    recorded = read_json(recordings / f"{name}_{split}.json")
     task = get_task(name)
     assert list(task.labels) == recorded["labels"]
     rows = read(task, data / name, split)
@@ -55,13 +54,9 @@ def test_golden_features(golden_dir, pretrained_tokenizer, name, split):
 def test_golden_real_text_features(
     shared_dir, pretrained_tokenizer, name, split
 ):
-    check_recorded_features(
-        shared_dir / "golden_real_text" / "classifier_features",
-        shared_dir / "data" / "glue",
-        name,
-        split,
-        pretrained_tokenizer,
-    )
+    recorded = shared_dir / "golden_real_text" / "classifier_features"
+    data = shared_dir / "data" / "glue"
+    check_recorded_features(recorded, data, name, split, pretrained_tokenizer)
 
 
 # Published files

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import module_fixture
+from numpy.testing import assert_allclose
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -31,7 +33,7 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("methods")
 
@@ -81,7 +83,7 @@ def test_a_method_computes_what_adapterhubs_does(golden, name):
     expected = golden[f"{name}/output"]
     mask = golden["inputs/input_mask"].astype(bool)
     actual = compute(golden, name, {**base, **added})
-    np.testing.assert_allclose(actual[mask], expected[mask], atol=1e-5)
+    assert_allclose(actual[mask], expected[mask], atol=1e-5)
     # The method matters, so plain BERT is far from it.
     plain = compute(golden, None, base)
     assert abs(plain[mask] - expected[mask]).max() > 0.1
@@ -122,7 +124,7 @@ def test_a_method_computes_and_learns_what_pefts_does(recording, name):
             loss += penalty
     shown = golden["inputs/input_mask"].astype(bool)
     expected = golden[f"{name}/output"]
-    np.testing.assert_allclose(output[shown], expected[shown], atol=1e-5)
+    assert_allclose(output[shown], expected[shown], atol=1e-5)
     computed = tape.gradient(loss, trained)
     for key, expected in gradients.items():
         assert computed[key].shape == expected.shape, key

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import module_fixture
+from numpy.testing import assert_allclose
 from test_golden_methods import CONFIG
 
 from adapter_bert.bert import encoder
@@ -27,7 +29,7 @@ METHODS = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("unions")
 
@@ -66,9 +68,9 @@ def test_outputs_and_gradients_are_adapterhubs(golden, name):
         bert = encoder.Bert(CONFIG, weights, method.hooks(CONFIG, values))
         output = bert(ids, segments, Context(mask)).sequence_output * seen
         loss = tf.reduce_sum(output * golden["weights"])
-    np.testing.assert_allclose(output, golden[f"{name}/output"], atol=1e-5)
+    assert_allclose(output, golden[f"{name}/output"], atol=1e-5)
     gradients = tape.gradient(loss, values)
     for variable, expected in recorded(golden, name, "gradient/").items():
-        np.testing.assert_allclose(
+        assert_allclose(
             gradients[variable], expected, 1e-4, 1e-4, err_msg=variable
         )

@@ -1,11 +1,12 @@
 """TensorFlow's checkpoints are read whole, and damage is one line."""
 
-import pathlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from numpy.testing import assert_array_equal
 
 from adapter_bert.checkpoints import google, sources, training_state
 from adapter_bert.errors import UserError
@@ -52,11 +53,11 @@ def test_a_partitioned_variable_is_read_whole(tmp_path):
 
 def test_checkpoints_of_the_laboratory_are_as_tensorflow_reads_them(tmp_path):
     for end, content in write_bundle(VALUES).items():
-        pathlib.Path(f"{tmp_path / 'a'}{end}").write_bytes(content)
+        Path(f"{tmp_path / 'a'}{end}").write_bytes(content)
     reader = google.Reader(str(tmp_path / "a"))
     assert set(reader.shapes) == set(VALUES)
     for name, value in VALUES.items():
-        np.testing.assert_array_equal(reader.tensor(name), value)
+        assert_array_equal(reader.tensor(name), value)
 
 
 @pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
@@ -64,7 +65,7 @@ def test_no_bit_changes_a_value(tmp_path, end):
     """A changed bit is refused, or is none of a value's."""
     prefix = str(tmp_path / "a")
     training_state.save_tensors(prefix, VALUES)
-    path = pathlib.Path(f"{prefix}{end}")
+    path = Path(f"{prefix}{end}")
     whole, refused = path.read_bytes(), 0
     for place in range(len(whole)):
         flipped = bytearray(whole)
@@ -79,7 +80,7 @@ def test_no_bit_changes_a_value(tmp_path, end):
         else:
             assert set(values) == set(VALUES)
             for name, value in VALUES.items():
-                np.testing.assert_array_equal(values[name], value)
+                assert_array_equal(values[name], value)
     assert refused > 0.7 * len(whole)
 
 

@@ -1,15 +1,14 @@
 """Answers chosen in a graph are those that the task chooses."""
 
-import dataclasses
-import json
 import shutil
+from dataclasses import replace
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, module_fixture, write_json
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.serving import graph_answers, text_windows
@@ -58,7 +57,7 @@ def squads(n_best):
     """Tasks with every rule, whose heads are of one kind."""
     task = restore_task({"name": "squad"}, {}, "test")
     return [
-        dataclasses.replace(
+        replace(
             task,
             **{"doc_stride": 4, **rules},
             max_query_length=2,
@@ -123,7 +122,7 @@ class Chooser:
             rows = task.make_rows([("the cat is", context)])
             windows = task.featurize(rows, self.tokenizer, LENGTH)
             outputs = fixed or self.random_outputs(rng, windows.lengths)
-            (answer,) = task.answer(rows, task.decode(rows, windows, outputs))
+            [answer] = task.answer(rows, task.decode(rows, windows, outputs))
             expected.append(answer)
             parts.append(outputs)
         # One window more than there are.
@@ -170,7 +169,7 @@ class Chooser:
         }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def choosers(tiny_bert, golden_dir, tmp_path_factory):
     """Of one answer or all; a token that was added has blanks around it.
 
@@ -179,7 +178,7 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
     folder = tmp_path_factory.mktemp("vocabulary")
     shutil.copy(tiny_bert / "vocab.txt", folder)
     added = {" <y> ": len(TINY_WORDS)}
-    (folder / "added_tokens.json").write_text(json.dumps(added))
+    write_json(folder / "added_tokens.json", added)
     tokenizer = FullTokenizer(str(folder / "vocab.txt"))
     of_mpnet = golden_dir / "architectures" / "mpnet" / "vocab.txt"
     return {
@@ -191,7 +190,6 @@ def choosers(tiny_bert, golden_dir, tmp_path_factory):
 
 @pytest.mark.gate
 @pytest.mark.parametrize("name", [1, LENGTH, "mpnet"])
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=100)
 @hypothesis.given(
     st.lists(
         st.tuples(st.integers(0, len(RULES) - 1), CONTEXTS),
@@ -204,37 +202,31 @@ def test_answers_are_those_of_the_task(choosers, name, contexts, seed):
     choosers[name].check(contexts, seed)
 
 
-@pytest.mark.parametrize("null", [1.0, 1.5, 2.0])
-def test_a_list_of_one_that_no_answer_takes(choosers, null):
-    """The best answer's sum of logits is 3, the threshold 50."""
-    chooser = choosers[1]
-    task = len(RULES) - 1
+@pytest.mark.parametrize(
+    "null, start, task, context",
+    [
+        # The best answer's sum of logits is 3, the threshold 50.
+        *((null, 4, len(RULES) - 1, "the cat sat") for null in (1, 1.5, 2)),
+        # An added token with blanks makes an answer without.
+        (0, 5, 0, "cat <y> sat"),
+    ],
+)
+def test_a_list_of_one(choosers, null, start, task, context):
     outputs = {
-        "start_indexes": np.int32([[4]]),
+        "start_indexes": np.int32([[start]]),
         "end_indexes": np.int32([[5]]),
         "start_logits": np.float32([[1.0]]),
         "end_logits": np.float32([[2.0]]),
         "null_logits": np.float32([[null, null]]),
     }
-    chooser.check([(task, "the cat sat")], fixed=outputs)
-
-
-def test_an_added_token_with_blanks_makes_an_answer_without(choosers):
-    outputs = {
-        "start_indexes": np.int32([[5]]),
-        "end_indexes": np.int32([[5]]),
-        "start_logits": np.float32([[1.0]]),
-        "end_logits": np.float32([[2.0]]),
-        "null_logits": np.float32([[0.0, 0.0]]),
-    }
-    choosers[1].check([(0, "cat <y> sat")], fixed=outputs)
+    choosers[1].check([(task, context)], fixed=outputs)
 
 
 def test_a_token_behind_a_long_window_is_in_the_next_one_alone(tokenizer):
     """A window that ends before a token shows no text around it."""
     room = 120
     (task, *_) = squads(1)
-    task = dataclasses.replace(task, doc_stride=room)
+    task = replace(task, doc_stride=room)
     # [CLS], two tokens of the question, [SEP], the context's, [SEP].
     loaded = LoadedTask(task, (2,), None, None, None, room + 5)
     rows = GraphRows(

@@ -9,6 +9,7 @@ import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import module_fixture
 from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
 from adapter_bert.data.tokenization import FullTokenizer
@@ -20,9 +21,7 @@ pytestmark = pytest.mark.older_stack
 RULES = pytest.mark.parametrize(
     "case", ["uncased", "cased", "accents", "no accents", "chinese"]
 )
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=150
-)
+PROPERTY = hypothesis.settings(max_examples=150)
 
 
 class Both:
@@ -58,7 +57,7 @@ class Both:
             assert tokens[1] == one.offsets, ascii(text)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def small(tmp_path_factory):
     words = [*WORDS, "\u03c2", "##\u03c3", "##\u03c2", "\u03b1", "##\u03b1"]
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), words)
@@ -71,7 +70,7 @@ def small(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def pretrained(pretrained_dir):
     path = str(pretrained_dir / "vocab.txt")
     return {"uncased": Both(path, True), "cased": Both(path, False)}

@@ -4,13 +4,20 @@ Pages are run in the order of `PAGES`, in one folder: later ones use what
 earlier ones have trained. A command that is not run has its reason here.
 """
 
-import json
 import os
 import re
 import sys
 
 import pytest
-from conftest import ROOT, SENTENCES, run_command, write_bert, write_table
+from conftest import (
+    ROOT,
+    SENTENCES,
+    read_json,
+    run_command,
+    write_bert,
+    write_lines,
+    write_table,
+)
 from task_files import write_split
 
 from adapter_bert.tasks.registry import get_task
@@ -189,7 +196,7 @@ def write_files(folder):
     (folder / "new.conll").write_text("a\ncat\nsat\n\n")
     for name, count in (("texts", 40), ("held_out", 8)):
         lines = [text for text, _ in SENTENCES] * count
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+        write_lines(folder / f"{name}.txt", lines)
 
 
 @pytest.fixture(scope="session")
@@ -208,7 +215,7 @@ def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
         )
     bert = folder / "tiny_bert"
     bert.mkdir()
-    config = json.loads((tiny_bert / "config.json").read_text())
+    config = read_json(tiny_bert / "config.json")
     config["max_position_embeddings"] = 512
     values = dict(tiny_weights)
     name = "bert/embeddings/position_embeddings"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from numpy.random import default_rng
 from tiny_model import create_variable
 
 from adapter_bert.bert.hooks import Context
@@ -67,11 +68,11 @@ def test_layers_are_dense_and_the_activation():
         "scope/",
         4,
         lambda name, shape, _: tf.Variable(
-            np.random.default_rng(len(name)).normal(size=shape), dtype="float32"
+            default_rng(len(name)).normal(size=shape), dtype="float32"
         ),
     )
     assert len(layers.layers) == 2
-    inputs = np.random.default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
+    inputs = default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
     expected = inputs
     for weights, bias in layers.layers:
         expected = np.maximum(expected @ weights.numpy().T + bias.numpy(), 0)
@@ -91,11 +92,7 @@ def test_hidden_layers_are_drawn_as_berts_own_are():
 
 @pytest.mark.parametrize(
     "shape, layers",
-    [
-        (POOLED, 2),
-        (HeadShape(activation="relu"), 2),
-        (HeadShape(layers=2), 3),
-    ],
+    [(POOLED, 2), (HeadShape(activation="relu"), 2), (HeadShape(layers=2), 3)],
 )
 def test_a_layer_stands_for_a_pooler_that_is_not_there(
     tiny_config, shape, layers

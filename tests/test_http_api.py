@@ -1,21 +1,22 @@
 """TensorFlow Serving's REST: answers, refusals, and slow clients."""
 
 import base64
-import contextlib
-import dataclasses
-import functools
-import gzip
 import http.client
 import json
 import socket
 import threading
 import time
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from gzip import compress, decompress
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
 import uvicorn
+from conftest import module_fixture
 from google.protobuf import json_format
 from sweep_stand_in import wait_for
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -23,11 +24,7 @@ from tensorflow.core.protobuf import meta_graph_pb2
 from adapter_bert.serving.answers import from_outputs
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import (
-    PatientProtocol,
-    RestServer,
-    read_rows,
-)
+from adapter_bert.serving.http_api import PatientProtocol, RestServer, read_rows
 from adapter_bert.serving.request_core import Limits, Refused, RequestCore
 from adapter_bert.serving.shelf import ExportedShelf
 
@@ -101,7 +98,7 @@ class Server(Running):
         shelf = shelf or ExportedShelf(self.model)
         self.core = RequestCore("tiny", shelf, limits)
         self.rest = RestServer(self.core, **options)
-        protocol = functools.partial(PatientProtocol, patience=60.0)
+        protocol = partial(PatientProtocol, patience=60.0)
         super().__init__(self.rest.app, http=protocol)
 
     def send(self, body, method="POST", path=PREDICT, headers=()):
@@ -113,7 +110,7 @@ class Server(Running):
 
     def whole(self, *arguments, **options):
         """The code, the headers and the bytes of an answer."""
-        with contextlib.closing(self.send(*arguments, **options)) as connection:
+        with closing(self.send(*arguments, **options)) as connection:
             response = connection.getresponse()
             return response.status, response.headers, response.read()
 
@@ -130,6 +127,9 @@ class Server(Running):
     def rows(self, *tasks):
         return {"instances": [{"task": t, "text": "x"} for t in tasks]}
 
+    def answers(self):
+        return self.ask(self.rows("one"))[0] == 200
+
     def wait_for_rows(self, count):
         """Until so many rows were given to the model."""
         wait_for(lambda: len(self.model.rows) >= count)
@@ -140,7 +140,7 @@ class Server(Running):
 
 
 def metrics(server):
-    with contextlib.closing(server.send("", "GET", "/metrics")) as connection:
+    with closing(server.send("", "GET", "/metrics")) as connection:
         return connection.getresponse().read()
 
 
@@ -149,7 +149,7 @@ def one(**row):
     return {"instances": [row]}
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def server():
     made = Server()
     yield made
@@ -206,7 +206,7 @@ def test_an_optional_member_may_be_null(server):
 
 def test_what_is_served(server):
     code, content = server.ask("", "GET", "/v1/models/tiny")
-    (status,) = content["model_version_status"]
+    [status] = content["model_version_status"]
     assert (code, status["version"], status["state"]) == (200, "3", "AVAILABLE")
     assert server.ask("", "GET", "/v1/models/tiny/versions/3") == (
         code,
@@ -340,7 +340,7 @@ JSON = st.recursive(
 )
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(JSON.map(json.dumps).map(str.encode) | st.binary())
 def test_any_body_is_read_or_refused(body):
     try:
@@ -360,7 +360,7 @@ GZIP = {"Content-Encoding": "gzip"}
 
 def test_bodies_may_be_gzip(server):
     row = one(task="one", text="cat " * 400)
-    packed = gzip.compress(json.dumps(row).encode())
+    packed = compress(json.dumps(row).encode())
     expected = (200, {"predictions": [{"echo": "cat " * 400, "n": 0}]})
     assert server.ask(packed, headers=GZIP) == expected
     plain = json.dumps(row)
@@ -371,7 +371,7 @@ def test_bodies_may_be_gzip(server):
         plain, headers={"Accept-Encoding": "gzip"}
     )
     assert (status, headers["Content-Encoding"]) == (200, "gzip")
-    assert json.loads(gzip.decompress(content)) == expected[1]
+    assert json.loads(decompress(content)) == expected[1]
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
@@ -396,7 +396,7 @@ def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
     assert headers["Vary"] == "Accept-Encoding"
 
 
-WHOLE = gzip.compress(b'{"instances": []}')
+WHOLE = compress(b'{"instances": []}')
 
 
 @pytest.mark.parametrize(
@@ -407,18 +407,18 @@ WHOLE = gzip.compress(b'{"instances": []}')
         (WHOLE[:-1], 400, "the gzip of the body is cut off"),
         (WHOLE[:-5] + b"12345", 400, "the body is not gzip: "),
         (WHOLE + b"x", 400, "the body goes on behind the end of its gzip"),
-        (gzip.compress(b"["), 400, "the body is not JSON"),
+        (compress(b"["), 400, "the body is not JSON"),
         # A thousand times as long when it is unpacked.
-        (gzip.compress(b" " * 10**6), 413, "more than 2000 bytes"),
-        (gzip.compress(b" " * 2000), 400, "the body is not JSON"),
+        (compress(b" " * 10**6), 413, "more than 2000 bytes"),
+        (compress(b" " * 2000), 400, "the body is not JSON"),
         # Much that unpacks to nothing.
-        (gzip.compress(b"", 0) * 101, 400, "the body goes on behind the end"),
+        (compress(b"", 0) * 101, 400, "the body goes on behind the end"),
     ],
 )
 def test_gzip_that_is_refused(server, body, code, message):
     status, content = server.ask(body, headers=GZIP)
     assert status == code and message in content["error"]
-    assert server.ask(server.rows("one"))[0] == 200
+    assert server.answers()
 
 
 def test_other_encodings_are_refused(server):
@@ -438,7 +438,7 @@ def test_pages_of_some_origins_may_ask():
     asking["Access-Control-Request-Headers"] = "content-type"
     allowed = "Access-Control-Allow-Origin"
     made = Server(origins=["https://a.example"])
-    with contextlib.closing(made) as server:
+    with closing(made) as server:
         status, headers, _ = server.whole(
             "", "OPTIONS", headers={**origin, **asking}
         )
@@ -457,7 +457,7 @@ def test_no_other_origin_may_ask_by_default(server):
 
 
 def test_health_and_readiness():
-    with contextlib.closing(Server()) as server:
+    with closing(Server()) as server:
         for path, status in ("/healthz", "alive"), ("/readyz", "ready"):
             answer = server.ask("", "GET", path)
             assert answer == (200, {"status": status})
@@ -466,7 +466,7 @@ def test_health_and_readiness():
         answer = server.ask("", "GET", "/readyz")
         assert answer == (503, {"error": "the server is ending"})
         # Whoever asks still is answered.
-        assert server.ask(server.rows("one"))[0] == 200
+        assert server.answers()
         server.core.is_ending = False
         server.model.tasks.clear()
         answer = server.ask("", "GET", "/readyz")
@@ -477,7 +477,7 @@ def test_a_defect_is_told_as_json(server):
     defect = one(task="one", text="defect")
     assert server.ask(defect) == (500, {"error": "the server has failed"})
     assert b'requests_total{code="500"}' in metrics(server)
-    assert server.ask(server.rows("one"))[0] == 200
+    assert server.answers()
 
 
 def test_too_many_bodies_are_refused(slow):
@@ -497,13 +497,13 @@ def test_too_many_rows_are_refused_until_there_is_room(slow):
     slow.wait_for_rows(1)
     second = slow.send(slow.rows(*["one"] * 5))
     slow.wait_for_metric(b"waiting_rows 6.0")
-    with contextlib.closing(slow.send(slow.rows("one"))) as refused:
+    with closing(slow.send(slow.rows("one"))) as refused:
         response = refused.getresponse()
         assert (response.status, response.headers["Retry-After"]) == (429, "1")
         assert b"6 rows are waiting" in response.read()
     slow.model.may_go.set()
     assert first.getresponse().status == second.getresponse().status == 200
-    assert slow.ask(slow.rows("one"))[0] == 200
+    assert slow.answers()
 
 
 def test_metrics(server):
@@ -526,7 +526,7 @@ def test_metrics(server):
 
 
 def test_metrics_of_a_task_end_with_the_task():
-    with contextlib.closing(Server()) as server:
+    with closing(Server()) as server:
         for task in ("one", "two", "broken"):
             server.ask(server.rows(task))
         del server.model.tasks["two"], server.model.tasks["broken"]
@@ -577,12 +577,12 @@ def test_what_was_accepted_is_answered_before_the_end(slow):
 
 
 def test_no_answer_in_time():
-    server = Server(dataclasses.replace(LIMITS, timeout=0.2))
+    server = Server(replace(LIMITS, timeout=0.2))
     server.model.may_go.clear()
     code, content = server.ask(server.rows("one"))
     assert (code, content["error"]) == (504, "no answer within 0.2 seconds")
     server.model.may_go.set()
-    assert server.ask(server.rows("one"))[0] == 200
+    assert server.answers()
     server.close()
 
 
@@ -593,9 +593,9 @@ COLUMNS = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def exported(tiny_exported):
-    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    limits = replace(LIMITS, timeout=60.0)
     served = Server(limits, ExportedModel(str(tiny_exported)))
     yield served
     served.close()
@@ -675,9 +675,9 @@ async def app(scope, receive, send):
     await send({"type": "http.response.body", "body": content})
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def impatient():
-    protocol = functools.partial(PatientProtocol, patience=PATIENCE)
+    protocol = partial(PatientProtocol, patience=PATIENCE)
     made = Running(app, http=protocol, timeout_keep_alive=60)
     yield made
     made.close()
@@ -794,7 +794,7 @@ def test_vectors_and_answers_wait_in_one_queue():
     model = Echo()
     model.vector_signature = {"method_name": "vectors"}
     model.vectors = lambda rows: [vector for _ in rows]
-    with contextlib.closing(Server(model=model)) as server:
+    with closing(Server(model=model)) as server:
         status, content = server.post("embed", "none")
         assert (status, content["error"][:6]) == (400, "row 1:")
         embeddings = 200, {"embeddings": [vector] * 2}

@@ -1,16 +1,16 @@
 """Bearer tokens: who may ask, and how often."""
 
-import contextlib
 import json
 import shutil
 import ssl
 import subprocess
 import urllib.request
+from contextlib import closing, contextmanager
 
 import pytest
 import refusals
 from absl.testing import flagsaver
-from conftest import entry_point
+from conftest import entry_point, module_fixture
 from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
@@ -34,7 +34,7 @@ def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def server():
     made = Server(tokens=Tokens(TOKENS), origins=["https://a.example"])
     yield made
@@ -117,7 +117,7 @@ def test_origins_that_no_browser_sends(text):
 
 def test_too_many_requests_of_a_token():
     made = Server(tokens=Tokens(TOKENS, 2))
-    with contextlib.closing(made) as server:
+    with closing(made) as server:
         codes = [
             server.whole(server.rows("one"), headers=bearer(TOKENS[0]))[0]
             for _ in range(3)
@@ -139,7 +139,7 @@ def test_who_runs_it_has_tokens_of_another_file():
     tokens, admin = Tokens(TOKENS[:1]), Tokens(TOKENS[1:])
     both = Server(tokens=tokens, admin=admin)
     open_to_all = Server(admin=admin)
-    with contextlib.closing(both), contextlib.closing(open_to_all):
+    with closing(both), closing(open_to_all):
         for server in (both, open_to_all):
             for method, path in (
                 ("GET", "/admin/models"),
@@ -176,9 +176,9 @@ def test_the_list_of_models_and_a_look_for_changes():
     def ask(method, path):
         return server.ask("", method, f"/admin/{path}", bearer(TOKENS[0]))
 
-    with contextlib.closing(made) as server:
+    with closing(made) as server:
         status, content = ask("GET", "models")
-        (model,) = content["models"]
+        [model] = content["models"]
         assert status == 200 and model["name"] == "tiny"
         assert model["tasks"] == {"3": ["broken", "one", "two"]}
         assert model["left_out"] == {"bad": "it is damaged"}
@@ -186,7 +186,7 @@ def test_the_list_of_models_and_a_look_for_changes():
         expected = {"version": "3", "state": "AVAILABLE", "status": expected}
         assert model["model_version_status"] == [expected]
         status, content = ask("POST", "reload")
-        (model,) = content["models"]
+        [model] = content["models"]
         assert status == 200 and model["tasks"] == {"3": ["broken", "one"]}
         shelf.problem = UserError("there is no library any more")
         message = {"error": "there is no library any more"}
@@ -249,7 +249,7 @@ def test_https(tmp_path):
         refusals.check(serve.check_certificate, certificate, key, "PEM")
     guarded = TokenGuard(app, Tokens(TOKENS))
     made = Running(guarded, ssl_certfile=certificate, ssl_keyfile=key)
-    with contextlib.closing(made):
+    with closing(made):
         request = urllib.request.Request(
             f"https://127.0.0.1:{made.port}/small", headers=bearer(TOKENS[0])
         )
@@ -258,7 +258,7 @@ def test_https(tmp_path):
             assert response.read() == b"small"
 
 
-@contextlib.contextmanager
+@contextmanager
 def serve_flags(**flags):
     with entry_point(serve), flagsaver.flagsaver(**flags):
         yield

@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import own_lines, run_process
+from conftest import own_lines, read_adapter_config, run_process
 from hub_server import TOKEN, HubServer, contents_of
 from test_architecture import sources as modules_of_the_package
 from test_sentence_transformers import write as write_sentence_transformers
 from test_sources import check_values, refuses
 
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    hugging_face_hub,
-    run_record,
-    sources,
-)
+from adapter_bert.checkpoints import hugging_face_hub, run_record, sources
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.vector_form import Dense, Pooled
 
@@ -348,7 +343,7 @@ def test_without_the_library(monkeypatch):
 
 @pytest.mark.gate
 def test_a_run_keeps_its_commit(
-    hub, bert, classify, tiny_flags, tiny_bert, caplog, tmp_path
+    hub, bert, classify, tiny_flags, tiny_bert, tmp_path
 ):
     """The commit is in the records, and a run that goes on takes it again."""
     files = contents_of(tiny_bert)
@@ -359,7 +354,7 @@ def test_a_run_keeps_its_commit(
     base = {"name": "tiny-bert", "hub": f"{NAME}@{bert}"}
     assert {k: run["base"][k] for k in base} == base
     assert run_record.place_of_base(str(out)) == base["hub"]
-    adapter = adapter_artifact.read_config(str(out / "adapter"))
+    adapter = read_adapter_config(out / "adapter")
     assert adapter["base"] == run["base"]
     # The branch moves on to another model.
     words = safetensors.numpy.load(files["model.safetensors"])

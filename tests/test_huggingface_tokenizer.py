@@ -1,17 +1,18 @@
 """Tokens of a `tokenizer.json` against those of transformers."""
 
 import pathlib
-import shutil
 import types
+from shutil import copy
 
 import pytest
+import refusals
+from conftest import write_lines
 from roberta_folders import BOTH, change, drop, open_tokenizer, put
 from tokenizers import Tokenizer
 
 from adapter_bert.data import huggingface_tokenizer
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import make_row
-from adapter_bert.errors import UserError
 from adapter_bert.tasks.masked_lm import Pieces
 from adapter_bert.tasks.squad_data import (
     SquadAnswer,
@@ -85,7 +86,7 @@ def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(
 @pytest.mark.parametrize("special", SPECIAL)
 def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
     recorded = recorded_roberta(name)
-    (ids,) = recorded.tokenizer.encode_ids([f"the {special} cat{special}"])
+    [ids] = recorded.tokenizer.encode_ids([f"the {special} cat{special}"])
     special_ids = {recorded.tokenizer.vocabulary[token] for token in SPECIAL}
     unknown = {recorded.tokenizer.unknown_id}
     assert special_ids.isdisjoint(set(ids) - unknown)
@@ -95,7 +96,7 @@ def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
 def test_any_text_has_tokens(recorded_roberta, name):
     tokenizer = recorded_roberta(name).tokenizer
     text = "a\ud800b \udfff\x00 \u2028c"
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     assert all(0 <= s <= e <= len(text) for s, e in tokens.offsets)
     assert max(tokens.ids) < tokenizer.vocab_size
 
@@ -108,7 +109,7 @@ def test_what_is_masked(recorded_roberta, name):
     vocabulary = recorded.tokenizer.vocabulary
     assert not pieces.is_plain[[vocabulary[t] for t in SPECIAL]].any()
     assert len(pieces.plain) == len(vocabulary) - 5
-    (word,) = recorded.tokenizer.encode_words(["Zürich"])
+    [word] = recorded.tokenizer.encode_words(["Zürich"])
     assert not pieces.continues[word[0]] and pieces.continues[word[1:]].all()
 
 
@@ -125,7 +126,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
     )
     windows = cut_windows([question], tokenizer, 30, 8, 8)
     assert not windows.segments.any() and len(windows) > 1
-    (query,) = tokenizer.encode_ids(["Who?"])
+    [query] = tokenizer.encode_ids(["Who?"])
     end = tokenizer.separate_id
     head = [tokenizer.classify_id, *query, end, end]
     shown = 0
@@ -149,7 +150,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
 @pytest.mark.parametrize(
     "function, message",
     [
-        (put("WordPiece", "model", "type"), r"lacks \[UNK\]"),
+        (put("WordPiece", "model", "type"), "lacks [UNK]"),
         (put(["BPE"], "model", "type"), "no model.type of type str"),
         (drop("model"), "no model of type dict"),
         (drop("model", "merges"), "no tokenizer that can be read here"),
@@ -157,7 +158,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
         (put("x", "model", "vocab", "<s>"), "an id is no whole number"),
         (put(9, "model", "vocab", "x" * 1001), "more than 1000 letters"),
         (put(0.1, "model", "dropout"), "model.dropout is '0.1', but a RoBERTa"),
-        (put("[nowhere]", "model", "unk_token"), "token is '.nowhere.', None"),
+        (put("[nowhere]", "model", "unk_token"), "token is '[nowhere]', None"),
         # Of this the library panics.
         (
             put("a" * 9, "model", "continuing_subword_prefix"),
@@ -167,9 +168,7 @@ def test_answers_are_found_in_windows(recorded_roberta, name, answer):
 )
 def test_a_spoiled_tokenizer_is_one_line(roberta_folder, function, message):
     change(roberta_folder / "tokenizer.json", function)
-    with pytest.raises(UserError, match=message) as error:
-        open_tokenizer(roberta_folder)
-    assert "\n" not in str(error.value)
+    refusals.check(lambda: open_tokenizer(roberta_folder), message)
 
 
 PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
@@ -188,12 +187,12 @@ PATTERN = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}}
         (
             {"type": "Sequence", "normalizers": [PATTERN]},
             ("normalizer",),
-            r"the pattern '\(a\+\)\+\$', which",
+            "the pattern '(a+)+$', which",
         ),
         (
             {"type": "Sequence", "pretokenizers": [PATTERN]},
             ("pre_tokenizer",),
-            r"the pattern '\(a\+\)\+\$', which",
+            "the pattern '(a+)+$', which",
         ),
     ],
 )
@@ -202,11 +201,10 @@ def test_a_spoiled_unigram_model_is_refused(
 ):
     path = golden_dir / "roberta" / "xlm-roberta" / "tokenizer.json"
     SubwordTokenizer(str(path)).encode(["\u4e2d"])
-    spoiled = pathlib.Path(shutil.copy(path, tmp_path))
+    spoiled = pathlib.Path(copy(path, tmp_path))
     change(spoiled, put(value, *keys))
     change(spoiled, put([], "added_tokens"))
-    with pytest.raises(UserError, match=message):
-        SubwordTokenizer(str(spoiled))
+    refusals.check(lambda: SubwordTokenizer(str(spoiled)), message)
 
 
 def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
@@ -218,26 +216,36 @@ def test_a_panic_of_the_library_is_one_line(roberta_folder, monkeypatch):
 
     tokenizer = types.SimpleNamespace(from_str=fail)
     monkeypatch.setattr(huggingface_tokenizer, "Tokenizer", tokenizer)
-    with pytest.raises(UserError, match="read here: index out of range"):
-        open_tokenizer(roberta_folder)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder), "read here: index out of range"
+    )
 
 
 def test_a_missing_tokenizer_says_what_writes_it(roberta_folder):
     (roberta_folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="or tokenizer.json lies .*save"):
-        open_tokenizer(roberta_folder)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder),
+        "or tokenizer.json lies ",
+        "save",
+    )
 
 
 def test_texts_cannot_be_lower_cased(roberta_folder):
     assert not open_tokenizer(roberta_folder, do_lower_case=False).do_lower_case
-    with pytest.raises(UserError, match="--do_lower_case=true, but .* itself"):
-        open_tokenizer(roberta_folder, do_lower_case=True)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder, do_lower_case=True),
+        "--do_lower_case=true, but ",
+        " itself",
+    )
 
 
 def test_another_padding_token_is_refused(roberta_folder):
     change(roberta_folder / "config.json", put(3, "pad_token_id"))
-    with pytest.raises(UserError, match="<pad> as 1, .* says pad_token_id 3"):
-        open_tokenizer(roberta_folder)
+    refusals.check(
+        lambda: open_tokenizer(roberta_folder),
+        "<pad> as 1, ",
+        " says pad_token_id 3",
+    )
 
 
 @BOTH
@@ -246,7 +254,7 @@ def test_places_in_a_word_are_those_of_its_characters(recorded_roberta, name):
     tokenizer = recorded_roberta(name).tokenizer
     joined = ("cafe\u0301", "\u1100\u1161n", "re\u0301sume\u0301s")
     for word in ("Z\u00fcrich", "\ufb01sh", *joined):
-        (tokens,) = tokenizer.encode([word])
+        [tokens] = tokenizer.encode([word])
         covered = {n for s, e in tokens.offsets for n in range(s, e)}
         assert covered == set(range(len(word)))
 
@@ -272,9 +280,9 @@ def test_tokenizer_and_encoder_are_chosen_apart(
     place = roberta_folder / tokenizer.rpartition("/")[2]
     if tokenizer == "vocab.txt":
         words = "[CLS] [PAD] [SEP] [UNK] the cat sat ##s".split()
-        place.write_text("\n".join(words) + "\n")
+        write_lines(place, words)
     else:
-        shutil.copy(golden_dir / tokenizer, place)
+        copy(golden_dir / tokenizer, place)
     change(roberta_folder / "config.json", put(model_type, "model_type"))
     # As many entries as any of them has.
     change(roberta_folder / "config.json", put(1000, "vocab_size"))

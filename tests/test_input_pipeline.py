@@ -4,16 +4,18 @@ import dataclasses
 import hashlib
 import weakref
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
+from hypothesis import given, settings
+from numpy.random import default_rng
+from numpy.testing import assert_array_equal
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, TrainPlan
 
-PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+PROPERTY = settings(max_examples=50)
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**31)
 
@@ -51,7 +53,7 @@ def assert_same_batches(batches, others):
     for batch, other in zip(batches, others):
         assert set(batch) == set(other)
         for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name], name)
+            assert_array_equal(batch[name], other[name], name)
 
 
 def test_features_hold_rows_without_padding():
@@ -151,7 +153,7 @@ def test_more_steps_than_can_be_counted_are_refused(epochs):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 200), SEEDS)
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 200), SEEDS)
 def test_no_row_is_a_whole_epoch_ahead_of_another(
     lengths, batch_size, steps, seed
 ):
@@ -163,7 +165,7 @@ def test_no_row_is_a_whole_epoch_ahead_of_another(
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 8), st.integers(1, 120), st.data())
+@given(LENGTHS, st.integers(1, 8), st.integers(1, 120), st.data())
 def test_rows_do_not_depend_on_the_order_of_calls(
     lengths, batch_size, steps, data
 ):
@@ -178,7 +180,7 @@ def test_rows_do_not_depend_on_the_order_of_calls(
 
 
 def test_a_plan_is_told_by_its_seed():
-    lengths = np.random.default_rng(0).integers(5, 9, 300)
+    lengths = default_rng(0).integers(5, 9, 300)
     plans = {}
     for seed in range(4):
         first, again = (
@@ -205,7 +207,7 @@ def test_epochs_and_pools_have_orders_of_their_own():
 
 
 def test_short_batches_do_not_come_first():
-    lengths = np.random.default_rng(0).integers(5, 128, 3200)
+    lengths = default_rng(0).integers(5, 128, 3200)
     plan = make_plan(lengths, 32, 100, 0)
     means = np.array([lengths[plan.rows(step)].mean() for step in range(100)])
     first, second = means[:50], means[50:]
@@ -224,7 +226,7 @@ def padding_share(features, batches):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.data())
+@given(LENGTHS, st.data())
 def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
     features = make_features(lengths)
     rows = np.array(
@@ -248,14 +250,12 @@ def test_batches_are_padded_with_zeros_behind_the_tokens(lengths, data):
     assert batch["row"].tolist() == list(range(len(rows)))
     assert batch["row"].dtype == np.int32
     assert batch["label_ids"].tolist() == rows.tolist()
-    np.testing.assert_array_equal(
-        batch["scores"], features.labels["scores"][rows]
-    )
+    assert_array_equal(batch["scores"], features.labels["scores"][rows])
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_concatenated_shards_are_the_batch(shards):
-    lengths = np.random.default_rng(0).integers(1, 20, 50)
+    lengths = default_rng(0).integers(1, 20, 50)
     features = make_features(lengths)
     plan = TrainPlan(features.lengths, 8, 20, 0)
     parts = list(
@@ -271,7 +271,7 @@ def test_concatenated_shards_are_the_batch(shards):
 
 
 def test_a_run_that_starts_again_reads_the_batches_that_were_left():
-    features = make_features(np.random.default_rng(0).integers(1, 20, 50))
+    features = make_features(default_rng(0).integers(1, 20, 50))
 
     def batches(first):
         plan = TrainPlan(features.lengths, 8, 120, 3)
@@ -283,7 +283,7 @@ def test_a_run_that_starts_again_reads_the_batches_that_were_left():
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 70), st.integers(0, 300))
+@given(LENGTHS, st.integers(1, 70), st.integers(0, 300))
 def test_batches_grow_up_to_some_tokens(lengths, batch_size, tokens):
     features = make_features(lengths)
     batches = input_pipeline.sorted_batches(features, batch_size, tokens)
@@ -301,23 +301,23 @@ def test_batches_grow_up_to_some_tokens(lengths, batch_size, tokens):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, st.integers(1, 70))
+@given(LENGTHS, st.integers(1, 70))
 def test_restored_outputs_are_in_the_order_of_rows(lengths, batch_size):
     features = make_features(lengths)
     batches = input_pipeline.sorted_batches(features, batch_size)
-    values = np.random.default_rng(0).normal(size=(len(lengths), 2))
+    values = default_rng(0).normal(size=(len(lengths), 2))
     filled = input_pipeline.fill(batches, batch_size)
     assert {len(batch) for batch in filled} == {batch_size}
     restored = input_pipeline.restore_order(
         batches, [values[batch] for batch in filled]
     )
-    np.testing.assert_array_equal(restored, values)
+    assert_array_equal(restored, values)
 
 
 @pytest.mark.parametrize("length, batch_size", [(None, None), (24, 8)])
 @pytest.mark.parametrize("labels", [False, True])
 def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
-    lengths = np.random.default_rng(0).integers(1, 20, 50)
+    lengths = default_rng(0).integers(1, 20, 50)
     features = make_features(lengths) if labels else with_token_labels(lengths)
     plan = TrainPlan(features.lengths, 8, 20, 0)
 
@@ -340,7 +340,7 @@ def test_a_dataset_yields_the_generators_batches(length, batch_size, labels):
 
 
 def test_larger_pools_pad_less_and_one_batch_is_no_grouping():
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     lengths = np.clip(rng.lognormal(3.3, 0.6, 3200).astype(int), 4, 128)
     features = make_features(lengths, labels=False)
     shares = [
@@ -371,10 +371,10 @@ def with_token_labels(lengths):
 
 
 @PROPERTY
-@hypothesis.given(LENGTHS, SEEDS, st.sampled_from([None, 30]))
+@given(LENGTHS, SEEDS, st.sampled_from([None, 30]))
 def test_labels_of_tokens_are_padded_and_weighted(lengths, seed, length):
     features = with_token_labels(lengths)
-    rows = np.random.default_rng(seed).permutation(len(lengths))[:7]
+    rows = default_rng(seed).permutation(len(lengths))[:7]
     batch = input_pipeline.make_batch(features, rows, length)
     labels = batch["token_labels"]
     assert labels.dtype == np.int32
@@ -403,14 +403,14 @@ def test_labels_of_tokens_reach_the_fingerprint():
 
 
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.tuples(st.integers(1, 4), st.integers(0, 5)), min_size=1, max_size=5
     )
 )
 def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
     outputs = [
-        np.random.default_rng(n).normal(1, 0.1, (*size, 2)).astype(np.float32)
+        default_rng(n).normal(1, 0.1, (*size, 2)).astype(np.float32)
         for n, size in enumerate(sizes)
     ]
     joined = input_pipeline.join_outputs(outputs)
@@ -419,7 +419,7 @@ def test_outputs_of_tokens_are_joined_to_the_widest(sizes):
     first = 0
     for value in outputs:
         part = joined[first : first + len(value)]
-        np.testing.assert_array_equal(part[:, : value.shape[1]], value)
+        assert_array_equal(part[:, : value.shape[1]], value)
         assert not part[:, value.shape[1] :].any()
         first += len(value)
     assert first == len(joined)

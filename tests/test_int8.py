@@ -1,17 +1,28 @@
 """BERT's matrices in int8: rounding, and everything that computes on them."""
 
-import dataclasses
-import functools
 import json
-import math
+from dataclasses import replace
+from functools import partial
+from math import prod
 
 import hypothesis
 import hypothesis.extra.numpy
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
 from absl import flags as flags_module
-from conftest import SENTENCES, TINY_WORDS, entry_point, write_bert
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    entry_point,
+    module_fixture,
+    open_bert,
+    read_json,
+    read_json_lines,
+    write_bert,
+    write_lines,
+)
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -21,11 +32,9 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from engine_jobs import (
-    predict as predict_rows,
-)
+from engine_jobs import predict as predict_rows
 from hypothesis import strategies
-from run_folders import read
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
@@ -33,13 +42,15 @@ from adapter_bert.bert import encoder, gradients, int8
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints.weights import Weights, rounded_to_int8
 from adapter_bert.commands import export, predict
-from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import Embedder
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
+from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import Hardware, choose_engine
+
+pytestmark = pytest.mark.newer_stack
 
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
 WORDS = int8.WORD_EMBEDDINGS
@@ -53,8 +64,7 @@ MATRICES = hypothesis.extra.numpy.arrays(
 )
 
 
-@pytest.mark.newer_stack
-@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(MATRICES, strategies.sampled_from([KERNEL, WORDS]))
 def test_a_value_is_rounded_to_the_nearest_step_of_its_channel(matrix, name):
     kept = int8.quantize(name, matrix)
@@ -64,27 +74,27 @@ def test_a_value_is_rounded_to_the_nearest_step_of_its_channel(matrix, name):
     wide = kept.values * kept.scale
     apart = np.abs(wide.astype(np.float64) - matrix)
     # Stored again, it has the same bits.
-    np.testing.assert_array_equal(kept.widened(), wide)
+    assert_array_equal(kept.widened(), wide)
     for part, same in zip(kept, int8.quantize(name, kept.widened().numpy())):
-        np.testing.assert_array_equal(part, same)
+        assert_array_equal(part, same)
     # The division by the scale rounds too.
     assert (apart <= kept.scale * np.float64(0.5 + 1e-5)).all()
     greatest = np.abs(matrix).max(axis=int(name == WORDS), keepdims=True)
     assert (kept.scale <= greatest / np.float64(127) * (1 + 2.0**-15)).all()
 
 
-@pytest.mark.newer_stack
 def test_a_matrix_that_is_not_finite_is_refused():
     weights = Weights(
         "bert.ckpt", {}, lambda name: np.full((2, 2), np.nan, np.float32)
     )
     rounded = rounded_to_int8(weights, {KERNEL})
-    with pytest.raises(UserError, match=f"bert.ckpt: {KERNEL} holds a value"):
-        rounded.read(KERNEL)
+    refusals.check(
+        lambda: rounded.read(KERNEL), f"bert.ckpt: {KERNEL} holds a value"
+    )
     assert np.isnan(rounded.read("bert/encoder/layer_0/output/bias")).all()
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def rounded_bert(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
     """A BERT in float32 with the values that int8 keeps of the tiny one's."""
     weights = Weights("tiny", {}, tiny_weights.__getitem__)
@@ -95,14 +105,11 @@ def rounded_bert(tiny_bert, tiny_config, tiny_weights, tmp_path_factory):
 
 
 def bytes_of(values):
-    return sum(
-        x.dtype.size * math.prod(x.shape) for x in tf.nest.flatten(values)
-    )
+    return sum(x.dtype.size * prod(x.shape) for x in tf.nest.flatten(values))
 
 
-@pytest.mark.newer_stack
 def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
-    bert = FrozenBert.open(str(tiny_bert), base_dtype="int8")
+    bert = open_bert(tiny_bert, base_dtype="int8")
     variables = list(bert.variables.values())
 
     def specs(config):
@@ -120,11 +127,10 @@ def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
         BertConfig(30522),
         BertConfig(30522, 384, 6, 12, 1536, max_position_embeddings=512),
     ):
-        whole = 4 * sum(map(math.prod, encoder.list_variables(config).values()))
+        whole = 4 * sum(map(prod, encoder.list_variables(config).values()))
         assert bytes_of(specs(config)) < 0.27 * whole
 
 
-@pytest.mark.newer_stack
 def test_a_layers_gradient_keeps_no_widened_matrix():
     def layer(x, values, scale):
         return tf.tanh(x @ int8.Quantized(values, scale).widened(x.dtype))
@@ -141,10 +147,8 @@ def test_a_layers_gradient_keeps_no_widened_matrix():
         with tf.GradientTape() as tape:
             tape.watch(arguments[0])
             outputs = layer(*arguments)
-        (gradient,) = passes.backward(tf.ones([3, 7], dtype), *saved)
-        np.testing.assert_array_equal(
-            gradient, tape.gradient(outputs, arguments[0])
-        )
+        [gradient] = passes.backward(tf.ones([3, 7], dtype), *saved)
+        assert_array_equal(gradient, tape.gradient(outputs, arguments[0]))
 
 
 # Trainings
@@ -156,10 +160,10 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     names, fresh = int8_variables(plain.table), plain.initial_values
     weights = Weights("fresh", {}, lambda name: fresh[name]())
     rounded = rounded_to_int8(weights, names)
-    values = {name: functools.partial(rounded.read, name) for name in fresh}
-    plain = dataclasses.replace(plain, initial_values=values)
+    values = {name: partial(rounded.read, name) for name in fresh}
+    plain = replace(plain, initial_values=values)
     kept = str(folder("int8"))
-    return dataclasses.replace(plain, quantized=names, output_dir=kept), plain
+    return replace(plain, quantized=names, output_dir=kept), plain
 
 
 @pytest.mark.parametrize(
@@ -181,7 +185,7 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
 ):
     """And a training that was interrupted too."""
     rows = make_rows(CLASSIFICATION)
-    begin = functools.partial(choose_engine(engine)[0], Hardware())
+    begin = partial(choose_engine(engine)[0], Hardware())
     job, plain = int8_job(tiny_config, folders, method, **more)
     assert train(begin(), job, rows, stop_at=2)[-1][0] == 2
     train(begin(), job, rows)
@@ -190,18 +194,17 @@ def test_a_training_has_the_bits_of_one_with_rounded_matrices(
     outputs, expected = (
         predict_rows(begin(), j, rows, 8) for j in (job, plain)
     )
-    np.testing.assert_array_equal(outputs["logits"], expected["logits"])
+    assert_array_equal(outputs["logits"], expected["logits"])
 
 
 @pytest.mark.gate
-@pytest.mark.newer_stack
 def test_a_training_under_xla_recomputes_layers(steady_config, folders, steady):
     rows = make_rows(CLASSIFICATION)
     job, plain = int8_job(steady_config, folders, length=LENGTH)
-    job = dataclasses.replace(job, use_xla=True, recompute_layers=True)
-    begin = functools.partial(choose_engine("strategy")[0], Hardware())
+    job = replace(job, use_xla=True, recompute_layers=True)
+    begin = partial(choose_engine("strategy")[0], Hardware())
     losses = [train(begin(), one, rows, steps=2) for one in (job, plain)]
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-5)
+    assert_allclose(*losses, atol=1e-5)
 
 
 def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
@@ -211,19 +214,20 @@ def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
     del flags["adapter_size"]
     out = flags["output_dir"]
     classify(**flags, base_dtype="int8", do_eval=True)
-    recorded = read(out, "run.json")["training"]
+    recorded = read_json(out, "run.json")["training"]
     assert recorded["base_dtype"] == "int8"
-    with pytest.raises(UserError, match="base_dtype was 'int8', now None"):
-        classify(**flags)
+    refusals.check(lambda: classify(**flags), "base_dtype was 'int8', now None")
     kept = tiny_data / "frozen_layers"
     files = {path.name for path in kept.glob("*.npy")}
     classify(**{**flags, "output_dir": out.parent / "whole"})
     # Outputs of the layers in float32 are others.
     assert len({path.name for path in kept.glob("*.npy")} - files) == 1
-    assert "base_dtype" not in read(out.parent, "whole", "run.json")["training"]
+    assert (
+        "base_dtype"
+        not in read_json(out.parent, "whole", "run.json")["training"]
+    )
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "settings, words",
     [
@@ -236,19 +240,20 @@ def test_what_cannot_be_in_int8_is_refused(
     classify, tiny_flags, settings, words
 ):
     del tiny_flags["adapter_size"]
-    with pytest.raises(UserError, match=words) as raised:
-        classify(**{**tiny_flags, **settings}, base_dtype="int8")
-    assert "\n" not in str(raised.value)
+    refusals.check(
+        lambda: classify(**{**tiny_flags, **settings}, base_dtype="int8"), words
+    )
     assert not tiny_flags["output_dir"].exists()
 
 
-@pytest.mark.newer_stack
 def test_several_workers_are_refused(classify, tiny_flags, monkeypatch):
     workers = {"worker": ["localhost:1", "localhost:2"]}
     about = {"cluster": workers, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(about))
-    with pytest.raises(UserError, match="int8 needs one process, but TF_CONF"):
-        classify(**tiny_flags, base_dtype="int8")
+    refusals.check(
+        lambda: classify(**tiny_flags, base_dtype="int8"),
+        "int8 needs one process, but TF_CONF",
+    )
 
 
 # Answers
@@ -257,7 +262,7 @@ METHODS = ("houlsby(size=4)", "lora(rank=2)", "prefix(length=2)", "bitfit")
 ROWS = [text for text, _ in SENTENCES]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     """The same adapters for the tiny BERT and for the rounded one."""
     place = tmp_path_factory.mktemp("adapters")
@@ -272,7 +277,6 @@ def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     return of_berts
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 def test_answers_have_the_bits_of_a_rounded_bert(
     tiny_bert, rounded_bert, pairs, compute_dtype
@@ -282,9 +286,7 @@ def test_answers_have_the_bits_of_a_rounded_bert(
     for place, base, folders in zip(
         (tiny_bert, rounded_bert), ("int8", "float32"), pairs
     ):
-        bert = FrozenBert.open(
-            str(place), compute_dtype=compute_dtype, base_dtype=base
-        )
+        bert = open_bert(place, compute_dtype=compute_dtype, base_dtype=base)
         vectors.append(Embedder(bert)(ROWS))
         predictor = Predictor(bert, batch_size=4)
         for name, folder in folders.items():
@@ -292,18 +294,29 @@ def test_answers_have_the_bits_of_a_rounded_bert(
         questions = [(name, row) for row in ROWS for name in folders]
         answers.append(predictor.ask(questions))
     assert answers[0] == answers[1]
-    np.testing.assert_array_equal(*vectors)
+    assert_array_equal(*vectors)
 
 
-@pytest.mark.newer_stack
 def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
     make_artifact(tmp_path / "whole", tiny_bert, "full")
-    bert = FrozenBert.open(str(tiny_bert), base_dtype="int8")
-    with pytest.raises(UserError, match="but full trains some"):
-        Predictor(bert).add(str(tmp_path / "whole"), "whole")
+    bert = open_bert(tiny_bert, base_dtype="int8")
+    refusals.check(
+        lambda: Predictor(bert).add(str(tmp_path / "whole"), "whole"),
+        "but full trains some",
+    )
 
 
-@pytest.mark.newer_stack
+def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
+    shelf.add(pairs[0]["houlsby"], "a")
+    bert = open_bert(tiny_bert, base_dtype="int8")
+    predictor, live = Predictor(bert), LiveLibrary(shelf, Predictor(bert))
+    predictor.add(pairs[0]["houlsby"], "a")
+    row = live.accept(RequestRow(b"a", ROWS[0].encode()))
+    [outputs] = live.outputs([row], live.compute([row]))
+    expected = predictor("a", ROWS[0])["probability"]
+    assert outputs["probability"] == pytest.approx(expected, 1e-6)
+
+
 def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
     """Of predictors, and of trainings that name no other."""
     bert = ab.load_bert(tiny_bert, base_dtype="int8")
@@ -314,15 +327,14 @@ def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
     rows = [{"text": text, "label": label} for text, label in SENTENCES]
     settings = {"num_train_epochs": 1, "output_dir": tmp_path / "out"}
     ab.train(bert, rows, max_seq_length=24, **settings)
-    recorded = read(tmp_path / "out", "run.json")["training"]
+    recorded = read_json(tmp_path / "out", "run.json")["training"]
     assert recorded["base_dtype"] == "int8"
 
 
-@pytest.mark.newer_stack
 def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
     """An exported model keeps int8, and answers alike."""
     folder = pairs[0]["houlsby"]
-    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    write_lines(tmp_path / "rows.txt", ROWS)
     flags = {"init_checkpoint": tiny_bert, "adapter": folder}
     with entry_point(predict) as run:
         for base in "int8", "float32":
@@ -336,7 +348,7 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
         with pytest.raises(flags_module.IllegalFlagValueError, match="int4"):
             run(**flags, base_dtype="int4")
     answers, others = (
-        [json.loads(line) for line in path.read_text().splitlines()]
+        read_json_lines(path)
         for path in (tmp_path / "int8.jsonl", tmp_path / "float32.jsonl")
     )
     assert answers != others

@@ -2,14 +2,13 @@
 
 import dataclasses
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
-from task_files import PROPERTY
 from test_masked_lm import expected_logits, random_head
 from tiny_model import TASK, TinyModel, table_of
 
@@ -68,8 +67,7 @@ ADAPTERS = {
 }
 
 
-@PROPERTY
-@hypothesis.given(**ADAPTERS)
+@given(**ADAPTERS)
 def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     adapter = make(2 * half, size, nonlinearity, seed=seed)
     x = draw(seed, *shape, 2 * half)
@@ -82,10 +80,7 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-@PROPERTY
-@hypothesis.given(
-    **{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))}
-)
+@given(**{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))})
 def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
     """There and back is the identity, so is its gradient."""
     adapter = make(2 * half, size, nonlinearity, seed=seed)

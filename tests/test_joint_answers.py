@@ -3,12 +3,11 @@
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES
+from conftest import SENTENCES, module_fixture, open_bert
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
 from adapter_bert.serving import joint_answers
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.task_tables import MixedBert
 
@@ -61,12 +60,7 @@ def make(tiny_bert, tmp_path):
     return write
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
-
-
-@pytest.fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     """The adapters' folders, by name."""
     place = tmp_path_factory.mktemp("adapters")
@@ -164,7 +158,7 @@ def test_words_are_tagged_beside_other_tasks(load):
         for entity in answer["entities"]:
             words = answer["tokens"][entity["start"] : entity["end"]]
             assert entity["text"] == " ".join(words)
-    (words,) = predictor("tags", [TEXTS[0].split()])
+    [words] = predictor("tags", [TEXTS[0].split()])
     assert words == predictor("tags", TEXTS[0])
     words = ["the cat", "sat"]
     assert predictor("tags", [words])[0]["tokens"] == words
@@ -288,7 +282,7 @@ def test_adapters_are_kept_in_bfloat16(load):
 
 @pytest.mark.gate
 def test_bfloat16(tiny_bert, folders):
-    bert = FrozenBert.open(str(tiny_bert), compute_dtype="bfloat16")
+    bert = open_bert(tiny_bert, compute_dtype="bfloat16")
     predictor = Predictor(bert)
     for name in ("small", "score"):
         predictor.add(folders[name], name)

@@ -7,12 +7,13 @@ import json
 import numpy as np
 import pytest
 import refusals
+from conftest import module_fixture, open_checkpoint, read_adapter, write_json
 from fake_runs import FakeRuns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import save_tensorflow
 
-from adapter_bert.checkpoints import adapter_artifact, run_record, sources
+from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.weights import Base, identify
 from adapter_bert.commands import ablate as ablate_module
 from adapter_bert.commands import merge
@@ -66,11 +67,11 @@ def spoil(value, data):
     return value
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     """By what it is: the path of a file, and what reads it."""
     folder = tmp_path_factory.mktemp("files")
-    base = sources.open_init_checkpoint(str(tiny_bert))
+    base = open_checkpoint(tiny_bert)
     base_identity = identify(
         base.weights, {name: v.shape for name, v in tiny_weights.items()}
     )
@@ -123,7 +124,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
     )
 
     def use_adapter():
-        artifact = adapter_artifact.read(str(adapters["lora(rank=2)"]))
+        artifact = read_adapter(adapters["lora(rank=2)"])
         wanted = dict.fromkeys(
             field.name for field in dataclasses.fields(setup.Experiment)
         )
@@ -145,7 +146,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
         ablate_module.ablate_run(str(run), str(folder / "ablation"))
 
     def use_run():
-        sources.open_init_checkpoint(str(run / "model.ckpt-3"))
+        open_checkpoint(run / "model.ckpt-3")
         run_record.check(str(run), {**description, "training": {}}, True)
 
     def use_evaluated():
@@ -180,7 +181,7 @@ KINDS_OF_FILES = (
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_FILES)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_spoiled_file_is_a_result_or_one_line(files, kind, data):
     path, use = files[kind]
@@ -189,7 +190,7 @@ def test_a_spoiled_file_is_a_result_or_one_line(files, kind, data):
     # It would refuse all else.
     value.pop(SEAL, None)
     try:
-        path.write_text(json.dumps(spoil(value, data)))
+        write_json(path, spoil(value, data))
         with contextlib.suppress(UserError):
             use()
     finally:
@@ -220,7 +221,7 @@ def test_a_part_of_another_type_is_named(files, key):
     path, use = files["adapter"]
     whole = path.read_text()
     try:
-        path.write_text(json.dumps({**json.loads(whole), key: 5}))
+        write_json(path, {**json.loads(whole), key: 5})
         refusals.check(use, f"it has no {key} of type str")
     finally:
         path.write_text(whole)

@@ -1,10 +1,9 @@
 """Lines of JSON from every logger of Python's."""
 
 import json
-import subprocess
 import sys
 
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 PROGRAM = """
 import logging, warnings
@@ -25,13 +24,7 @@ except ZeroDivisionError:
 
 
 def test_each_line_is_an_object():
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_command(sys.executable, "-c", PROGRAM, cwd=ROOT, check=True)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [one["message"] for one in lines[:2]] == [
         "two\nlines, 5%",

@@ -1,9 +1,7 @@
 """What a run's scores are judged by in its report."""
 
-import json
-
 import pytest
-from conftest import ROOT, write_table
+from conftest import ROOT, read_json, write_json, write_table
 from html_reader import Page
 
 from adapter_bert.commands import report as report_command
@@ -128,10 +126,10 @@ def test_an_earlier_run_of_several_tasks(fake, scores_of):
     folders = []
     for score in (0.5, 0.25):
         folder = fake.add("rte", "head", {"mean": score})
-        run = json.loads((folder / "run.json").read_text())
+        run = read_json(folder / "run.json")
         run["task"] = {"name": "cola,rte", "tasks": {"rte": {"name": "rte"}}}
         run["training"]["trained_together"] = ["cola", "rte"]
-        (folder / "run.json").write_text(json.dumps(run))
+        write_json(folder / "run.json", run)
         other = fake.add("rte", "head", score)
         place = folder / "tasks"
         place.mkdir()

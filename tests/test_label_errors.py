@@ -1,12 +1,12 @@
 """Confident learning: margins, suggestions, the count of wrong labels."""
 
-import json
-
 import numpy as np
 import pytest
+from conftest import read_json
 from hypothesis import given
 from hypothesis import strategies as st
-from task_files import PROPERTY
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.reports import label_errors
 
@@ -20,7 +20,7 @@ LABELS = np.array([0, 0, 2, 1])
 
 def test_margins_and_suggestions_of_a_few_rows():
     margins = label_errors.margins(PROBABILITIES, LABELS)
-    np.testing.assert_allclose(margins, [0.9, 0.25, 0.65, 0.5])
+    assert_allclose(margins, [0.9, 0.25, 0.65, 0.5])
     labels = label_errors.suggested(PROBABILITIES, LABELS)
     assert labels.tolist() == [1, 1, 1, 0]
 
@@ -28,7 +28,7 @@ def test_margins_and_suggestions_of_a_few_rows():
 def test_the_joint_of_a_few_rows():
     """Thresholds are 0.55, 0.4, 0.6; rows count for 0, 1, 2, 1."""
     joint = label_errors.joint(PROBABILITIES, LABELS)
-    np.testing.assert_allclose(joint, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
+    assert_allclose(joint, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
 
 
 def test_a_label_without_rows_is_no_class():
@@ -39,10 +39,10 @@ def test_a_label_without_rows_is_no_class():
 
 def test_scores_and_counts_are_cleanlab_s(golden_dir):
     path = golden_dir / "label_errors.json"
-    for case in json.loads(path.read_text()):
+    for case in read_json(path):
         probabilities = np.array(case["probabilities"])
         labels = np.array(case["labels"])
-        np.testing.assert_allclose(
+        assert_allclose(
             label_errors.margins(probabilities, labels),
             case["normalized_margin"],
             atol=1e-12,
@@ -51,7 +51,7 @@ def test_scores_and_counts_are_cleanlab_s(golden_dir):
         wrong = counted.sum() - np.trace(counted)
         # Cleanlab rounds each cell so that rows keep their sums.
         assert abs(wrong - case["off_diagonal_calibrated"]) <= 1
-        np.testing.assert_array_equal(
+        assert_array_equal(
             np.argsort(label_errors.margins(probabilities, labels))[:5],
             case["worst"],
         )
@@ -65,7 +65,7 @@ def test_wrong_labels_among_rare_ones_are_cleanlab_s(
     rows, classes, seed, wrong
 ):
     """By cleanlab 2.9's joint, scaled to the labels' numbers of rows."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     probabilities = rng.dirichlet(np.full(classes, 0.3), rows)
     labels = rng.integers(0, classes, rows)
     right = rng.random(rows) < 0.5
@@ -74,17 +74,16 @@ def test_wrong_labels_among_rare_ones_are_cleanlab_s(
     assert counted.sum() - np.trace(counted) == pytest.approx(wrong, abs=0.051)
 
 
-@PROPERTY
 @given(st.data())
 def test_rows_of_a_label_keep_their_number(data):
     rows = data.draw(st.integers(1, 12))
     labels = np.array(
         data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows))
     )
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    rng = default_rng(data.draw(st.integers(0, 2**32)))
     probabilities = rng.dirichlet([0.5, 0.5, 0.5], rows)
     sizes = label_errors.joint(probabilities, labels).sum(axis=1)
-    np.testing.assert_allclose(sizes, np.bincount(labels, minlength=3))
+    assert_allclose(sizes, np.bincount(labels, minlength=3))
     margins = label_errors.margins(probabilities, labels)
     assert ((margins >= 0) & (margins <= 1)).all()
     chosen = probabilities.argmax(axis=1)

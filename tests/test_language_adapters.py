@@ -1,11 +1,16 @@
 """MAD-X and LT-SFT between languages, on a cased multilingual vocabulary."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
-from conftest import entry_point, write_bert
+from conftest import (
+    entry_point,
+    module_fixture,
+    read_json,
+    write_bert,
+    write_lines,
+)
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
@@ -34,7 +39,7 @@ TAGGED = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def bert(tmp_path_factory, tiny_config):
     """A small BERT of that vocabulary, with random values."""
     folder = tmp_path_factory.mktemp("multilingual")
@@ -50,12 +55,12 @@ def bert(tmp_path_factory, tiny_config):
     return write_bert(folder, WORDS, config, values)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def data(tmp_path_factory):
     """Raw text of both languages, and folders of tagged words."""
     folder = tmp_path_factory.mktemp("languages")
     for name, lines in TEXTS.items():
-        (folder / f"{name}.txt").write_text("\n".join(lines * 8) + "\n")
+        write_lines(folder / f"{name}.txt", lines * 8)
         (folder / name).mkdir()
         for split, times in (("train", 8), ("dev", 1)):
             text = "\n".join([TAGGED[name].replace(" ", "\t")] * times)
@@ -89,9 +94,7 @@ def test_one_language_is_exchanged_for_the_other(
             )
             shelf.mkdir(exist_ok=True)
             (tmp_path / name / "adapter").rename(shelf / name)
-    described = json.loads(
-        (shelf / "second" / "adapter_config.json").read_text()
-    )
+    described = read_json(shelf / "second" / "adapter_config.json")
     assert described["tokenizer"]["do_lower_case"] is False
     scores, kept = {}, None
     with entry_point(run_tagger) as run:
@@ -118,9 +121,9 @@ def test_one_language_is_exchanged_for_the_other(
                 output_dir=tmp_path / name,
             )
             path = tmp_path / name / "eval_results.json"
-            scores[name] = json.loads(path.read_text())["eval_loss"]
+            scores[name] = read_json(path)["eval_loss"]
     assert scores["kept"] != scores["exchanged"]
-    trained = json.loads((tmp_path / "task" / "eval_results.json").read_text())
+    trained = read_json(tmp_path / "task" / "eval_results.json")
     assert trained["eval_f1"] > 0.9
 
 

@@ -2,17 +2,17 @@
 
 import json
 import os
-import pathlib
-import shutil
 import subprocess
 import sys
+from pathlib import Path
+from shutil import copytree
 
 import disk_order
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import ROOT
+from conftest import ROOT, read_adapter_config, read_json, write_json
+from safetensors.numpy import load_file, save_file
 from tiny_artifacts import CLASSIFICATION
 
 from adapter_bert import files
@@ -42,7 +42,7 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
     assert shelf.add(str(folder), "mine") == "mine"
     assert shelf.names() == ["mine"]
     entry = shelf.entry("mine")
-    config = adapter_artifact.read_config(str(folder))
+    config = read_adapter_config(folder)
     weights = folder / adapter_artifact.WEIGHTS_FILE
     assert (entry.name, entry.task) == ("mine", "custom")
     assert (entry.kind, entry.labels) == ("classification", ["bad", "good"])
@@ -113,12 +113,12 @@ def test_the_same_adapter_is_taken_once(shelf, make):
 
 
 def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
-    other = shutil.copytree(tiny_bert, tmp_path / "other_bert")
+    other = copytree(tiny_bert, tmp_path / "other_bert")
     path = other / "model.safetensors"
-    tensors = safetensors.numpy.load_file(path)
+    tensors = load_file(path)
     for name in tensors:
         tensors[name] = tensors[name] + np.float32(1e-3)
-    safetensors.numpy.save_file(tensors, path)
+    save_file(tensors, path)
     shelf.add(str(make()), "first")
     folder = str(make("b", bert=other, seed=1))
     refusals.check(lambda: shelf.add(folder, "second"), "other_bert")
@@ -132,8 +132,8 @@ def test_what_can_be_no_adapter_is_passed_over(
     """A disk's own folders in silence, adapters by name."""
     shelf.add(str(make()), "mine")
     (tmp_path / "shelf" / "theirs").symlink_to(tmp_path / "adapter")
-    shutil.copytree(tmp_path / "adapter", tmp_path / "shelf" / "my adapter")
-    shutil.copytree(tmp_path / "adapter", tmp_path / "shelf" / "caf\udce9")
+    copytree(tmp_path / "adapter", tmp_path / "shelf" / "my adapter")
+    copytree(tmp_path / "adapter", tmp_path / "shelf" / "caf\udce9")
     for name in ("lost+found", "@eaDir"):
         (tmp_path / "shelf" / name).mkdir(mode=0)
     assert shelf.names() == shelf.names() == shelf.answering() == ["mine"]
@@ -152,16 +152,16 @@ def test_what_can_be_no_adapter_is_passed_over(
 
 def edit_config(folder, **values):
     path = folder / CONFIG
-    config = json.loads(path.read_text())
+    config = read_json(path)
     config.update(values)
     config.pop(files.SEAL, None)
-    path.write_text(json.dumps(config))
+    write_json(path, config)
 
 
 def edit_weights(folder, function):
     """Changes the weights, and the hash of them that the config has."""
-    config = adapter_artifact.read_config(str(folder))
-    tensors = safetensors.numpy.load_file(folder / WEIGHTS)
+    config = read_adapter_config(folder)
+    tensors = load_file(folder / WEIGHTS)
     function(tensors)
     adapter_artifact.write(str(folder), config, tensors)
 
@@ -243,7 +243,7 @@ def test_what_has_not_changed_of_bert_may_be_missing(shelf, make):
 
 def test_another_score_is_noticed(shelf, make):
     shelf.add(str(make()), "mine")
-    path = pathlib.Path(shelf.folder("mine")) / "library_entry.json"
+    path = Path(shelf.folder("mine")) / "library_entry.json"
     flip(path, '"scores"', '"scorez"')
     refusals.check(lambda: shelf.entry("mine"), path, "damaged")
 
@@ -298,7 +298,7 @@ def test_an_adapter_is_on_the_disk_before_it_has_its_name(
 
 def test_a_damaged_neighbour_does_not_keep_others_out(shelf, make):
     shelf.add(str(make()), "first")
-    (pathlib.Path(shelf.folder("first")) / CONFIG).write_text("{")
+    (Path(shelf.folder("first")) / CONFIG).write_text("{")
     refusals.check(lambda: shelf.entry("first"), "JSON")
     assert shelf.add(str(make("other", seed=1)), "second") == "second"
     shelf.remove("first")

@@ -1,7 +1,7 @@
 """docs/flags.md says what the programs take."""
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, read_lines
 
 from lab import list_flags
 
@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "flags.md"
 
 
 def test_no_flag_has_two_defaults():
-    lines = PAGE.read_text().splitlines()
+    lines = read_lines(PAGE)
     rows = [line.split("|") for line in lines if "| `--" in line]
     assert any("Default:" in row[4] for row in rows)
     for row in rows:

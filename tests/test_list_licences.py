@@ -3,9 +3,9 @@
 import re
 
 import pytest
+import refusals
 from conftest import ROOT
 
-from adapter_bert.errors import UserError
 from lab import list_licences
 
 pytestmark = pytest.mark.older_stack
@@ -57,5 +57,7 @@ def test_the_page_names_every_locked_package_once():
 
 
 def test_what_is_no_environment(tmp_path):
-    with pytest.raises(UserError, match="is no virtual environment"):
-        list_licences.licences(str(tmp_path))
+    refusals.check(
+        lambda: list_licences.licences(str(tmp_path)),
+        "is no virtual environment",
+    )

@@ -1,14 +1,15 @@
 """A served library: tasks come, change and go while rows are answered."""
 
-import contextlib
 import errno
 import json
 import os
 import shutil
-import threading
+from contextlib import closing
+from threading import Event
 
 import pytest
-from conftest import write_bert
+import refusals
+from conftest import open_bert, write_bert
 from google.protobuf import json_format
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import meta_graph_pb2
@@ -20,8 +21,6 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.shelf import RequestRow
@@ -38,16 +37,6 @@ KINDS = {
     },
     "choice": ("lora(rank=4)", CHOICES, [("a cat", "sat", "a dog ran")]),
 }
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
-
-
-@pytest.fixture
-def shelf(tmp_path):
-    return AdapterLibrary(str(tmp_path / "shelf"), create=True)
 
 
 @pytest.fixture
@@ -131,8 +120,10 @@ def test_every_kind_answers_as_predict_does(add, bert, shelf):
 
 def test_tasks_come_change_and_go(add, shelf, live):
     assert live.tasks == {}
-    with pytest.raises(UserError, match="unknown task one; there are: none"):
-        live.accept(RequestRow(b"one", b"a"))
+    refusals.check(
+        lambda: live.accept(RequestRow(b"one", b"a")),
+        "unknown task one; there are: none",
+    )
     add("one")
     live.look()
     ((first,), _) = ask(live, RequestRow(b"one", b"a cat"))
@@ -146,10 +137,11 @@ def test_tasks_come_change_and_go(add, shelf, live):
     shelf.remove("one")
     live.look()
     assert live.tasks == {}
-    with pytest.raises(UserError, match="unknown task one"):
-        live.accept(RequestRow(b"one", b"a cat"))
+    refusals.check(
+        lambda: live.accept(RequestRow(b"one", b"a cat")), "unknown task one"
+    )
     # It was accepted while the first adapter was there.
-    (result,) = live.compute([before])
+    [result] = live.compute([before])
     assert_equal(live.answer(before, result), first)
     assert live.outputs([before], [result])[0]["labels"] == ["bad", "good"]
 
@@ -165,7 +157,7 @@ def test_what_is_damaged_is_left_out_until_it_is_whole(
     for _ in range(2):
         live.look()
     assert list(live.tasks) == ["two"]
-    (message,) = [x for x in caplog.messages if "one is left out" in x]
+    [message] = [x for x in caplog.messages if "one is left out" in x]
     assert f"{weights} is damaged" in message
     weights.write_bytes(content)
     live.look()
@@ -260,7 +252,7 @@ def test_a_part_may_come_later(tiny_bert, shelf, live, tmp_path, add):
 
 
 def test_the_signature_is_tensorflows(live):
-    (described,) = live.signatures.values()
+    [described] = live.signatures.values()
     signature = json_format.ParseDict(described, meta_graph_pb2.SignatureDef())
     assert set(signature.inputs) == {"task", "text", "text_b", "choices"}
     axes = {
@@ -384,11 +376,11 @@ def test_answers_are_explained(add, bert, shelf):
     predictor = Predictor(bert)
     predictor.add(shelf.folder("small"), "small")
     expected = predictor("small", "x", explains=True).explanation
-    with contextlib.closing(Server(shelf=live)) as server:
+    with closing(Server(shelf=live)) as server:
         _, plain = server.post("answer", "small")
         status, content = server.post("explain", "small")
         assert status == 200
-        (answer,) = content["answers"]
+        [answer] = content["answers"]
         assert answer.pop("explanation") == expected
         assert [answer] == plain["answers"]
         status, content = server.post("explain", "tags")
@@ -410,7 +402,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
     """Its graph is traced at first use, which takes seconds."""
     add("small")
     live.look()
-    begun, may_go = threading.Event(), threading.Event()
+    begun, may_go = Event(), Event()
 
     def explanations(questions):
         begun.set()
@@ -418,7 +410,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
         return live.compute(questions)
 
     live.explanations = explanations
-    with contextlib.closing(Server(shelf=live)) as server:
+    with closing(Server(shelf=live)) as server:
         path, rows = "/v1/models/tiny:explain", server.rows("small")
         try:
             explaining = server.send(rows, path=path)
@@ -427,7 +419,7 @@ def test_no_answer_waits_for_an_explanation(add, live):
             assert b"adapter_bert_waiting_rows 1.0" in metrics(server)
         finally:
             may_go.set()
-        with contextlib.closing(explaining):
+        with closing(explaining):
             assert json.load(explaining.getresponse()) == plain
 
 
@@ -439,8 +431,8 @@ def test_a_vocabulary_without_masks_is_the_reason(
     folder = write_bert(tmp_path / "bert", words, tiny_config, tiny_weights)
     make_artifact(tmp_path / "a", folder, "ia3")
     shelf.add(str(tmp_path / "a"), "a")
-    live = LiveLibrary(shelf, Predictor(FrozenBert.open(str(folder))))
-    with contextlib.closing(Server(shelf=live)) as server:
+    live = LiveLibrary(shelf, Predictor(open_bert(folder)))
+    with closing(Server(shelf=live)) as server:
         status, content = server.post("explain", "a")
     assert status == 404
     assert "has no mask token" in content["error"]

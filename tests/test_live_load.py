@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from conftest import read_json, read_lines
 
 from lab import report
 from lab.speed import live_load, measuring
@@ -57,11 +58,11 @@ def test_all_parts_of_a_short_run(tiny_bert, tmp_path, monkeypatch, capsys):
     )
     monkeypatch.setattr(sys, "argv", ["live_load", *words.split()])
     live_load.main()
-    results = json.loads((tmp_path / "results" / "live.json").read_text())
+    results = read_json(tmp_path / "results" / "live.json")
     assert results["rates"]["ratio"]["median"] > 0
     assert results["p99_ms"] >= results["p50_ms"] > 0
     changes = results["changes"]
     assert changes["answers"] > 20 and changes["changes"] >= 3
     assert not (changes["wrong"] or changes["tracebacks"])
     assert "| tasks | server" in page.read_text()
-    assert page.read_text().splitlines()[2] in capsys.readouterr().out
+    assert read_lines(page)[2] in capsys.readouterr().out

@@ -50,7 +50,7 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path, target):
     (mine / "thesis.txt").write_text("mine")
     done = make(target, mine, tmp_path / "project")
     assert done.returncode != 0
-    (line,) = [x for x in done.stderr.splitlines() if x.startswith("error")]
+    [line] = [x for x in done.stderr.splitlines() if x.startswith("error")]
     assert str(mine) in line and "no virtual environment" in line
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 

@@ -1,14 +1,11 @@
 """Masks: what is masked, by what, and on what alone that depends."""
 
-import json
-
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
-from conftest import TINY_WORDS
-from task_files import PROPERTY
+from conftest import TINY_WORDS, module_fixture, read_json, write_json
+from hypothesis import given
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -24,7 +21,7 @@ WORDS = range(5, len(TINY_WORDS))
 MASK_ID = TINY_WORDS.index("[MASK]")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def pieces(tiny_bert):
     return Pieces.of(FullTokenizer(str(tiny_bert / "vocab.txt")))
 
@@ -91,8 +88,7 @@ def slowly_chosen(row, drawn, shifts, probability, whole_words):
     return sorted(chosen)
 
 
-@PROPERTY
-@hypothesis.given(ROWS, HOW, STEPS, st.sampled_from([None, 42, 50]))
+@given(ROWS, HOW, STEPS, st.sampled_from([None, 42, 50]))
 def test_tokens_are_chosen_as_one_would_by_hand(
     pieces, rows, how, step, length
 ):
@@ -131,8 +127,7 @@ def test_tokens_are_chosen_as_one_would_by_hand(
     assert batch["masked_ids"].dtype == batch["input_ids"].dtype == np.int32
 
 
-@PROPERTY
-@hypothesis.given(ROWS, HOW, STEPS, st.data())
+@given(ROWS, HOW, STEPS, st.data())
 def test_a_rows_masks_depend_on_seed_step_and_row_alone(
     pieces, rows, how, step, data
 ):
@@ -250,7 +245,7 @@ def test_every_token_is_masked_about_equally_often(
     tmp_path, golden_dir, text, kind
 ):
     tokenizer = letters_tokenizer(tmp_path, golden_dir, kind, text)
-    (ids,) = tokenizer.encode_ids([text])
+    [ids] = tokenizer.encode_ids([text])
     pieces = Pieces.of(tokenizer)
     rows = input_pipeline.Features.from_rows([(ids, [0] * len(ids))], {})
     how = Masking(whole_words=True)
@@ -275,10 +270,10 @@ def letters_tokenizer(folder, golden_dir, kind, text):
         return FullTokenizer(str(folder / "vocab.txt"), do_lower_case=False)
     name = {"unigram": "xlm-roberta", "bytes": "roberta"}[kind]
     path = golden_dir / "roberta" / name / "tokenizer.json"
-    described = json.loads(path.read_text())
+    described = read_json(path)
     if kind == "unigram":
         described["model"]["vocab"] += [[letter, -9.0] for letter in letters]
-    (folder / "tokenizer.json").write_text(json.dumps(described))
+    write_json(folder / "tokenizer.json", described)
     return SubwordTokenizer(str(folder / "tokenizer.json"))
 
 
@@ -295,7 +290,7 @@ def letters_tokenizer(folder, golden_dir, kind, text):
 )
 def test_where_words_begin(tmp_path, golden_dir, text, words):
     tokenizer = letters_tokenizer(tmp_path, golden_dir, "unigram", text)
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     pieces = Pieces.of(tokenizer)
     ids = np.array(tokens.ids)
     begins = pieces.begin_words(ids, pieces.is_plain[ids])

@@ -1,15 +1,15 @@
 """The matrix of steps that are compiled for devices."""
 
 import dataclasses
-import json
 import re
 import sys
 import types
 
 import compilers_program
 import pytest
+import refusals
 import tensorflow as tf
-from conftest import ROOT, run_command
+from conftest import ROOT, read_json, run_command, write_json
 
 from adapter_bert import accelerators
 from adapter_bert.accelerators.account import COUNTING
@@ -71,9 +71,7 @@ def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
             for name, run in matrix.cells()
             if name == device and run.bert == runs.TINY
         ]
-        assert {run.method.split("(")[0] for run in of_device} == {
-            *METHODS,
-        }
+        assert {run.method.split("(")[0] for run in of_device} == {*METHODS}
         assert {run.head for run in of_device} == {*runs.HEADS}
         assert {(run.dtype, run.step) for run in of_device} == {
             (dtype, step) for dtype in DTYPES for step in STEPS
@@ -100,7 +98,7 @@ def test_what_a_file_has_is_not_compiled_again(compiled, tmp_path):
     compiled.clear()
     assert matrix.compile_all(wanted, path, tmp_path)[1:] == first
     assert compiled == wanted[:1]
-    kept = json.loads(path.read_text())
+    kept = read_json(path)
     # In the order of the matrix.
     keys = [matrix.key_of(cell) for cell in kept["cells"]]
     assert keys == [matrix.key(*one) for one in wanted]
@@ -110,21 +108,22 @@ def test_a_file_of_other_compilers_is_refused(compiled, tmp_path, monkeypatch):
     path = tmp_path / "devices.json"
     wanted = matrix.cells()[:1]
     matrix.compile_all(wanted, path, tmp_path)
-    kept = json.loads(path.read_text())
+    kept = read_json(path)
     monkeypatch.setattr(matrix, "versions", lambda: {"jax": "2"})
-    with pytest.raises(UserError, match="delete it, or name another"):
-        matrix.compile_all(wanted, path, tmp_path)
+    refusals.check(
+        lambda: matrix.compile_all(wanted, path, tmp_path),
+        "delete it, or name another",
+    )
     monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
     path.write_text("[]")
-    with pytest.raises(UserError, match="is no file of devices"):
-        matrix.read(path)
-    path.write_text(json.dumps({**kept, "counting": COUNTING - 1}))
-    with pytest.raises(UserError, match="delete it, or name another"):
-        matrix.read(path)
+    refusals.check(lambda: matrix.read(path), "is no file of devices")
+    write_json(path, {**kept, "counting": COUNTING - 1})
+    refusals.check(lambda: matrix.read(path), "delete it, or name another")
     kept["cells"][0]["method"] = "none_of_these"
-    path.write_text(json.dumps(kept))
-    with pytest.raises(UserError, match="none_of_these.*not of the matrix"):
-        matrix.read(path)
+    write_json(path, kept)
+    refusals.check(
+        lambda: matrix.read(path), "none_of_these", "not of the matrix"
+    )
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, UserError])
@@ -150,7 +149,7 @@ def test_refusals_are_tried_again(compiled, tmp_path):
     for _ in range(2):
         matrix.compile_all(wanted, path, tmp_path)
     assert compiled == 2 * wanted
-    assert len(json.loads(path.read_text())["cells"]) == 1
+    assert len(read_json(path)["cells"]) == 1
 
 
 def test_precision_does_not_follow_from_the_step_before(tmp_path):
@@ -194,16 +193,16 @@ def test_tables_tell_what_is_refused_and_what_was_not_tried(compiled, tmp_path):
 
 def test_the_page_has_the_tables_of_its_file():
     page = matrix.PAGE.read_text()
-    results = json.loads(matrix.RESULTS.read_text())
+    results = read_json(matrix.RESULTS)
     for name, text in matrix.page_tables(results).items():
         begin, end = report.marks(name)
         assert f"{begin}\n{text}\n{end}" in page
 
 
 def test_the_guide_names_the_devices_that_steps_are_compiled_for():
-    results = json.loads(matrix.RESULTS.read_text())
+    results = read_json(matrix.RESULTS)
     page = (ROOT / "docs" / "accelerators.md").read_text()
-    (line,) = re.findall(r"Devices are\n(.*?)\.\n", page, re.DOTALL)
+    [line] = re.findall(r"Devices are\n(.*?)\.\n", page, re.DOTALL)
     assert re.findall("`(.*?)`", line) == [*DEVICES]
     for device in DEVICES:
         cells = [c for c in results["cells"] if c["device"] == device]
@@ -213,7 +212,7 @@ def test_the_guide_names_the_devices_that_steps_are_compiled_for():
 @compilers_program.needed
 @pytest.mark.newer_stack
 def test_two_steps_compile(tmp_path):
-    done = run_command(
+    run_command(
         compilers_program.PYTHON,
         "-m",
         "lab.devices.matrix",
@@ -227,9 +226,9 @@ def test_two_steps_compile(tmp_path):
         cwd=ROOT,
         env=compilers_program.environment(),
         timeout=compilers_program.LONG,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
-    cells = json.loads((tmp_path / "two.json").read_text())["cells"]
+    cells = read_json(tmp_path / "two.json")["cells"]
     assert [cell["device"] for cell in cells] == list(matrix.MAIN)
     for cell in cells:
         assert cell["compiles"]

@@ -6,20 +6,22 @@ import sys
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
+from conftest import (
+    load_predictor,
+    open_checkpoint,
+    read_adapter,
+    read_adapter_config,
+    read_lines,
+)
 from exchanged import change
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 
 from adapter_bert import files
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    google,
-    sources,
-    written_form,
-)
+from adapter_bert.checkpoints import adapter_artifact, google, written_form
 from adapter_bert.checkpoints.hugging_face import kind_of_head
 from adapter_bert.commands import merge as merge_command
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.registry import TASKS
@@ -54,9 +56,9 @@ def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
     described = {**CLASSIFICATION, "labels": ["good", "bad"]}
     make_artifact(folder, tiny_bert, "lora(rank=2)", TASK, described)
     values = merge_command.merge(base, [str(folder)], [1.0])["values"]
-    kept = adapter_artifact.read(str(folder)).weights
+    kept = read_adapter(folder).weights
     for name in ("output_weights", "output_bias"):
-        np.testing.assert_array_equal(values[name], kept.read(name)[::-1])
+        assert_array_equal(values[name], kept.read(name)[::-1])
     # Of another program, whose head is another one.
     folder = tmp_path / "two layers"
     described = {**CLASSIFICATION, "head": {"layers": 2, "pooler": False}}
@@ -126,7 +128,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
         place = tmp_path / form
         place.mkdir()
         written_form.write_model(str(place), form, **model)
-        opened = sources.open_init_checkpoint(str(place))
+        opened = open_checkpoint(place)
         assert opened.head == head
         unnamed = labels == ["LABEL_0"]
         assert opened.labels == (() if unnamed else tuple(labels))
@@ -164,10 +166,10 @@ def test_a_merged_bert_answers_as_bert_and_adapter(
     texts = tiny_data / "test.tsv"
     classify(**flags, predict_file=texts, do_predict=True)
     adapter = {"it": str(tmp_path / "adapter")}
-    predictor = Predictor.load(str(tiny_bert), adapter)
-    rows = texts.read_text().splitlines()[1:]
+    predictor = load_predictor(tiny_bert, adapter)
+    rows = read_lines(texts)[1:]
     expected = [predictor("it", row)["scores"] for row in rows]
-    np.testing.assert_allclose(
+    assert_allclose(
         np.loadtxt(tmp_path / "out" / "test_results.tsv"),
         [[scores["bad"], scores["good"]] for scores in expected],
         atol=1e-5,
@@ -273,14 +275,13 @@ def test_adapters_are_averaged(merge, tiny_bert, tmp_path):
     printed = merge(mean, *both, more=["--average", "--weights=3,1"])
     assert printed == f"the averaged adapter is {mean}\n"
     first, second, averaged = (
-        safetensors.numpy.load_file(folder / "adapter.safetensors")
-        for folder in (*both, mean)
+        load_file(folder / "adapter.safetensors") for folder in (*both, mean)
     )
     assert set(averaged) == set(first)
     for name, value in averaged.items():
         expected = 0.75 * first[name] + 0.25 * second[name]
-        np.testing.assert_allclose(value, expected, atol=1e-6)
-    answer = Predictor.load(str(tiny_bert), {"it": str(mean)})("it", "a cat")
+        assert_allclose(value, expected, atol=1e-6)
+    answer = load_predictor(tiny_bert, {"it": mean})("it", "a cat")
     assert set(answer["scores"]) == {"bad", "good"}
     # Nothing is written over.
     path = mean / "adapter.safetensors"
@@ -301,9 +302,9 @@ def test_adapters_are_averaged(merge, tiny_bert, tmp_path):
 
 def rewrite(folder, edit):
     """Writes an adapter again, with what `edit` makes of it."""
-    config = adapter_artifact.read_config(str(folder))
+    config = read_adapter_config(folder)
     path = folder / "adapter.safetensors"
-    config, values = edit(config, safetensors.numpy.load_file(path))
+    config, values = edit(config, load_file(path))
     adapter_artifact.write(str(folder), config, values)
 
 
@@ -326,10 +327,10 @@ def test_the_mean_of_few_changes_is_few_changes(merge, tiny_bert, tmp_path):
     # Not 1 when rounded: entries must not move by it.
     more = ["--average", "--weights=0.3,0.7"]
     merge(mean, *folders, more=more)
-    averaged = safetensors.numpy.load_file(mean / "adapter.safetensors")
+    averaged = load_file(mean / "adapter.safetensors")
     assert averaged[f"{name}/indices"].tolist() == [0, 1, 5]
     first, second = base.read(name).ravel()[:2]
-    np.testing.assert_allclose(
+    assert_allclose(
         averaged[f"{name}/values"],
         [0.3 + 0.7 * first, 0.3 * second + 0.7, 2.7],
         rtol=1e-5,
@@ -355,8 +356,8 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(
         rewrite(folder, edit)
     mean = tmp_path / "mean"
     merge(mean, *folders[:2], more=["--average", "--weights=0.3,0.7"])
-    averaged = safetensors.numpy.load_file(mean / "adapter.safetensors")
-    np.testing.assert_array_equal(averaged["parts.en/x"], part)
+    averaged = load_file(mean / "adapter.safetensors")
+    assert_array_equal(averaged["parts.en/x"], part)
     refusals.check(
         lambda: merge(tmp_path / "no", *folders, more=["--average"]),
         "only adapters with the same parts can",
@@ -382,6 +383,6 @@ def test_changes_are_weighed_and_added(
     for name, base in tiny_weights.items():
         changes = first.read(name) - base, second.read(name) - base
         expected = base + times[0] * changes[0] + times[1] * changes[1]
-        np.testing.assert_allclose(both.read(name), expected, atol=1e-5)
+        assert_allclose(both.read(name), expected, atol=1e-5)
         moved += np.any(changes[0])
     assert moved

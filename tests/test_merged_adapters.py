@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
+from conftest import load_predictor, read_adapter_config
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import merge
 from adapter_bert.methods.weighted_sums import WeightedSum
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
@@ -47,7 +48,7 @@ def merged(tiny_bert):
 
 def stored(folder):
     """The values of an adapter's file."""
-    return safetensors.numpy.load_file(f"{folder}/adapter.safetensors")
+    return load_file(f"{folder}/adapter.safetensors")
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_the_command_writes_an_adapter_that_answers(
         "--rank=3",
     )
     assert printed == f"the merged adapter is {target}\n"
-    config = adapter_artifact.read_config(str(target))
+    config = read_adapter_config(target)
     assert config["method"].startswith("lora(rank=3, alpha=3.0")
     hashes = [adapter_artifact.read_config(f)["sha256"] for f in folders]
     assert config["merged"] == {
@@ -92,12 +93,12 @@ def test_the_command_writes_an_adapter_that_answers(
     }
     # In one batch with the adapters that it is of.
     names = {"new": str(target), "a": folders[0]}
-    predictor = Predictor.load(str(tiny_bert), names)
+    predictor = load_predictor(tiny_bert, names)
     assert set(predictor("new", "a cat")["scores"]) == {"bad", "good"}
 
 
 def test_a_sum_of_lora_adapters_is_the_sum_of_what_they_add(
-    adapters, merged, tiny_bert, tmp_path
+    adapters, merged, tiny_bert
 ):
     """By `cat`: the weighted sum of the merged BERTs' changes."""
     folders = adapters(CLASSIFICATION, CLASSIFICATION, text="lora(rank=2)")
@@ -111,12 +112,12 @@ def test_a_sum_of_lora_adapters_is_the_sum_of_what_they_add(
         x[f"{scope}/lora_a"] @ x[f"{scope}/lora_b"] for x in (one, other)
     )
     scale = 8.0 / 2
-    np.testing.assert_allclose(
+    assert_allclose(
         values[f"{scope}/lora_a"] @ values[f"{scope}/lora_b"],
         0.5 * scale * first - 2.0 * scale * second,
         atol=1e-5,
     )
-    np.testing.assert_array_equal(values["output_bias"], other["output_bias"])
+    assert_array_equal(values["output_bias"], other["output_bias"])
 
 
 def test_heads_have_a_mean_by_the_names_of_labels(adapters, merged):
@@ -126,14 +127,12 @@ def test_heads_have_a_mean_by_the_names_of_labels(adapters, merged):
     one, other = map(stored, folders)
     assert description["task"] == CLASSIFICATION
     for name in ("output_weights", "output_bias"):
-        np.testing.assert_allclose(
+        assert_allclose(
             values[name], 0.25 * one[name] + 0.75 * other[name][::-1], atol=1e-6
         )
     # Other values are added up.
     name = next(n for n in one if n.endswith("weights1"))
-    np.testing.assert_allclose(
-        values[name], one[name] + 3.0 * other[name], atol=1e-6
-    )
+    assert_allclose(values[name], one[name] + 3.0 * other[name], atol=1e-6)
 
 
 def test_tags_are_reordered_too(adapters, merged):
@@ -144,7 +143,7 @@ def test_tags_are_reordered_too(adapters, merged):
     )
     _, values = merged(folders, [1.0, 1.0])
     one, other = (stored(folder)["output_bias"] for folder in folders)
-    np.testing.assert_allclose(
+    assert_allclose(
         values["output_bias"], (one + np.roll(other, 1)) / 2, atol=1e-6
     )
 
@@ -156,11 +155,7 @@ THREE = {"name": "custom", "labels": ["a", "b", "c"], "pairs": False}
     "other, weights, message",
     [
         (THREE, [1.0, 1.0], "only heads of one task, with the same labels in"),
-        (
-            {**CLASSIFICATION, "labels": ["bad", "ok"]},
-            [1.0, 1.0],
-            "--head_of",
-        ),
+        ({**CLASSIFICATION, "labels": ["bad", "ok"]}, [1.0, 1.0], "--head_of"),
         ({**CLASSIFICATION, "pairs": True}, [1.0, 1.0], "only heads of one"),
         (CLASSIFICATION, [1.0, 0.0], "weights that are not positive; pass"),
     ],
@@ -177,7 +172,7 @@ def test_heads_without_a_mean_are_refused_or_chosen(
         head = [name for name in kept if not name.startswith("bert/")]
         assert head
         for name in head:
-            np.testing.assert_array_equal(values[name], kept[name])
+            assert_array_equal(values[name], kept[name])
 
 
 @pytest.mark.parametrize(
@@ -203,7 +198,7 @@ def test_flags_that_make_no_sense_are_refused(
 def test_adapters_that_do_not_fit_together_are_refused(
     adapters, merged, tiny_bert, tmp_path
 ):
-    (folder,) = adapters(CLASSIFICATION)
+    [folder] = adapters(CLASSIFICATION)
     config, values = adapter_artifact.read_config(folder), stored(folder)
     for number, (change, less, message) in enumerate(
         (

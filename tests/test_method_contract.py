@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES
+from conftest import SENTENCES, open_bert
 from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -17,7 +17,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.houlsby import AdapterHooks
 from adapter_bert.methods.registry import METHODS, parse
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks import task_model
@@ -210,7 +209,7 @@ def scores(answers):
 
 def check_alike(tiny_bert, texts, folder):
     """Compares what each gives alone, in mixed batches and exported."""
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     mixed, alone = Predictor(bert), {}
     for number, text in enumerate(texts):
         place = folder / str(number)
@@ -244,7 +243,7 @@ def test_every_hook_acts_everywhere_or_is_refused(tiny_bert, tmp_path):
     refused, alone = check_alike(tiny_bert, OWN_TEXTS, tmp_path)
     assert refused == {text for text in OWN_TEXTS if "parameter" in text}
     # Of equal heads: so each of the hooks does something.
-    plain = Predictor(FrozenBert.open(str(tiny_bert)))
+    plain = Predictor(open_bert(tiny_bert))
     for seed, text in enumerate(OWN_TEXTS):
         if "constant=True" in text and parse(text).hook in PLACES[:-1]:
             make_artifact(tmp_path / text, tiny_bert, "head", seed=seed)

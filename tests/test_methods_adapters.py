@@ -7,19 +7,15 @@ import tensorflow as tf
 from numpy.testing import assert_allclose
 from tiny_model import TinyModel, table_of
 
-from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import Bert, initial_values, truncated_normal
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods.base import (
-    glorot_uniform,
-    layer_numbers,
-    layer_sizes,
-)
+from adapter_bert.methods.base import glorot_uniform, layer_numbers, layer_sizes
 from adapter_bert.methods.houlsby import Bottleneck
 from adapter_bert.methods.registry import parse
 
 
 def test_houlsby_computes_the_papers_formula():
-    wide = encoder.truncated_normal(0.5)
+    wide = truncated_normal(0.5)
     adapter = Bottleneck(4, 3, wide, wide, "gelu")
     values = {
         name: tf.random.stateless_normal(one.shape, [4, number])
@@ -34,9 +30,7 @@ def test_houlsby_computes_the_papers_formula():
 
 
 def test_init_scale_is_the_deviation_and_cuts_at_two():
-    values = encoder.initial_values(
-        "w", (300, 300), encoder.truncated_normal(0.01), seed=1
-    )
+    values = initial_values("w", (300, 300), truncated_normal(0.01), seed=1)
     assert abs(values).max() <= 0.02
     # A normal cut at two deviations keeps 0.8796 of its deviation.
     assert abs(values.std() - 0.008796) < 1e-4
@@ -44,7 +38,7 @@ def test_init_scale_is_the_deviation_and_cuts_at_two():
 
 def test_glorots_limit_is_of_the_last_two_axes():
     """sqrt(6 / (30 + 120)), whatever is before them."""
-    values = encoder.initial_values("w", (3, 30, 120), glorot_uniform, seed=1)
+    values = initial_values("w", (3, 30, 120), glorot_uniform, seed=1)
     assert 0.199 < abs(values).max() <= 0.2
 
 
@@ -169,7 +163,7 @@ def test_all_layers_named_leave_only_the_embeddings_layer_norm(tiny_config):
 
 def test_a_layer_without_adapters_computes_what_berts_does(tiny_config):
     tiny = TinyModel(tiny_config, "houlsby(layers='1')")
-    plain = encoder.Bert(tiny_config, tiny.variables, Hooks())
+    plain = Bert(tiny_config, tiny.variables, Hooks())
     outputs = zip(
         tiny.encode().layer_outputs, tiny.encode(bert=plain).layer_outputs
     )

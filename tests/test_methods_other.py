@@ -1,8 +1,8 @@
 """What some methods compute, written out in numpy."""
 
-import dataclasses
-import functools
 import itertools
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import refusals
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import TASK, TinyModel
 
@@ -64,12 +65,12 @@ def sublayer(tiny, layer, site, inputs, outputs, context=None):
 
 @pytest.fixture
 def x():
-    return np.random.default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
+    return default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
 
 
 @pytest.fixture
 def f():
-    return np.random.default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
+    return default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
 
 
 def bottleneck(tiny, scope, h, act):
@@ -138,7 +139,7 @@ def gelu(x):
 def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
     tiny = shaken("pals(size=6, heads=2)")
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
-    h = np.random.default_rng(5).normal(size=x.shape).astype(np.float32)
+    h = default_rng(5).normal(size=x.shape).astype(np.float32)
     context = Context(tf.constant(mask), layer_input=tf.constant(h))
 
     def dense(name, x):
@@ -216,7 +217,7 @@ def test_patterns_give_matrices_ranks_and_scales_of_their_own():
         (2, "query"): (4, 3.0, 0.75),
         (2, "value"): (4, 1.5, 0.375),
     }
-    stable = dataclasses.replace(method, rs=True)
+    stable = replace(method, rs=True)
     assert stable.matrix((2, "query")) == (4, 3.0, 1.5)
     # Older texts say nothing of it.
     assert str(parse("lora")) == (
@@ -261,10 +262,7 @@ def test_veras_matrices_are_those_of_peft():
     """Seed 7, rank 3, of peft 0.21.2 on PyTorch 2.13."""
     method = parse("vera(rank=3, seed=7, targets='query,intermediate')")
     config = encoder.BertConfig(
-        vocab_size=8,
-        hidden_size=4,
-        num_attention_heads=2,
-        intermediate_size=6,
+        vocab_size=8, hidden_size=4, num_attention_heads=2, intermediate_size=6
     )
     down, up = method.matrices(config)
     assert_array_equal(down.T, np.float32(DOWN))
@@ -275,7 +273,7 @@ def test_vera_takes_no_gradient_of_its_matrices(shaken):
     tiny = shaken("vera(rank=5, targets='query')")
     hooks, context = tiny.model.bert.hooks, tiny.context(training=True)
     handed_on = hooks.begin(context)
-    context = dataclasses.replace(context, handed_on=handed_on)
+    context = replace(context, handed_on=handed_on)
     name = "bert/encoder/layer_0/attention/self/query"
     with tf.GradientTape() as tape:
         tape.watch(handed_on)
@@ -294,7 +292,7 @@ def test_the_prefix_is_never_masked(tiny_config):
         1, key, key + 1.0, bias, tiny.context()
     )
     scope = "bert/encoder/layer_1/attention/self/prefix"
-    (stored,) = arrays(tiny, scope, "key")
+    [stored] = arrays(tiny, scope, "key")
     for row in range(3):
         assert_array_equal(
             keys[row, :, :2], stored.reshape(2, 2, 8).transpose(1, 0, 2)
@@ -371,12 +369,12 @@ class TestAdapterDrop:
 
     def test_robust_adapters_fit_any_first_layer(self):
         robust = parse("adapterdrop(first=1, size=4, robust=True)")
-        other = dataclasses.replace(robust, first=0)
-        special = dataclasses.replace(robust, robust=False)
+        other = replace(robust, first=0)
+        special = replace(robust, robust=False)
         assert robust.fits(other) and other.fits(robust)
         for one, another in (
-            (robust, dataclasses.replace(other, size=8)),
-            (special, dataclasses.replace(special, first=0)),
+            (robust, replace(other, size=8)),
+            (special, replace(special, first=0)),
             (robust, special),
             (special, robust),
         ):
@@ -429,13 +427,11 @@ def test_an_update_of_a_pooler_that_is_not_there_is_refused(
     tiny_config, method
 ):
     """As of heads that read each token, and of a RoBERTa."""
-    head = functools.partial(SpanHead, 4)
+    head = partial(SpanHead, 4)
     text = f"{method}(rank=2, targets='query,pooler')"
     for method_text in (text, f"stack({{'a': {text}}}, pfeiffer(size=4))"):
         whole = parse(method_text)
-        call = functools.partial(
-            task_model.list_parameters, tiny_config, whole, head
-        )
+        call = partial(task_model.list_parameters, tiny_config, whole, head)
         refusals.check(call, "leave pooler out")
-    roberta = dataclasses.replace(tiny_config, first_position=2)
+    roberta = replace(tiny_config, first_position=2)
     refusals.check(lambda: parse(text).check(roberta), method, "has no pooler")

@@ -8,18 +8,31 @@ import sys
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, TINY_WORDS, write_bert, write_table
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    flag_words,
+    module_fixture,
+    open_bert,
+    read_adapter,
+    read_json,
+    read_lines,
+    trained_task,
+    write_bert,
+    write_lines,
+    write_table,
+)
+from numpy.random import default_rng
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, training_state
 from adapter_bert.commands import library
 from adapter_bert.serving import moved_library
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.task_tables import MixedBert
 from adapter_bert.serving.trained_task import load_task
-from adapter_bert.tasks import novelty
+from adapter_bert.tasks.novelty import LEAST_ROWS, NOVELTY, fit
 
 PAIRS = [(text, other) for text, _ in SENTENCES for other in ("a dog", "mat")]
 UNIT = {"mean": 3.0, "deviation": 2.0, "low": 0.0, "high": 6.0}
@@ -43,11 +56,7 @@ SHELF = {
     "questions": ("houlsby(size=4)", {"name": "squad"}),
 }
 EPOCHS = 60
-TRAINING = {
-    "num_train_epochs": EPOCHS,
-    "learning_rate": 5e-3,
-    "held_out": 0.2,
-}
+TRAINING = {"num_train_epochs": EPOCHS, "learning_rate": 5e-3, "held_out": 0.2}
 
 
 def texts_of(name):
@@ -59,10 +68,10 @@ def texts_of(name):
 def spread(bert, folder, name):
     """Changes a random adapter's head, so that answers differ."""
     tables = MixedBert(bert)
-    tasks = {name: (load_task(bert, str(folder), None), texts_of(name))}
+    tasks = {name: (trained_task(bert, folder), texts_of(name))}
     [outputs] = moved_library._compute(tables, tasks)[name].values()
     outputs = outputs.reshape(len(outputs), -1)
-    artifact = adapter_artifact.read(str(folder), bert.weights)
+    artifact = read_adapter(folder, bert.weights)
     weights = artifact.weights
     values = {n: weights.read(n) for n in weights.shapes}
     mean, deviation = outputs.mean(axis=0), outputs.std(axis=0)
@@ -75,11 +84,11 @@ def spread(bert, folder, name):
 def of_old_bert(bert):
     """A sketch of novelty, which no other BERT can tell."""
     size = bert.config.hidden_size
-    rows = np.random.default_rng(0).normal(size=(novelty.LEAST_ROWS, size))
-    return {novelty.NOVELTY: novelty.fit(rows.astype(np.float32)).settings}
+    rows = default_rng(0).normal(size=(LEAST_ROWS, size))
+    return {NOVELTY: fit(rows.astype(np.float32)).settings}
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def other_bert(tmp_path_factory, tiny_config):
     """A BERT with other sizes, another vocabulary and other values."""
     words = [*TINY_WORDS, "bird"]
@@ -91,7 +100,7 @@ def other_bert(tmp_path_factory, tiny_config):
             "num_hidden_layers": 1,
         }
     )
-    rng, values = np.random.default_rng(5), {}
+    rng, values = default_rng(5), {}
 
     def create(name, shape, initializer):
         mean = 1.0 if name.endswith("gamma") else 0.0
@@ -102,11 +111,11 @@ def other_bert(tmp_path_factory, tiny_config):
     return write_bert(folder, words, config, values)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def place(tmp_path_factory, tiny_bert):
     """A folder with the shelf, texts, and dev rows that `one` is right on."""
     folder = tmp_path_factory.mktemp("moved")
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     shelf = AdapterLibrary(str(folder / "shelf"), create=True)
     for seed, (name, (method, task)) in enumerate(SHELF.items()):
         made = folder / "made" / name
@@ -115,7 +124,7 @@ def place(tmp_path_factory, tiny_bert):
             spread(bert, made, name)
         shelf.add(str(made), name)
     lines = [json.dumps({"text": a, "text_b": b}) for a, b in PAIRS * 8]
-    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    write_lines(folder / "texts.jsonl", lines)
     texts = [row[:1] for row in PAIRS[::2]]
     tasks = {"one": (load_task(bert, shelf.folder("one"), None), texts)}
     [logits] = moved_library._compute(MixedBert(bert), tasks)["one"].values()
@@ -127,7 +136,7 @@ def place(tmp_path_factory, tiny_bert):
     return folder
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def move(place, tiny_bert, other_bert):
     """Moves a shelf by the command; gives the new library's folder."""
 
@@ -140,7 +149,7 @@ def move(place, tiny_bert, other_bert):
             **TRAINING,
             **changed,
         }
-        words = [f"--{flag}={value}" for flag, value in flags.items()]
+        words = flag_words(flags)
         with pytest.MonkeyPatch.context() as patch:
             command = ["library", "move", str(place / shelf), *words, *more]
             patch.setattr(sys, "argv", command)
@@ -150,14 +159,14 @@ def move(place, tiny_bert, other_bert):
     return move
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def moved(move, place):
     return move("whole", f"--dev=one={place / 'dev.tsv'}")
 
 
 def read(folder):
     """What came of each adapter, by name."""
-    record = json.loads((folder / moved_library.RECORD_FILE).read_text())
+    record = read_json(folder / moved_library.RECORD_FILE)
     return {one["name"]: one for one in record["adapters"]}
 
 
@@ -177,14 +186,14 @@ def test_dev_rows_score_both(moved):
     assert one["new"]["accuracy"] >= 0.75
     entry = AdapterLibrary(str(moved)).entry("one")
     assert entry.scores == one["new"]
-    lines = (moved / moved_library.TABLE_FILE).read_text().splitlines()
+    lines = read_lines(moved / moved_library.TABLE_FILE)
     cells = [line.split("\t") for line in lines]
     assert cells[0][-3:] == ["score", "old", "new"]
     assert {row[0]: row[-3:] for row in cells[1:]}["sets"] == ["-"] * 3
 
 
 def test_new_adapters_keep_task_and_method(moved, place, other_bert):
-    bert = FrozenBert.open(str(other_bert))
+    bert = open_bert(other_bert)
     old, new = AdapterLibrary(str(place / "shelf")), AdapterLibrary(str(moved))
     assert new.names() == sorted(set(SHELF) - {"questions"})
     for name in new.names():
@@ -192,8 +201,8 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
             adapter_artifact.read_config(one.folder(name)) for one in (old, new)
         )
         assert after["method"] == before["method"]
-        assert novelty.NOVELTY in before["task_settings"]
-        assert novelty.NOVELTY not in after["task_settings"]
+        assert NOVELTY in before["task_settings"]
+        assert NOVELTY not in after["task_settings"]
         assert after["task"] == {
             **before["task"],
             "pairs": bool(before["task"].get("pairs")),
@@ -206,7 +215,7 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
 def test_tasks_of_one_method_share_a_run_and_its_batches(moved):
     runs = moved / moved_library.WORK_FOLDER / "runs"
     assert sorted(run.name for run in runs.iterdir()) == ["one", "sets"]
-    run = json.loads((runs / "one" / "run.json").read_text())
+    run = read_json(runs / "one" / "run.json")
     assert run["training"]["trained_together"] == ["one", "value"]
     # Epochs of twice 102 rows, in batches of 32.
     assert run["training"]["steps"] == EPOCHS * 204 // 32
@@ -313,9 +322,8 @@ def test_a_library_is_not_moved_into_itself(moved, move):
 
 
 def test_a_library_without_a_fitting_adapter_is_refused(
-    place, tiny_bert, other_bert, tmp_path, caplog
+    place, tiny_bert, other_bert, tmp_path, caplog, shelf
 ):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     shelf.add(str(place / "made" / "questions"), "questions")
     either = {**CLASSIFICATION, "pairs": None}
     made = tmp_path / "either"
@@ -329,7 +337,7 @@ def test_a_library_without_a_fitting_adapter_is_refused(
         moved_library.Distilling(),
         library.Training(),
     )
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     refusals.check(lambda: moved_library.move(shelf, bert, plan), shelf.path)
     assert "questions is not moved: its kind is questions" in caplog.text
     assert "either is not moved: its files do not tell" in caplog.text

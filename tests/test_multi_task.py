@@ -1,13 +1,14 @@
 """Several tasks together: rows, names, heads, gradients, scores."""
 
-import dataclasses
 import hashlib
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import as_tensors
 from engine_jobs import (
     CLASSIFICATION,
     LENGTH,
@@ -18,6 +19,7 @@ from engine_jobs import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
 from adapter_bert.data.input_pipeline import (
@@ -26,6 +28,7 @@ from adapter_bert.data.input_pipeline import (
     train_batches,
 )
 from adapter_bert.optimization import Recipe
+from adapter_bert.tasks import text_classification
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
@@ -108,7 +111,7 @@ class Step:
                 self.job,
                 self.model,
                 self.trained,
-                {name: tf.constant(value) for name, value in batch.items()},
+                as_tensors(batch),
                 tf.constant(0, tf.int64),
                 len(rows),
             )
@@ -134,7 +137,7 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
             for name in ("output_weights", "output_bias")
         },
     )
-    of_task = dataclasses.replace(features, counts={}, task_labels={})
+    of_task = replace(features, counts={}, task_labels={})
     of_task.labels.update(features.task_labels["labels"])
     expected_loss, expected = alone(of_task, rows)
     assert loss == expected_loss
@@ -147,6 +150,22 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
         expected,
     )
     assert all(g.any() for g in gradients.values())
+
+
+@pytest.mark.gate
+def test_rows_of_several_tasks_add_up(tiny_config, monkeypatch):
+    """The gradient of a mixed batch is the mean of its tasks' own ones."""
+    off = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    monkeypatch.setattr(text_classification, "dropout", lambda x, *_: x)
+    features = make_rows(MULTI)
+    step = Step(replace(tiny_config, **off), MULTI)
+    parts = [[1, 2], [16, 17], [31, 39]]
+    loss, gradients = step(features, sum(parts, []))
+    losses, apart = zip(*(step(features, part) for part in parts))
+    assert_allclose(loss, np.mean(losses), rtol=1e-6)
+    for name, gradient in gradients.items():
+        expected = np.mean([of_part[name] for of_part in apart], axis=0)
+        assert_allclose(gradient, expected, atol=1e-6, err_msg=name)
 
 
 def test_the_name_of_a_task_decides_no_decay():
@@ -454,9 +473,7 @@ def shares(sampling, batch_size=1, epochs=1):
 def test_tasks_are_drawn_by_a_power_of_their_rows(sampling, exponent):
     expected = np.array(list(COUNTS.values())) ** exponent
     for of_epoch in shares(sampling, epochs=2):
-        np.testing.assert_allclose(
-            of_epoch, expected / expected.sum(), atol=0.015
-        )
+        assert_allclose(of_epoch, expected / expected.sum(), atol=0.015)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +488,7 @@ def test_a_task_that_is_never_drawn_gets_a_batch(steps, drawn, message, caplog):
     chosen = choose_tasks(counts, "proportional", 8, steps, seed=7)
     times = np.bincount(chosen, minlength=3)
     assert dict(zip(counts, times.tolist())) == drawn
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.levelname == "WARNING" and message in record.getMessage()
     assert "middle" in record.getMessage()
 
@@ -483,11 +500,9 @@ def test_annealed_sampling_goes_from_proportional_to_nearly_uniform():
         shares("annealed", batch_size=2, epochs=5), (1, 0.8, 0.6, 0.4, 0.2)
     ):
         expected = rows**exponent
-        np.testing.assert_allclose(
-            of_epoch, expected / expected.sum(), atol=0.025
-        )
+        assert_allclose(of_epoch, expected / expected.sum(), atol=0.025)
     # An only epoch is proportional.
-    np.testing.assert_array_equal(shares("annealed"), shares("proportional"))
+    assert_array_equal(shares("annealed"), shares("proportional"))
 
 
 def test_plans_say_what_they_depend_on():
@@ -521,4 +536,4 @@ def test_rows_of_one_task_say_which(labelled):
     expected = make_batch(plain, np.array([2, 0]), None)
     assert set(batch) == set(expected)
     for name, value in expected.items():
-        np.testing.assert_array_equal(batch[name], value)
+        assert_array_equal(batch[name], value)

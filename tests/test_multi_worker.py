@@ -14,7 +14,7 @@ import time
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT, run_command
+from conftest import ROOT, flag_words, latest_step, run_command, write_json
 from engine_jobs import (
     CLASSIFICATION,
     SQUAD,
@@ -26,7 +26,6 @@ from engine_jobs import (
 )
 
 from adapter_bert import folder_lock
-from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.training import multi_worker, setup
@@ -59,7 +58,7 @@ def squad_flags(bert, squad):
 
 
 def as_words(**flags):
-    return [f"--{name}={value}" for name, value in flags.items()]
+    return flag_words(flags)
 
 
 @pytest.fixture
@@ -122,7 +121,7 @@ def test_two_workers_give_the_result_of_one(
     Then the first is called master, which is a chief.
     """
     config = tmp_path / "steady.json"
-    config.write_text(json.dumps(vars(steady_config)))
+    write_json(config, vars(steady_config))
 
     flags = {
         **squad_flags(tiny_bert, tiny_squad),
@@ -137,7 +136,7 @@ def test_two_workers_give_the_result_of_one(
     workers = start_workers([command] * 2, tmp_path)
     try:
         until = time.monotonic() + 300
-        while not training_state.latest_step(str(tmp_path / "two"))[1]:
+        while not latest_step(tmp_path / "two")[1]:
             assert workers[0].poll() is None, "ended before it was killed"
             log = (tmp_path / "worker0.log").read_text()
             assert time.monotonic() < until, log[-3000:]
@@ -147,7 +146,7 @@ def test_two_workers_give_the_result_of_one(
     finally:
         for worker in workers:
             worker.kill()
-    step = training_state.latest_step(str(tmp_path / "two"))[1]
+    step = latest_step(tmp_path / "two")[1]
     assert 0 < step < 200
     codes, logs = run_workers(
         [command] * 2, tmp_path, kinds=("master", "worker")
@@ -224,7 +223,7 @@ def test_a_chief_that_fails_ends_the_others_in_one_line(
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-def test_a_port_in_use_is_one_clear_line(monkeypatch):
+def test_a_port_in_use_is_one_clear_line():
     code = (
         "from adapter_bert.training.engines import Hardware\n"
         "from adapter_bert.training.strategy import StrategyEngine\n"

@@ -2,7 +2,9 @@
 
 import functools
 import json
-import types
+import os
+import sys
+from types import SimpleNamespace
 
 import hypothesis
 import hypothesis.strategies as st
@@ -11,16 +13,27 @@ import pytest
 import refusals
 import roberta_folders
 import tensorflow as tf
-from conftest import SENTENCES, TINY_WORDS
-from task_files import PROPERTY, read
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    entry_point,
+    load_predictor,
+    read_json,
+    read_json_lines,
+    read_lines,
+    write_json_lines,
+    write_lines,
+)
+from numpy.testing import assert_allclose, assert_array_equal
+from task_files import read
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact, outputs_of
 from tiny_model import TinyModel
 
+from adapter_bert.commands import predict
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
@@ -32,10 +45,6 @@ LACKING = object()
 ABOUT = {"name": "custom", "pairs": False}
 NUMBERED = {"header": False, "text_a_column": "0", "label_column": "3"}
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
-
-
-def write_json(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def copa_row(number=0, **changes):
@@ -73,7 +82,7 @@ def test_swag_is_read_as_published(tmp_path, tokenizer):
         "0,v,1,the cat . the dog,the cat .,the dog,gold,sat,ran,is,was,2",
         '1,v,1,x,"a cat, a dog",the,gen,"ran, in",in,on,out,0',
     ]
-    (tmp_path / "val.csv").write_text("\n".join(lines) + "\n")
+    write_lines(tmp_path / "val.csv", lines)
     rows = read(SWAG, tmp_path, "val")
     features = SWAG.featurize(rows, tokenizer, 32)
     assert len(features) == len(rows) == 2 and features.choices == 4
@@ -92,7 +101,7 @@ def test_swag_is_read_as_published(tmp_path, tokenizer):
 
 def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
     rows = [copa_row(), copa_row(2)]
-    write_json(tmp_path / "val.jsonl", rows)
+    write_json_lines(tmp_path / "val.jsonl", rows)
     features = COPA.featurize(read(COPA, tmp_path, "val"), tokenizer, 32)
     questions = "What was the cause of this?", "What happened as a result?"
     pairs = [
@@ -109,7 +118,7 @@ def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
 
 def write_own(folder, rows, split="train", header="q\ta\tb\tc\tlabel"):
     lines = [header, *("\t".join(row) for row in rows)]
-    (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_lines(folder / f"{split}.tsv", lines)
 
 
 def test_a_label_is_a_number_or_a_column(tmp_path):
@@ -154,7 +163,7 @@ def test_a_malformed_row_is_refused_with_its_place(tmp_path, call, parts):
     task, row = call
     good = copa_row() if task is COPA else own_row(*"qxyz0")[1]
     path = tmp_path / "train.jsonl"
-    write_json(path, [good, row])
+    write_json_lines(path, [good, row])
     refusals.check(lambda: read(task, tmp_path, "train"), f"{path}:2: ", *parts)
 
 
@@ -198,13 +207,13 @@ LOGITS = np.array([[1], [2], [0], [3], [0], [1]], np.float32)
 def test_scores_and_files_are_of_the_chosen(tmp_path):
     write_own(tmp_path, [(*"qxyz", "1"), (*"qxyz", "c")])
     rows = OWN.keep(read(OWN, tmp_path, "train"))
-    features = types.SimpleNamespace(labels=OWN.label_features(["1", "c"]))
+    features = SimpleNamespace(labels=OWN.label_features(["1", "c"]))
     outputs = OWN.decode(rows, features, {"logits": LOGITS})
     scores = OWN.evaluate(rows, features, outputs)
     assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
     results, path = OWN.write_predictions(str(tmp_path), rows, outputs)
     assert np.loadtxt(results).shape == (2, 3)
-    described = json.loads((tmp_path / "test_results.json").read_text())
+    described = read_json(tmp_path / "test_results.json")
     assert described == {"columns": ["a", "b", "c"]}
     lines = [line.split("\t")[:2] for line in open(path).read().splitlines()]
     assert lines == [["id", "label"], ["0", "1"], ["1", "0"]]
@@ -237,7 +246,7 @@ def test_other_heads_are_not_mistaken(call, parts):
 
 # Long texts
 
-NUMBERS = types.SimpleNamespace(
+NUMBERS = SimpleNamespace(
     classify_id=-1,
     separate_id=-2,
     between=[-2],
@@ -266,7 +275,7 @@ def sequences_of(task, row, length):
 LENGTHS = st.integers(0, 12)
 
 
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=300)
+@hypothesis.settings(max_examples=300)
 @hypothesis.given(
     LENGTHS,
     st.none() | LENGTHS,
@@ -346,8 +355,8 @@ def folders(tiny_bert, tmp_path):
 def test_a_predictor_chooses_alone_and_in_mixed_batches(
     folders, tiny_bert, tokenizer
 ):
-    predictor = Predictor.load(
-        str(tiny_bert), {n: f for n, (f, _) in folders.items()}, batch_size=3
+    predictor = load_predictor(
+        tiny_bert, {n: f for n, (f, _) in folders.items()}, batch_size=3
     )
     alone = {name: predictor(name, list(CHOICE_ROWS)) for name in folders}
     both = predictor(list(folders), list(CHOICE_ROWS))
@@ -362,14 +371,27 @@ def test_a_predictor_chooses_alone_and_in_mixed_batches(
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         for answers in (alone[name], [answer[name] for answer in both]):
             scores = [list(answer["scores"].values()) for answer in answers]
-            np.testing.assert_allclose(scores, shares, atol=1e-5)
+            assert_allclose(scores, shares, atol=1e-5)
             assert [answer["choice"] for answer in answers] == (
                 shares.argmax(axis=1).tolist()
             )
 
 
+def test_an_empty_choice_from_an_open_pipe_ends_predict(
+    folders, tiny_bert, monkeypatch
+):
+    receive, send = os.pipe()
+    os.write(send, json.dumps(copa_row(choice1="")).encode() + b"\n")
+    flags = {"init_checkpoint": tiny_bert, "adapter": folders["one"][0]}
+    with open(receive) as stdin, entry_point(predict) as run:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        words = "stdin:1: the choice 'choice1' is empty"
+        refusals.check(lambda: run(**flags), words)
+        os.close(send)
+
+
 def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
-    predictor = Predictor.load(str(tiny_bert), {"one": folders["one"][0]})
+    predictor = load_predictor(tiny_bert, {"one": folders["one"][0]})
     for row, part in (
         (("a", "cause", " ", "b"), "the choice 'choice1' is empty"),
         (("a", "why", "a", "b"), "expected cause or effect"),
@@ -382,11 +404,11 @@ def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
 
 def write_copa(folder):
     rows = [copa_row(number) for number in range(8)]
-    write_json(folder / "train.jsonl", rows * 5)
-    write_json(folder / "val.jsonl", rows)
+    write_json_lines(folder / "train.jsonl", rows * 5)
+    write_json_lines(folder / "val.jsonl", rows)
     for row in rows:
         del row["label"]
-    write_json(folder / "test.jsonl", rows)
+    write_json_lines(folder / "test.jsonl", rows)
 
 
 @pytest.mark.gate
@@ -408,14 +430,14 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     del tiny_flags["adapter_size"]
     classify(**tiny_flags)
     out = tiny_flags["output_dir"]
-    results = json.loads((out / "eval_results.json").read_text())
+    results = read_json(out / "eval_results.json")
     assert results["eval_accuracy"] == 1.0
-    lines = (out / "test_predictions.tsv").read_text().splitlines()
+    lines = read_lines(out / "test_predictions.tsv")
     assert lines[0] == "index\tprediction"
     predicted = [line.split("\t")[1] for line in lines[1:]]
     assert predicted == ["1", "0"] * 4
-    predictor = Predictor.load(str(tiny_bert), [str(out / "adapter")])
-    rows = map(json.loads, (tmp_path / "test.jsonl").read_text().splitlines())
+    predictor = load_predictor(tiny_bert, [out / "adapter"])
+    rows = read_json_lines(tmp_path / "test.jsonl")
     answers = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
     assert [str(answer["choice"]) for answer in answers] == predicted
     shares = np.loadtxt(out / "test_results.tsv")
@@ -424,7 +446,6 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
 
 
 @pytest.mark.older_stack
-@PROPERTY
 @hypothesis.given(st.integers(1, 5), st.integers(2, 4), st.data())
 def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
     """As the choices would be alone, where each is a row."""
@@ -449,7 +470,7 @@ def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
     expected = make_batch(alone, places, None)
     for name in ("input_ids", "input_mask", "segment_ids"):
         rows_alone = batch[name].reshape(3 * choices, -1)
-        np.testing.assert_array_equal(rows_alone, expected[name])
+        assert_array_equal(rows_alone, expected[name])
 
 
 def choices_of(sequences, choices):
@@ -463,7 +484,7 @@ def test_a_dataset_has_the_shape_of_its_batches():
     features = choices_of([([1, 2], [0, 0])] * 6, 3)
     batch = make_batch(features, np.array([0, 1]), 5)
     dataset = input_pipeline.to_dataset(lambda: iter([batch]), features, 5, 2)
-    (element,) = dataset
+    [element] = dataset
     assert element["input_ids"].shape == (2, 3, 5)
 
 
@@ -478,7 +499,7 @@ def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
         {"logits": tf.constant(logits.reshape(6, 1))}, {"label_ids": labels}
     )
     expected = metrics.cross_entropy(logits, labels)
-    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    assert_allclose(losses, expected, rtol=1e-6)
 
 
 @pytest.mark.older_stack
@@ -489,4 +510,4 @@ def test_every_method_computes_choices_as_rows(tiny_config, text):
     rows = dict(tiny.features)
     for name in ("input_ids", "input_mask", "segment_ids"):
         tiny.features[name] = tf.reshape(rows[name], [2, 2, 9])
-    np.testing.assert_allclose(tiny.logits(), expected, atol=1e-6)
+    assert_allclose(tiny.logits(), expected, atol=1e-6)

@@ -2,8 +2,20 @@
 
 import numpy as np
 import pytest
-import safetensors.numpy
+import refusals
 import tensorflow as tf
+from conftest import (
+    load_predictor,
+    module_fixture,
+    open_bert,
+    open_checkpoint,
+    read_adapter_config,
+    read_lines,
+    trained_task,
+    write_lines,
+)
+from numpy.testing import assert_allclose
+from safetensors.numpy import load_file
 from test_text_model import check
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
@@ -12,8 +24,6 @@ from adapter_bert.data.added_tokens import NEW, check_new_tokens
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods.new_words import NEW_WORDS, WORDS
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
@@ -44,7 +54,7 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     """Adapters with random values, by name."""
     made = {}
@@ -89,10 +99,7 @@ def test_new_words_are_whole_words_with_the_next_ids(tiny_bert):
         [*plain.encode_ids(["dogsdogs"])[0], ids["a"], ids["cat"]],
     ]
     assert plain.encode_ids(["dogs"]) == [[dog, ids["##s"]]]
-    assert tokenizer.describe() == {
-        **plain.describe(),
-        NEW: ["Dogs", "a cat"],
-    }
+    assert tokenizer.describe() == {**plain.describe(), NEW: ["Dogs", "a cat"]}
 
 
 def test_a_task_is_trained_with_new_words(
@@ -115,7 +122,7 @@ def test_a_task_is_trained_with_new_words(
 
     def rows_of(folder):
         path = folder / "adapter" / "adapter.safetensors"
-        return safetensors.numpy.load_file(path)[NEW_WORDS]
+        return load_file(path)[NEW_WORDS]
 
     base, config, _ = read_base(tiny_bert)
     table = base.read(WORDS)
@@ -129,14 +136,14 @@ def test_a_task_is_trained_with_new_words(
     still = tmp_path / "still"
     more = {"do_train": True, "learning_rate": 1e-12, "num_train_epochs": 1}
     classify(**flags, **more, output_dir=still)
-    np.testing.assert_allclose(rows_of(still), first, atol=1e-6)
+    assert_allclose(rows_of(still), first, atol=1e-6)
     # Now with a rate that moves both, and a score of the trained values.
     run = tmp_path / "run"
     more = {"do_train": True, "learning_rate": 1e-2, "num_train_epochs": 4}
     classify(**flags, **more, do_eval=True, output_dir=run)
     assert (np.abs(rows_of(run) - first).max(axis=1) > 1e-3).all()
     adapter = run / "adapter"
-    described = adapter_artifact.read_config(str(adapter))
+    described = read_adapter_config(adapter)
     assert described["method"].endswith("new_words(count=2))")
     assert described["tokenizer"][NEW] == ["dogs", "fastslow"]
     result = (run / "eval_results.txt").read_text()
@@ -151,10 +158,13 @@ def test_a_task_is_trained_with_new_words(
     other.write_text("dogs\n")
     flags["output_dir"] = tmp_path / "no"
     del flags["tuning_method"]
-    with pytest.raises(UserError, match="trained with 2 new tokens, and .*oth"):
-        classify(**flags, new_tokens=other)
+    refusals.check(
+        lambda: classify(**flags, new_tokens=other),
+        "trained with 2 new tokens, and ",
+        "oth",
+    )
     # The answers of a server are those of the run.
-    predictor = Predictor.load(str(tiny_bert), {"it": str(adapter)})
+    predictor = load_predictor(tiny_bert, {"it": adapter})
     answers = predictor("it", ["the dogs good", "the dogs bad"])
     assert answers[0]["scores"] != answers[1]["scores"]
 
@@ -166,7 +176,7 @@ def scores(text):
 
 def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     """Each answers as it does alone, without any sharing."""
-    predictor = Predictor.load(str(tiny_bert), folders)
+    predictor = load_predictor(tiny_bert, folders)
     questions = [(name, text) for text in TEXTS for name in TASKS]
     answers = predictor.ask(questions)
     task = restore_task(CLASSIFICATION, {}, "")
@@ -181,10 +191,10 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
         ]
         values = {k: v.numpy() for k, v in loaded.values.get().items()}
         row = (ids, [0] * len(ids))
-        (outputs,) = outputs_of(
+        [outputs] = outputs_of(
             tiny_bert, loaded.kind.method, values, task, [row]
         )
-        np.testing.assert_allclose(
+        assert_allclose(
             [answer["scores"][label] for label in task.labels],
             tf.nn.softmax(outputs["logits"]),
             atol=1e-5,
@@ -203,11 +213,11 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
 
 
 def test_an_export_knows_the_words_of_each_task(folders, tiny_bert):
-    bert = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(tiny_bert)
     names = "one", "other", "plain"
     tasks = {name: load_task(bert, folders[name], None) for name in names}
     model = TextModel(bert, tasks, batch_size=5)
-    predictor = Predictor.load(str(tiny_bert), folders)
+    predictor = load_predictor(tiny_bert, folders)
     questions = [(name, (text,)) for text in TEXTS for name in names]
     check(model, predictor, questions)
 
@@ -248,19 +258,22 @@ def test_lines_that_are_no_new_words_are_refused(
         with pytest.raises(UserError, match=message):
             classify(**flags, tuning_method=method)
     del flags["new_tokens"]
-    with pytest.raises(UserError, match="has 1 new words, but there are 0"):
-        classify(**flags, tuning_method="stack(pfeiffer, new_words(1))")
-    with pytest.raises(UserError, match="none.txt"):
-        classify(**flags, new_tokens=tmp_path / "none.txt")
+    refusals.check(
+        lambda: classify(
+            **flags, tuning_method="stack(pfeiffer, new_words(1))"
+        ),
+        "has 1 new words, but there are 0",
+    )
+    refusals.check(
+        lambda: classify(**flags, new_tokens=tmp_path / "none.txt"), "none.txt"
+    )
     assert not (tmp_path / "out" / "run.json").exists()
 
 
 def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):
     config = adapter_artifact.read_config(folders["one"])
-    values = safetensors.numpy.load_file(
-        f"{folders['one']}/adapter.safetensors"
-    )
-    bert = FrozenBert.open(str(tiny_bert))
+    values = load_file(f"{folders['one']}/adapter.safetensors")
+    bert = open_bert(tiny_bert)
     for tokens, message in (
         ([1], "token 1 is '1'"),
         ("ab", "expected 1 to 10000 new tokens"),
@@ -274,15 +287,19 @@ def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):
         place.mkdir()
         adapter_artifact.write(str(place), described, values)
         with pytest.raises(UserError, match=message):
-            load_task(bert, str(place), None)
+            trained_task(bert, place)
 
 
 def test_a_vocabulary_with_room_behind_it_takes_no_words(tiny_bert, tmp_path):
-    opened = sources.open_init_checkpoint(str(tiny_bert))
+    opened = open_checkpoint(tiny_bert)
     config = sources.read_config(opened)
     short = tmp_path / "vocab.txt"
-    lines = (tiny_bert / "vocab.txt").read_text().splitlines()
-    short.write_text("\n".join(lines[:-1]) + "\n")
+    lines = read_lines(tiny_bert / "vocab.txt")
+    write_lines(short, lines[:-1])
     sources.read_tokenizer(opened, config, str(short))
-    with pytest.raises(UserError, match="1 entries more than the vocabulary"):
-        sources.read_tokenizer(opened, config, str(short), None, ["new"])
+    refusals.check(
+        lambda: sources.read_tokenizer(
+            opened, config, str(short), None, ["new"]
+        ),
+        "1 entries more than the vocabulary",
+    )

@@ -1,16 +1,16 @@
 """The notebooks: what is kept of them, and whether they run."""
 
 import importlib.util
-import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from conftest import ROOT, run_process
+import refusals
+from conftest import ROOT, read_json, run_process, write_json
 
 from lab import run_notebook
 
@@ -18,8 +18,7 @@ pytestmark = pytest.mark.newer_stack
 
 COLAB, SWEEP = "adapter_bert_colab", "sweep_results"
 NOTEBOOKS = {
-    name: json.loads((ROOT / f"notebooks/{name}.ipynb").read_text())
-    for name in (COLAB, SWEEP)
+    name: read_json(ROOT / f"notebooks/{name}.ipynb") for name in (COLAB, SWEEP)
 }
 # Folders of a machine: what is shown names none.
 PLACES = re.compile(
@@ -170,7 +169,7 @@ def test_nothing_is_installed_where_all_is_there(
     # Twice, as of one who runs the cell again.
     for _ in range(2):
         set_up()
-        assert pathlib.Path.cwd() == checkout
+        assert Path.cwd() == checkout
         assert "nothing, all was there" in capsys.readouterr().out
     assert set_up.started == []
     python = shutil.which("python")
@@ -233,7 +232,7 @@ def test_without_a_checkout_one_is_cloned(
     set_up.started.clear()
     for _ in range(2):
         set_up(REPOSITORY=checkout.as_uri())
-        assert pathlib.Path.cwd() == alone / "adapter-bert"
+        assert Path.cwd() == alone / "adapter-bert"
     assert [command[0] for command in set_up.started].count("git") == 1
     # Jupyter was started anew.
     monkeypatch.chdir(alone)
@@ -243,8 +242,9 @@ def test_without_a_checkout_one_is_cloned(
 
 @pytest.mark.parametrize("text", ["EPOCHS", "EPOCHS=", "a b=1", "E=open('x')"])
 def test_settings_that_are_none_are_refused(text):
-    with pytest.raises(run_notebook.UserError, match="expected NAME=VALUE"):
-        run_notebook.read_settings([text])
+    refusals.check(
+        lambda: run_notebook.read_settings([text]), "expected NAME=VALUE"
+    )
 
 
 def test_settings_are_literals():
@@ -255,8 +255,7 @@ def test_settings_are_literals():
 def test_it_is_told_where_jupyters_parts_are_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(run_notebook, "CLIENT", str(tmp_path / "none"))
-    with pytest.raises(run_notebook.UserError, match="run `make notebooks`"):
-        run_notebook.find_client()
+    refusals.check(run_notebook.find_client, "run `make notebooks`")
 
 
 @pytest.fixture
@@ -296,7 +295,7 @@ def write(path, *sources):
         for number, source in enumerate(sources)
     ]
     body = {"cells": made, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    path.write_text(json.dumps(body))
+    write_json(path, body)
     return path
 
 
@@ -314,7 +313,7 @@ def test_a_notebook_keeps_what_it_shows(tmp_path, run):
     done = run(path, f"--output={out}", B=5)
     assert done.returncode == 0, done.stderr
     assert path.read_text() == before
-    texts = [text for _, text in shown(json.loads(out.read_text()))]
+    texts = [text for _, text in shown(read_json(out))]
     assert texts == [
         f"6 {tmp_path}\n",
         "30%\nend\na\nb: 3\nc\n",
@@ -342,7 +341,7 @@ def test_what_fails_is_told_and_nothing_written(
     before = path.read_text()
     done = run(path, **settings)
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    [line] = done.stderr.splitlines()
     assert line.startswith("error: ") and message in line
     assert path.read_text() == before
 
@@ -352,7 +351,7 @@ def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, run):
     path = write(tmp_path / "a.ipynb", "A = 1", f"open({str(mark)!r}, 'w')")
     done = run(path, f"--output={tmp_path / 'nowhere' / 'b.ipynb'}")
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    [line] = done.stderr.splitlines()
     assert line.startswith("error: the folder ") and "nowhere" in line
     assert not mark.exists()
 
@@ -373,7 +372,7 @@ def run_copy(run, copied, name, **settings):
     path = copied / "notebooks" / f"{name}.ipynb"
     done = run(path, **settings)
     assert done.returncode == 0, done.stderr
-    printed = "\n".join(text for _, text in shown(json.loads(path.read_text())))
+    printed = "\n".join(text for _, text in shown(read_json(path)))
     assert "error:" not in printed and "Traceback" not in printed, printed
     return printed
 

@@ -5,26 +5,29 @@ import json
 
 import numpy as np
 import pytest
-from conftest import entry_point, make_flags, write_table
+import refusals
+from conftest import (
+    entry_point,
+    load_predictor,
+    make_flags,
+    module_fixture,
+    read_adapter_config,
+    read_json,
+    write_table,
+)
+from numpy.random import default_rng
 from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    foreign_base,
-    run_record,
-)
+from adapter_bert.checkpoints import adapter_artifact, foreign_base, run_record
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import library, run_classifier
-from adapter_bert.errors import UserError
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
 from adapter_bert.serving import runtimes, saved_model
 from adapter_bert.serving.answers import from_outputs, to_outputs
 from adapter_bert.serving.embeddings import embed
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.joint_answers import Group, compute_frozen
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import OUTPUTS
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
@@ -38,7 +41,7 @@ from adapter_bert.tasks.novelty import Sketch
 
 def draw(seed, count, size=12, spread=3):
     """Rows that differ most in `spread` of the directions."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     scale = np.where(np.arange(size) < spread, 3.0, 0.1)
     return (rng.normal(size=(count, size)) * scale + 5).astype(np.float32)
 
@@ -77,7 +80,7 @@ def test_far_rows_are_novel():
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_few_texts_are_near_and_others_far(count):
-    rows = np.random.default_rng(count).normal(size=(count, 8))
+    rows = default_rng(count).normal(size=(count, 8))
     rows = rows.astype(np.float32)
     sketch = novelty.fit(rows)
     novelty.Sketch.restore(sketch.settings, "a test")
@@ -154,7 +157,7 @@ OTHER = "film bad good slow fast not was ? !".split()
 
 def draw_texts(words, seed, count):
     """Sentences of 4 to 8 words."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     return [
         " ".join(rng.choice(words, rng.integers(4, 9))) for _ in range(count)
     ]
@@ -164,10 +167,10 @@ TEXTS = draw_texts(OWN, 1, 30) + draw_texts(OTHER, 2, 30)
 
 
 def read_config(folder):
-    return json.loads((folder / "adapter_config.json").read_text())
+    return read_json(folder / "adapter_config.json")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def trained(tiny_bert, tmp_path_factory):
     """A library: `plain` and `novel` are one training, `pair` another.
 
@@ -206,15 +209,9 @@ PAIRS = [(text, "a cat .") for text in TEXTS[::6]]
 NAMES = ("plain", "novel", "score")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def folders(trained):
     return {name: str(trained / name) for name in NAMES}
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    """One for all predictors, so that models are traced once."""
-    return FrozenBert.open(str(tiny_bert))
 
 
 def predictor_of(bert, folders, **options):
@@ -224,7 +221,7 @@ def predictor_of(bert, folders, **options):
     return predictor
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def answers(bert, folders):
     predictor = predictor_of(bert, folders)
     rows = {"plain": TEXTS, "novel": TEXTS, "score": PAIRS}
@@ -247,14 +244,14 @@ def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     """No text is further away than all 30, itself among them."""
     texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
     rows = [(text, "good" if n % 2 else "bad") for n, text in enumerate(texts)]
-    order = np.random.default_rng(0).permutation(120)
+    order = default_rng(0).permutation(120)
     write_table(tmp_path / "train.tsv", [(rows * 4)[n] for n in order])
     flags = make_flags(tiny_bert, tmp_path, tmp_path / "out")
     flags = {**flags, "num_train_epochs": 1}
     with entry_point(run_classifier) as classify:
         classify(**flags, score_novelty=True)
     adapter = str(tmp_path / "out/adapter")
-    predictor = Predictor.load(str(tiny_bert), {"it": adapter})
+    predictor = load_predictor(tiny_bert, {"it": adapter})
     shares = [answer["novelty"] for answer in predictor("it", texts)]
     assert max(shares) <= 29 / 30 and len(set(shares)) > 10
     for text, expected in list(zip(texts, shares))[:5]:
@@ -296,7 +293,7 @@ def assert_alike(answer, expected):
         assert answer.get(name, 0) == value
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def loaded(bert, folders):
     return bert, {n: load_task(bert, f, None) for n, f in folders.items()}
 
@@ -333,7 +330,7 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
         )
     ]
     # Rows of tasks with and without a sketch in turn.
-    order = np.random.default_rng(0).permutation(len(questions))
+    order = default_rng(0).permutation(len(questions))
     questions = [questions[n] for n in order]
     results = model.answers(
         [row_of(name, texts) for name, texts, _ in questions]
@@ -381,14 +378,13 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     assert f"has no novelty: {some[0]}" in caplog.text
 
 
-def test_a_library_shows_no_sketch(trained, tmp_path, monkeypatch, capsys):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
     for name in ("plain", "novel"):
         shelf.add(str(trained / name), name)
         monkeypatch.setattr("sys.argv", ["library", "show", shelf.path, name])
         library.main()
         shown = json.loads(capsys.readouterr().out)["adapter_config"]
-        expected = adapter_artifact.read_config(str(trained / name))
+        expected = read_adapter_config(trained / name)
         if name == "novel":
             expected["task_settings"]["novelty"] = True
         assert shown == expected
@@ -412,7 +408,5 @@ def test_what_cannot_be_scored_is_refused_before_the_training(
         change = {"new_tokens": tmp_path / "words"}
         change["new_tokens"].write_text("kitten\n")
     flags = {**tiny_flags, "score_novelty": True, **change}
-    with pytest.raises(UserError) as raised:
-        classify(**flags)
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    refusals.check(lambda: classify(**flags), message)
     assert not tiny_flags["output_dir"].exists()

@@ -12,14 +12,13 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 
 import beam_program
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, module_fixture, open_bert, run_command
 from ids_folder import FORMS, Folder
 from task_files import TINY_CONTEXTS
 from test_http_api import LIMITS, Server
@@ -41,7 +40,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.serving import runtimes, saved_model
 from adapter_bert.serving.answers import ANSWERED, from_outputs
 from adapter_bert.serving.exported import ExportedModel, Row, choice_table
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.ids_model import INPUTS, OUTPUTS, IdsModel
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
@@ -108,10 +106,7 @@ TASKS = {
             "houlsby(size=4)",
             {"name": "copa", "choices": 2},
             {},
-            [
-                ("it is slow", "cause", "a", LONG),
-                (LONG, "effect", "a", "cat"),
-            ],
+            [("it is slow", "cause", "a", LONG), (LONG, "effect", "a", "cat")],
         ),
     ],
     "questions": [
@@ -173,7 +168,7 @@ class World:
 
     def __init__(self, base, place):
         self.base, self.place = base, place
-        self.bert = FrozenBert.open(str(base))
+        self.bert = open_bert(base)
         self.made = {}
         for seed, (name, one) in enumerate(ADAPTERS.items()):
             method, task, settings, _ = one
@@ -396,7 +391,7 @@ def over_http(world, name, **models):
             )
             if code != 200:
                 raise UserError(content["error"])
-            (answer,) = content["answers"]
+            [answer] = content["answers"]
             assert answer.pop("task") == name
             assert answer.pop("adapter") == world.tasks[name].sha256
             answers.append(answer)
@@ -464,7 +459,7 @@ def decoded(world, task, rows, features, outputs):
     return task.answer(rows, task.decode(rows, features, outputs))
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def world(tiny_bert, tmp_path_factory):
     return World(tiny_bert, tmp_path_factory.mktemp("world"))
 
@@ -531,15 +526,15 @@ def test_it_loads_without_this_project(python, world, tmp_path):
         [cell.decode() for cell in row] for row in choice_table(rows).tolist()
     ]
     shutil.copy(ROOT / "tests" / "load_exported.py", tmp_path)
-    done = subprocess.run(
-        [str(ROOT / python), "load_exported.py", f"{world.exported}/1"],
+    done = run_command(
+        ROOT / python,
+        "load_exported.py",
+        f"{world.exported}/1",
         input=json.dumps(columns),
-        capture_output=True,
-        text=True,
+        check=True,
         cwd=tmp_path,
         env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
     for outputs in json.loads(done.stdout):
         answers = by_name(questions, world.answers(questions, outputs))
         for name in ANSWERING:

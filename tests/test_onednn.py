@@ -11,6 +11,7 @@ from conftest import ROOT, run_command
 from engine_jobs import make_job
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.bert import functional, onednn
@@ -28,7 +29,7 @@ here = pytest.mark.skipif(
 
 
 def draw(*shape, dtype=tf.float32, seed=0):
-    rng = np.random.default_rng([seed, *shape])
+    rng = default_rng([seed, *shape])
     return tf.cast(rng.normal(size=shape).astype(np.float32), dtype)
 
 
@@ -82,7 +83,7 @@ def test_a_dense_layer_is_that_of_plain_operations(name, dtype):
 
 
 @here
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     st.integers(0, 9),
     st.integers(1, 70),
@@ -227,7 +228,7 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
     job = make_job(
         tiny_config, tmp_path, method, compute_dtype=dtype.name, use_onednn=True
     )
-    ids = np.random.default_rng(0).integers(4, 30, (6, 9)).astype(np.int32)
+    ids = default_rng(0).integers(4, 30, (6, 9)).astype(np.int32)
     features = dict.fromkeys(("input_ids", "segment_ids", "input_mask"), ids)
     features.update(segment_ids=0 * ids, input_mask=0 * ids + 1)
 
@@ -236,8 +237,7 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
             lambda name, *_: tf.Variable(job.initial_values[name]() + 0.02)
         )
         compute = tf.function(
-            lambda: training_step.predict(job, model, features),
-            autograph=False,
+            lambda: training_step.predict(job, model, features), autograph=False
         )
         graph = compute.get_concrete_function().graph.as_graph_def()
         nodes = [n for f in graph.library.function for n in f.node_def]

@@ -1,11 +1,9 @@
 """Models of folds: they are those of runs on the other rows alone."""
 
-import json
-
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, entry_point, write_table
+from conftest import SENTENCES, entry_point, read_json, read_lines, write_table
 from numpy.testing import assert_array_equal
 
 from adapter_bert.commands import audit, run_classifier
@@ -61,7 +59,7 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     scores = np.loadtxt(tmp_path / "run" / "test_results.tsv")
     places = np.flatnonzero(fold == 0)
     margins = scores[range(len(places)), labels[places]]
-    lines = (tmp_path / "audit" / "suspects.tsv").read_text().splitlines()
+    lines = read_lines(tmp_path / "audit" / "suspects.tsv")
     guessed = {
         int(cells[0]) - 1: float(cells[-1])
         for cells in (line.split("\t") for line in lines[1:])
@@ -74,7 +72,7 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
         expected, abs=2e-5
     )
     assert not set(places.tolist()) & set(guessed) - set(expected)
-    about = json.loads((tmp_path / "audit" / "audit.json").read_text())
+    about = read_json(tmp_path / "audit" / "audit.json")
     assert about["model"].startswith("houlsby(")
 
 

@@ -8,7 +8,7 @@ import pytest
 import refusals
 from absl import flags as absl_flags
 from absl.testing import flagsaver
-from conftest import ROOT, SENTENCES
+from conftest import ROOT, SENTENCES, flag_words, read_json
 from run_folders import artifact_bytes
 from task_files import refusal
 
@@ -61,7 +61,7 @@ def test_one_file_is_trained_on_and_new_rows_are_predicted(
     new.write_text("".join(lines))
     classify(**own_flags, predict_file=new, do_predict=True)
     out = own_flags["output_dir"]
-    run = json.loads((out / "run.json").read_text())
+    run = read_json(out / "run.json")
     assert run["data_name"] == "tickets.csv"
     assert run["training"]["examples"] == 30
     classify(
@@ -224,7 +224,7 @@ def test_an_adapter_of_sets_of_labels_reads_files_without_a_header(
         assert "adapter.safetensors supplies without flags" in message
         assert ", --max_seq_length=24 (trained with BERT" in message
         caplog.clear()
-    scores = json.loads((tmp_path / "eval" / "eval_results.json").read_text())
+    scores = read_json(tmp_path / "eval" / "eval_results.json")
     assert "eval_micro_f1" in scores
     predicted = (tmp_path / "predict" / "test_predictions.tsv").read_text()
     header, *rows = predicted.splitlines()
@@ -245,7 +245,7 @@ def trained(task_name="custom", **settings):
 def task_of(classify, description, **values):
     """The task that flags and an adapter's description mean."""
     with flagsaver.flagsaver():
-        names = [f"--{name}={value}" for name, value in values.items()]
+        names = flag_words(values)
         absl_flags.FLAGS(["run_classifier.py", *names])
         return run_classifier.task_from_flags(description)
 
@@ -289,7 +289,7 @@ def test_an_adapter_supplies_its_length(
         run_from_flags, "adapter_description", lambda: description
     )
     with flagsaver.flagsaver():
-        names = [f"--{name}={value}" for name, value in passed.items()]
+        names = flag_words(passed)
         absl_flags.FLAGS(["run_classifier.py", "--adapter=a", *names])
         if isinstance(expected, str):
             assert refusal(run_from_flags.max_seq_length) == expected

@@ -4,7 +4,6 @@ ChromeDriver tells Chromium what to do, by WebDriver's protocol.
 """
 
 import base64
-import contextlib
 import http.client
 import json
 import os
@@ -14,8 +13,10 @@ import shutil
 import socket
 import subprocess
 import time
+from contextlib import closing
 
 import pytest
+from conftest import module_fixture, run_command
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
@@ -25,7 +26,7 @@ from adapter_bert.serving.http_api import FILES, HEADERS
 from adapter_bert.serving.http_guard import Tokens
 from adapter_bert.serving.shelf import ExportedShelf
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 
 EVIL = "<img src=x onerror=document.title='run'>"
 
@@ -90,7 +91,7 @@ class AnyKind(Echo):
         }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def server():
     made = Server(model=AnyKind())
     yield made
@@ -99,7 +100,7 @@ def server():
 
 @pytest.mark.parametrize("path", FILES)
 def test_files(server, path):
-    with contextlib.closing(server.send("", "GET", path)) as connection:
+    with closing(server.send("", "GET", path)) as connection:
         response = connection.getresponse()
         assert (response.status, len(response.read()) > 100) == (200, True)
         for name, value in HEADERS.items():
@@ -143,7 +144,7 @@ class Browser:
 
     def __call__(self, path, body, method="POST"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port)
-        with contextlib.closing(connection):
+        with closing(connection):
             path = f"/session{self.session}{path}"
             text = None if body is None else json.dumps(body)
             connection.request(method, path, text)
@@ -161,7 +162,7 @@ class Browser:
 
     def element(self, name):
         using = {"using": "css selector", "value": f"#{name}"}
-        (number,) = self("/element", using).values()
+        [number] = self("/element", using).values()
         return f"/element/{number}"
 
     def type(self, name, text):
@@ -223,7 +224,7 @@ class Browser:
         self.driver.wait()
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def browser(tmp_path_factory):
     if not (shutil.which("chromium") and shutil.which("chromedriver")):
         pytest.skip("there is no chromium, or no chromedriver")
@@ -232,7 +233,6 @@ def browser(tmp_path_factory):
     opened.close()
 
 
-@pytest.mark.gate
 def test_a_person_asks(server, browser):
     browser.open(server)
     about = f"tiny, version 3: {len(TASKS)} tasks on one BERT"
@@ -263,7 +263,6 @@ def test_a_person_asks(server, browser):
     assert browser.answers()[0][:2] == ["sets", "no label"]
 
 
-@pytest.mark.gate
 def test_an_answer_is_shown_in_its_context(server, browser):
     browser.open(server)
     browser.choose("where")
@@ -271,7 +270,7 @@ def test_an_answer_is_shown_in_its_context(server, browser):
     examples = ["When was the bridge finished?", "Who paid for the bridge?"]
     assert browser.text("#examples button") == examples
     browser.click("example-0")
-    (answer,) = browser.answers()
+    [answer] = browser.answers()
     assert answer[:2] == ["where", "1907"]
     assert browser.text("mark") == ["1907"]
     browser.screenshot("answer")
@@ -284,12 +283,11 @@ def test_an_answer_is_shown_in_its_context(server, browser):
     browser.answers()
     assert browser.text("mark") == ["1907"]
     browser.type("text_b", "in 1908")
-    (answer,) = browser.answers()
+    [answer] = browser.answers()
     assert answer[:3] == ["where", "no answer", "in 1908"]
     assert browser.text("mark") == []
 
 
-@pytest.mark.gate
 def test_entities_are_shown_in_the_sentence(server, browser):
     browser.open(server)
     browser.choose("names")
@@ -300,14 +298,13 @@ def test_entities_are_shown_in_the_sentence(server, browser):
     browser.screenshot("entities")
 
 
-@pytest.mark.gate
 def test_choices_have_fields_of_their_own(server, browser):
     browser.open(server)
     browser.choose("because")
     assert browser.text("#fields label")[1:] == ["Question", "c1", "c2"]
     browser.click("example-0")
     browser.run("document.getElementById('question').value = 'effect'")
-    (answer,) = browser.answers()
+    [answer] = browser.answers()
     assert answer == [
         "because",
         *("the street was dry.", "75.0 %", "the street was wet.", "25.0 %"),
@@ -317,7 +314,6 @@ def test_choices_have_fields_of_their_own(server, browser):
     browser.screenshot("choices")
 
 
-@pytest.mark.gate
 def test_more_tasks_than_a_request_may_have(server, browser):
     browser.open(server)
     browser.type("filter", "t")
@@ -334,7 +330,7 @@ def test_more_tasks_than_a_request_may_have(server, browser):
     # What the server refuses is told.
     kept = server.model.tasks.pop("t1")
     assert browser.answers() == []
-    (message,) = browser.text("#message")
+    [message] = browser.text("#message")
     assert "unknown task t1; there are: mood" in message
     server.model.tasks["t1"] = kept
 
@@ -373,7 +369,6 @@ class Explains(ExportedShelf):
         return Answer({**answer, "explanation": explanation})
 
 
-@pytest.mark.gate
 def test_words_are_coloured_at_a_click(browser):
     made = Server(shelf=Explains(AnyKind()))
     browser.open(made)
@@ -402,19 +397,16 @@ def test_words_are_coloured_at_a_click(browser):
     made.close()
 
 
-@pytest.mark.gate
 def test_the_line_for_a_shell_asks_the_same(server, browser):
     browser.open(server)
     browser.choose("mood")
     browser.type("text", 'it\'s "so" $HOME `x` \u00e9')
     browser.answers()
     browser.run("document.getElementById('request').open = true")
-    (line,) = browser.text("#curl")
+    [line] = browser.text("#curl")
     browser.screenshot("shell")
-    done = subprocess.run(
-        ["sh", "-c", line], capture_output=True, check=True, text=True
-    )
-    (answer,) = json.loads(done.stdout)["answers"]
+    done = run_command("sh", "-c", line, check=True)
+    [answer] = json.loads(done.stdout)["answers"]
     assert answer["label"] == "good"
     first, second = server.model.rows[-2:]
     assert first == second
@@ -423,7 +415,6 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
 TOKEN = "a-token-of-letters"
 
 
-@pytest.mark.gate
 def test_a_server_that_asks_for_tokens(browser):
     guarded = Server(model=AnyKind(), tokens=Tokens([TOKEN]))
     browser.open(guarded)
@@ -438,7 +429,7 @@ def test_a_server_that_asks_for_tokens(browser):
     assert len(browser.answers()) == 1
     # Nobody's screenshot shows the token.
     browser.run("document.getElementById('request').open = true")
-    (line,) = browser.text("#curl")
+    [line] = browser.text("#curl")
     assert TOKEN not in line and "Bearer $TOKEN" in line
     guarded.close()
 
@@ -447,7 +438,6 @@ def test_a_server_that_asks_for_tokens(browser):
 TAB, CONTROL, ENTER, SPACE = "\ue004", "\ue009", "\ue007", " "
 
 
-@pytest.mark.gate
 def test_by_keys_alone(server, browser):
     browser.open(server)
     focused = "return document.activeElement.id"
@@ -490,7 +480,6 @@ return [...document.querySelectorAll(
 """
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone(server, browser, scheme):
     browser.emulate(

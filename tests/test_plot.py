@@ -1,7 +1,6 @@
 """Figures of runs."""
 
 import functools
-import json
 import math
 import re
 import shutil
@@ -9,8 +8,9 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT
+from conftest import ROOT, read_json, write_json
 from matplotlib.figure import Figure
+from numpy.testing import assert_allclose
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import plot, plot_fusion
@@ -129,7 +129,7 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
         fake.add(f"task{i}", "full", scores, kept=7000)
         scores = {"accuracy": 0.5 - gap}
         fake.add(f"task{i}", "houlsby(size=8)", scores, kept=100)
-    (axes,) = draw(plot.draw_trade_off, fake.groups()).axes
+    [axes] = draw(plot.draw_trade_off, fake.groups()).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
     # The median, then the 20th and 80th percentile.
     assert heights == pytest.approx([-20, -32, -8])
@@ -143,7 +143,7 @@ def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
         method = f"houlsby(size={size})"
         kept = int(share * bert)
         fake.add("rte", method, 0.5, kept=kept)
-    (axes,) = draw(plot.draw_trade_off, fake.groups()).axes
+    [axes] = draw(plot.draw_trade_off, fake.groups()).axes
     low, high = axes.get_xlim()
     shown = {
         text.get_text()
@@ -161,7 +161,7 @@ def test_each_task_has_a_panel_with_errors(many):
         "qnli: accuracy",
         "rte: accuracy",
     ]
-    (legend,) = figure.legends
+    [legend] = figure.legends
     assert [text.get_text() for text in legend.texts] == [
         "adapters",
         "top layers",
@@ -185,7 +185,7 @@ def test_initial_scales_are_compared_at_one_size(fake):
         method = f"houlsby(size={size}, init_scale={scale})"
         fake.add("rte", method, score)
     groups = fake.groups()
-    (axes,) = draw(plot.draw_init_scale, groups).axes
+    [axes] = draw(plot.draw_init_scale, groups).axes
     line = axes.lines[0]
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
@@ -198,7 +198,7 @@ def test_initial_scales_are_compared_at_one_size(fake):
     assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
     assert line.get_ydata().tolist() == [80, 70, 50]
     # Nor do other scales appear among the sizes.
-    (label,) = axes.get_legend_handles_labels()[1]
+    [label] = axes.get_legend_handles_labels()[1]
     assert label == "rte (accuracy), size 8, rate 0.001, 3 epochs"
     usual = by_kind(groups["rte"])["houlsby"]
     sizes = plot.best_by_size(usual, "accuracy")
@@ -209,18 +209,19 @@ def write_ablation(folder):
     scores = {"none": 0.8, "layers0-0": 0.7, "layers0-1": 0.5, "layers1-1": 0.8}
     for name, score in scores.items():
         (folder / "runs" / name).mkdir(parents=True)
-        (folder / "runs" / name / "eval_results.json").write_text(
-            json.dumps({"eval_accuracy": score})
+        write_json(
+            folder / "runs" / name / "eval_results.json",
+            {"eval_accuracy": score},
         )
     about = {"name": "rte", "task": "rte", "score": "accuracy", "layers": 2}
-    (folder / "ablation.json").write_text(json.dumps(about))
+    write_json(folder / "ablation.json", about)
 
 
 def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     write_ablation(tmp_path)
     ablations = plot.read_ablations([str(tmp_path)])
     grid, whole, score = ablations["rte"]
-    np.testing.assert_allclose(grid, [[70, 50], [np.nan, 80]])
+    assert_allclose(grid, [[70, 50], [np.nan, 80]])
     assert whole == 80 and score == "accuracy"
     figure = draw(plot.draw_ablations, ablations)
     assert [text.get_text() for text in figure.axes[0].texts] == [
@@ -308,7 +309,7 @@ def test_shares_are_means_over_rows(tiny_config):
     shares = fusion_report.shares(parse(KNOWN), tiny_config, attention)
     assert shares["adapters"] == ["a", "b"]
     assert shares["places"] == [[1, "ffn"]]
-    np.testing.assert_allclose(shares["weights"], [[0.4, 0.6]])
+    assert_allclose(shares["weights"], [[0.4, 0.6]])
 
 
 def test_equal_numbers_give_equal_bytes():
@@ -330,7 +331,7 @@ def add_fusion(fake, task, seed, weights, score, rate=1e-3, adapters="ab"):
         "places": [[0, "ffn"]],
         "weights": [weights],
     }
-    (folder / "fusion_attention.json").write_text(json.dumps(shown))
+    write_json(folder / "fusion_attention.json", shown)
 
 
 def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
@@ -342,8 +343,8 @@ def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
     fake.add("spam", "full", 1.0)
     run_main(plot_fusion, fake.folder, f"--output_dir={tmp_path}/out")
     out = tmp_path / "out" / "fusion_attention"
-    panels = json.loads(out.with_suffix(".json").read_text())
-    np.testing.assert_allclose(panels["rte"]["weights"], [[0.3, 0.7]])
+    panels = read_json(out.with_suffix(".json"))
+    assert_allclose(panels["rte"]["weights"], [[0.3, 0.7]])
     assert panels["rte"]["runs"] == 2
     assert panels["spam"]["weights"] == [[1.0, 0.0]]
     assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"

@@ -6,6 +6,7 @@ import re
 import sys
 
 import pytest
+import refusals
 
 from adapter_bert.errors import UserError
 from lab.trials import __main__ as soak
@@ -149,7 +150,7 @@ def test_a_folder_takes_along_what_is_in_it(folder, tmp_path):
         rename("tmp", "new"),
         sync(""),
     ]
-    (state,) = left(folder, operations, tmp_path)
+    [state] = left(folder, operations, tmp_path)
     assert dict(state) == {"file": b"old", "new/deep/x": b"x"}
     assert not order_faults(Disk(folder), operations, bool)
     for number, fault in (
@@ -257,11 +258,9 @@ def test_what_is_not_followed_is_said(tmp_path, line, message):
 
 def test_without_strace_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(UserError, match="apt-get install strace"):
-        strace.check()
+    refusals.check(strace.check, "apt-get install strace")
     monkeypatch.setattr(sys, "argv", ["soak", "--only=power", "--seed=1"])
-    with pytest.raises(UserError, match="apt-get install strace"):
-        soak.parse_arguments()
+    refusals.check(soak.parse_arguments, "apt-get install strace")
 
 
 def test_where_strace_fails_it_is_said_why(monkeypatch, tmp_path):
@@ -269,8 +268,7 @@ def test_where_strace_fails_it_is_said_why(monkeypatch, tmp_path):
     program.write_text("#!/bin/sh\necho no ptrace >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="fails here .no ptrace."):
-        strace.check()
+    refusals.check(strace.check, "fails here (no ptrace)")
 
 
 def test_without_strace_all_else_is_tried_and_that_is_said(monkeypatch, capsys):

@@ -1,7 +1,7 @@
 """Predictors of both engines: built once, trained values swapped."""
 
-import dataclasses
 import weakref
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -41,9 +41,7 @@ def counted(job):
 
     values = {n: (lambda n=n: read(n)) for n in job.initial_values}
     return (
-        dataclasses.replace(
-            job, build_model=build_model, initial_values=values
-        ),
+        replace(job, build_model=build_model, initial_values=values),
         events,
     )
 
@@ -95,7 +93,7 @@ def test_short_rows_are_predicted_more_at_once(
         "make_batch",
         lambda *args: counted.append(make_batch(*args)) or counted[-1],
     )
-    job = dataclasses.replace(job, predict_tokens=tokens)
+    job = replace(job, predict_tokens=tokens)
     with made.predictor(job) as predictor:
         logits = predictor.predict(rows, 2, "test")["logits"]
     assert_allclose(logits, expected, atol=1e-6)
@@ -106,9 +104,7 @@ def test_trained_values_are_swapped_without_building(made, job):
     job, events = counted(job)
     rows, values = make_rows(CLASSIFICATION), other_values(job)
     changed = {n: (lambda v=v: v) for n, v in values.items()}
-    changed = dataclasses.replace(
-        job, initial_values={**job.initial_values, **changed}
-    )
+    changed = replace(job, initial_values={**job.initial_values, **changed})
     expected = [predict(made, j, rows, 16)["logits"] for j in (job, changed)]
     first = {n: job.initial_values[n]() for n in values}
     events.clear()
@@ -169,7 +165,7 @@ def test_variables_of_another_training_are_not_taken(job, tiny_config, folders):
 def test_a_predictor_goes_on_after_a_failure(made, job):
     job, events = counted(job)
     rows = make_rows(CLASSIFICATION)
-    wrong = dataclasses.replace(rows, tokens=rows.tokens + 99)
+    wrong = replace(rows, tokens=rows.tokens + 99)
     values = other_values(job)
     with made.predictor(job) as predictor:
         predictor.load(values)

@@ -1,13 +1,14 @@
 """Pretraining: records, head, scores."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
-from task_files import PROPERTY, put, refusal
+from numpy.testing import assert_allclose
+from task_files import put, refusal
 from test_masked_lm import as_tensors, random_head
 
 from adapter_bert.bert.hooks import Context
@@ -89,7 +90,7 @@ def test_records_without_their_padding(features):
         [TOKENS[1], TOKENS[3], none, none],
     ]
     assert batch["next_sentence_labels"].tolist() == [1, 0]
-    np.testing.assert_allclose(batch["masked_weights"], [2 / 3, 2 / 3])
+    assert_allclose(batch["masked_weights"], [2 / 3, 2 / 3])
 
 
 def test_a_model_with_one_vector_of_segments(task, tiny_bert):
@@ -102,13 +103,11 @@ def test_a_model_with_one_vector_of_segments(task, tiny_bert):
 
 def test_splits_and_patterns(task, tmp_path):
     write(tmp_path / "more.tfrecord", EXAMPLES[:2])
-    both = dataclasses.replace(
-        task, input_file=str(tmp_path / "*.tfrecord"), most_scored=4
-    )
+    both = replace(task, input_file=str(tmp_path / "*.tfrecord"), most_scored=4)
     _, rows = both.read("", ["train", "dev"])
     assert [len(rows["train"]), len(rows["dev"])] == [5, 4]
     more = str(tmp_path / "more.tfrecord")
-    _, rows = dataclasses.replace(task, eval_file=more).read("", ["dev"])
+    _, rows = replace(task, eval_file=more).read("", ["dev"])
     assert rows["dev"] == Records((more,), 2)
     assert len(list(task.first(rows["dev"], 1))) == 1
 
@@ -150,7 +149,7 @@ def test_the_loss_is_the_published_one(
     )
     scores = pooled @ values[f"{NEXT}weights"].T + values[f"{NEXT}bias"]
     following = tf.nn.log_softmax(scores).numpy()[[0, 1, 2], [0, 1, 1]]
-    np.testing.assert_allclose(
+    assert_allclose(
         tf.reduce_mean(model.head.loss(predictions, batch)),
         -right[is_masked].mean() - following.mean(),
         rtol=1e-5,
@@ -197,13 +196,12 @@ def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
         error = refusal(task.featurize, rows["train"], tokenizer, length)
         assert "with this --max_seq_length and --max_predictions_p" in error
     path = write(tmp_path / "rows", [example([2, 10**6, 3], second=2)])
-    other = dataclasses.replace(task, input_file=str(path))
+    other = replace(task, input_file=str(path))
     _, rows = other.read("", ["train"])
     error = refusal(other.featurize, rows["train"], tokenizer, LENGTH)
     assert f"expected ids below {tokenizer.vocab_size}" in error
 
 
-@PROPERTY
 @given(content=st.binary(min_size=1, max_size=60))
 def test_other_files_are_refused(tmp_path_factory, content):
     path = put(tmp_path_factory.mktemp("other") / "rows", content)
@@ -214,7 +212,7 @@ def test_other_files_are_refused(tmp_path_factory, content):
 def test_a_file_that_was_cut_is_refused(task, tmp_path):
     whole = (tmp_path / "rows.tfrecord").read_bytes()
     path = put(tmp_path / "cut", whole[:-1])
-    other = dataclasses.replace(task, input_file=str(path))
+    other = replace(task, input_file=str(path))
     assert "TFRecord file" in refusal(other.read, "", ["train"])
 
 

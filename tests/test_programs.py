@@ -5,8 +5,7 @@ from typing import Any, Callable, NamedTuple
 
 import pytest
 import refusals
-from conftest import entry_point
-from run_folders import read
+from conftest import entry_point, module_fixture, read_json
 from test_run_pretraining import (  # noqa: F401 (fixtures)
     from_nothing,
     pretraining_flags,
@@ -103,7 +102,7 @@ def short(program):
     return program._replace(flags=flags)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def kept(tmp_path_factory):
     """Where `trained` keeps the folders of its trainings."""
     return tmp_path_factory.mktemp("kept")
@@ -139,7 +138,7 @@ def test_a_run_that_is_killed_ends_in_the_same_bits(
     results = map(runs.result, (trained.flags["output_dir"], folder))
     # A pretraining's first values lie in its own folder.
     assert not runs.differences(*results, "places.json")
-    cut = read(folder, "run.json")["cut_rows"]
+    cut = read_json(folder, "run.json")["cut_rows"]
     assert cut["train"] == CUT.get(trained.name, 0)
 
 
@@ -272,11 +271,7 @@ BAD = {
     ],
     "several tasks": [
         ({"task_name": "mnli,copa", "text_a_column": None}, "copa has choices"),
-        (
-            {"task_name": "mnli,custom"},
-            "has the folder ''",
-            "expected custom:",
-        ),
+        ({"task_name": "mnli,custom"}, "has the folder ''", "expected custom:"),
         (
             {"task_name": "mnli,qqp", "text_a_column": None},
             "holds no folder for the task qqp",

@@ -2,7 +2,7 @@
 
 import os
 import time
-import types
+from types import SimpleNamespace
 
 import pytest
 import refusals
@@ -32,17 +32,17 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    stand_in = types.SimpleNamespace(monotonic=clock.monotonic, time=time.time)
+    stand_in = SimpleNamespace(monotonic=clock.monotonic, time=time.time)
     monkeypatch.setattr(progress, "time", stand_in)
     return clock
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def screen(monkeypatch):
     """Stands in for `sys` in `progress`: no terminal, unless a test says so."""
-    screen = types.SimpleNamespace(is_terminal=False)
+    screen = SimpleNamespace(is_terminal=False)
     screen.isatty = lambda: screen.is_terminal
-    monkeypatch.setattr(progress, "sys", types.SimpleNamespace(stderr=screen))
+    monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=screen))
     return screen
 
 
@@ -56,20 +56,16 @@ def lines(monkeypatch):
     return lines
 
 
-def test_log_lines_tell_rate_and_time_left(clock, screen, lines, capsys):
+def test_log_lines_tell_rate_and_time_left(clock, lines, capsys):
     shown = progress.Progress("eval", total=100, unit="examples")
     clock.now += 10
     shown.update(20, "loss 0.5")
     shown.close()
-    assert lines == [
-        "eval: 20/100 examples, 2.0/s, 00:40 left, loss 0.5",
-    ]
+    assert lines == ["eval: 20/100 examples, 2.0/s, 00:40 left, loss 0.5"]
     assert capsys.readouterr().err == ""
 
 
-def test_log_lines_are_seconds_apart_and_the_last_is_always_shown(
-    clock, screen, lines
-):
+def test_log_lines_are_seconds_apart_and_the_last_is_always_shown(clock, lines):
     shown = progress.Progress("eval", total=10, unit="examples")
     for _ in range(10):
         clock.now += 4
@@ -82,7 +78,7 @@ def test_log_lines_are_seconds_apart_and_the_last_is_always_shown(
 
 
 def test_work_done_before_counts_for_the_total_but_not_for_the_rate(
-    clock, screen, lines
+    clock, lines
 ):
     shown = progress.Progress("eval", total=100, unit="examples", done=60)
     clock.now += 10
@@ -147,9 +143,7 @@ def train(clock, folder, first_step, last_step, every_steps=10):
     shown.close()
 
 
-def test_tensorboard_reads_loss_learning_rate_and_speed(
-    clock, screen, tmp_path
-):
+def test_tensorboard_reads_loss_learning_rate_and_speed(clock, tmp_path):
     train(clock, tmp_path, 0, 25)
     scalars = read_scalars(tmp_path)
     assert set(scalars) == {"loss", "learning_rate", "examples_per_second"}
@@ -166,12 +160,12 @@ def test_tensorboard_reads_loss_learning_rate_and_speed(
     ]
 
 
-def test_points_are_as_far_apart_as_asked_for(clock, screen, tmp_path):
+def test_points_are_as_far_apart_as_asked_for(clock, tmp_path):
     train(clock, tmp_path, 0, 7, every_steps=3)
     assert steps_of(tmp_path) == [3, 6]
 
 
-def test_points_are_on_disk_before_the_training_ends(clock, screen, tmp_path):
+def test_points_are_on_disk_before_the_training_ends(clock, tmp_path):
     shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path))
     shown.update(10, 2.0)
     on_disk = read_scalars(tmp_path)
@@ -180,7 +174,7 @@ def test_points_are_on_disk_before_the_training_ends(clock, screen, tmp_path):
 
 
 def test_a_training_that_goes_on_counts_from_its_first_step(
-    clock, screen, lines, tmp_path
+    clock, lines, tmp_path
 ):
     train(clock, tmp_path, 20, 25, every_steps=5)
     assert steps_of(tmp_path) == [25]
@@ -188,13 +182,13 @@ def test_a_training_that_goes_on_counts_from_its_first_step(
     assert lines == ["train: 200/200 examples, 16.0/s, 00:00 left, loss 4.0000"]
 
 
-def test_both_parts_of_a_training_are_one_curve(clock, screen, tmp_path):
+def test_both_parts_of_a_training_are_one_curve(clock, tmp_path):
     train(clock, tmp_path, 0, 12)
     train(clock, tmp_path, 12, 25)
     assert steps_of(tmp_path) == [10, 22, 25]
 
 
-def test_several_steps_may_be_told_at_once(clock, screen, lines, tmp_path):
+def test_several_steps_may_be_told_at_once(clock, lines, tmp_path):
     shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path))
     for step in (10, 20):
         clock.now += 10
@@ -209,7 +203,7 @@ def test_several_steps_may_be_told_at_once(clock, screen, lines, tmp_path):
     ]
 
 
-def test_steps_that_are_told_at_once_share_one_rate(clock, screen, tmp_path):
+def test_steps_that_are_told_at_once_share_one_rate(clock, tmp_path):
     """Losses have points as ever; the last step is in the last call."""
     shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path), 3)
     for first, last in ((0, 10), (10, 20), (20, 25)):

@@ -1,19 +1,16 @@
 """The commands of the papers' repositories, and the checkpoints they name."""
 
-import json
-import pathlib
 import shutil
 
-import pytest
-from conftest import run_process
+from conftest import module_fixture, read_json, run_process
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 
 def results(folder):
-    return json.loads((pathlib.Path(folder) / "eval_results.json").read_text())
+    return read_json(folder, "eval_results.json")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def mrpc(tmp_path_factory, golden_dir):
     """A GLUE folder with small MRPC files in the published layout."""
     folder = tmp_path_factory.mktemp("glue") / "MRPC"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import as_tensors
 from engine_jobs import (
     CLASSIFICATION,
     EITHER,
@@ -17,7 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from adapter_bert.checkpoints import training_state
+from adapter_bert.checkpoints.training_state import (
+    check_training_checkpoint,
+    save_tensors,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import below
 from adapter_bert.methods.rank_allocation import Allocation
@@ -35,7 +39,7 @@ def budget_of_peft(step, first, last, count, kept):
 
 
 @pytest.mark.newer_stack
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     st.integers(1, 4000),
     st.floats(0, 0.6),
@@ -73,8 +77,8 @@ def test_a_training_chooses_what_pefts_does(recording):
             values[name] = values[name] - np.float32(LEARNING_RATE) * gradient
         chosen = RECORDED.choose(
             list(gradients),
-            {name: tf.constant(value) for name, value in values.items()},
-            {name: tf.constant(value) for name, value in gradients.items()},
+            as_tensors(values),
+            as_tensors(gradients),
             tf.constant(step, tf.int64),
             STEPS,
         )
@@ -180,17 +184,17 @@ def test_a_checkpoint_without_importances_is_of_another_training(
     values = {n: np.zeros(shape) for n, shape in table.saved.items()}
     values["global_step"] = np.int64(1)
     path = str(tmp_path / "model.ckpt-1")
-    training_state.save_tensors(path, values)
-    training_state.check_training_checkpoint(path, table.saved)
+    save_tensors(path, values)
+    check_training_checkpoint(path, table.saved)
     # Importances of A, B and E of four matrices.
     more = 2 * 4 * 4 * (16 + 16 + 1)
     assert table.saved_count == 3 * table.trained_count + more
     for slot in Allocation.slots:
         left = {n: v for n, v in values.items() if not n.endswith(slot)}
         assert len(values) - len(left) == 12
-        training_state.save_tensors(path, left)
+        save_tensors(path, left)
         with pytest.raises(UserError, match=slot):
-            training_state.check_training_checkpoint(path, table.saved)
+            check_training_checkpoint(path, table.saved)
 
 
 @pytest.mark.newer_stack

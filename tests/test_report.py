@@ -1,11 +1,10 @@
 """Reports of runs and sweeps."""
 
-import json
 import shutil
 
 import pytest
 import refusals
-from conftest import write_table
+from conftest import read_json, write_json, write_table
 from html_reader import Page
 from tensorboard.summary import Writer
 
@@ -42,7 +41,7 @@ def sections(page):
 
 def change(path, **values):
     """Changes members of a file of JSON."""
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+    write_json(path, {**read_json(path), **values})
 
 
 def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
@@ -61,7 +60,7 @@ def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
         "Configuration, versions and hashes",
     ]
     # What few readers look at is folded.
-    (folded,) = page.texts("details")
+    [folded] = page.texts("details")
     assert "Pretrained model" in folded and "dev rows" in folded
     assert page.texts("td")[0] == "0.6250"
     for words in (
@@ -80,7 +79,7 @@ def test_a_run_that_has_nothing_more_says_what_it_lacks(fake, report):
     assert "has not been evaluated" in page.text
     assert "does not record its command" in page.text
     words = ["--task_name=rte", "--output_dir=a folder", "--do_train"]
-    (folder / "places.json").write_text(json.dumps({"command": words}))
+    write_json(folder / "places.json", {"command": words})
     assert report(folder).texts("pre") == [
         ".venv/bin/python run_classifier.py \\ --task_name=rte \\ "
         "'--output_dir=a folder' \\ --do_train"
@@ -148,7 +147,7 @@ def test_size_and_cost(fake, report):
 def test_each_of_several_tasks_has_a_part(fake, report):
     folder = fake.add("rte", "head", {"mean": 0.5})
     tasks = {name: {"name": name} for name in ("cola", "rte")}
-    training = json.loads((folder / "run.json").read_text())["training"]
+    training = read_json(folder / "run.json")["training"]
     training["trained_together"] = [*tasks]
     task = {"name": "cola,rte", "tasks": tasks}
     change(folder / "run.json", task=task, training=training)

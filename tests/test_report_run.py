@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-import json
 import math
 
 import numpy as np
 import pytest
 import refusals
-from conftest import write_table
+from conftest import read_adapter, read_json, write_json, write_table
 from html_reader import Page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -57,7 +56,7 @@ def test_of_a_step_that_was_done_again_the_last_value_counts(tmp_path):
 def test_a_cut_file_keeps_its_beginning(tmp_path):
     points = [(step, float(step)) for step in range(20)]
     write_curve(tmp_path, "loss", points)
-    (path,) = tmp_path.iterdir()
+    [path] = tmp_path.iterdir()
     content = path.read_bytes()
     for kept in (0.0, 0.5, 0.9):
         path.write_bytes(content[: int(kept * len(content))])
@@ -208,7 +207,7 @@ def test_values_of_a_place_are_one_norm(artifact):
             "output_bias": np.array([1.0, 1.0], np.float32),
         }
     )
-    norms = measure(adapter_artifact.read(str(folder / "adapter")), "x")
+    norms = measure(read_adapter(folder / "adapter"), "x")
     assert norms == {
         "bert/encoder/output/adapters": {0: (25.0, 3), 1: (0.25, 1)},
         "output_bias": {None: (2.0, 2)},
@@ -245,10 +244,10 @@ def test_methods_are_shown_without_values_of_berts_own(
 def test_a_damaged_adapter_is_one_line(artifact):
     folder = artifact({"output_bias": np.zeros(2, np.float32)})
     path = folder / "adapter" / adapter_artifact.CONFIG_FILE
-    config = json.loads(path.read_text())
+    config = read_json(path)
     config["bert_config"]["ears"] = 2
     del config[files.SEAL]
-    path.write_text(json.dumps(config))
+    write_json(path, config)
 
     def call():
         norm_section(folder, 2, "norms")

@@ -1,11 +1,10 @@
 """What a script may replace and delete in the folder of its results."""
 
-import json
-
 import pytest
+import refusals
+from conftest import read_json
 
 from adapter_bert.commands import plot, summarize
-from adapter_bert.errors import UserError
 from adapter_bert.reports.collect_runs import replace_results
 
 pytestmark = pytest.mark.older_stack
@@ -27,7 +26,7 @@ def test_earlier_results_are_replaced_and_deleted(tmp_path):
     assert names(out) == {"a", "b/c"}
     assert (out / "a").read_bytes() == b"4"
     assert not (out / "b/d").exists()
-    assert json.loads((out / "files_of_me.json").read_text()) == ["a", "b/c"]
+    assert read_json(out / "files_of_me.json") == ["a", "b/c"]
 
 
 def test_what_others_have_written_stays(tmp_path):
@@ -41,8 +40,10 @@ def test_what_others_have_written_stays(tmp_path):
 
 def test_a_file_of_somebody_elses_is_not_replaced(tmp_path):
     (tmp_path / "b").write_text("mine")
-    with pytest.raises(UserError, match="was not written by me"):
-        replace_results(str(tmp_path), "me", {"a": b"1", "b": b"2"})
+    refusals.check(
+        lambda: replace_results(str(tmp_path), "me", {"a": b"1", "b": b"2"}),
+        "was not written by me",
+    )
     assert names(tmp_path) == {"b"}
     assert (tmp_path / "b").read_text() == "mine"
 
@@ -50,8 +51,9 @@ def test_a_file_of_somebody_elses_is_not_replaced(tmp_path):
 @pytest.mark.parametrize("text", ['["../a"]', '["/a"]', "{}", "[1]", "["])
 def test_a_list_that_is_none_is_refused(tmp_path, text):
     (tmp_path / "files_of_me.json").write_text(text)
-    with pytest.raises(UserError, match="list of files"):
-        replace_results(str(tmp_path), "me", {})
+    refusals.check(
+        lambda: replace_results(str(tmp_path), "me", {}), "list of files"
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,8 @@ def test_tables_and_figures_leave_other_files_alone(
     other = tmp_path / "other"
     other.mkdir()
     (other / taken).write_text("mine")
-    with pytest.raises(UserError, match=f"{taken} is there and was not"):
-        run_main(program, fake.folder, f"--output_dir={other}")
+    refusals.check(
+        lambda: run_main(program, fake.folder, f"--output_dir={other}"),
+        f"{taken} is there and was not",
+    )
     assert names(other) == {taken}

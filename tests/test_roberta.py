@@ -1,13 +1,12 @@
 """RoBERTa and XLM-R against transformers, and what a run of them does."""
 
-import json
-
 import numpy as np
 import pytest
-import safetensors.numpy
 import tensorflow as tf
-from conftest import entry_point
+from conftest import entry_point, load_predictor, read_json, read_lines
+from numpy.testing import assert_allclose
 from roberta_folders import BOTH
+from safetensors.numpy import load_file, save_file
 from tiny_artifacts import read_base
 
 from adapter_bert.bert import encoder
@@ -16,7 +15,6 @@ from adapter_bert.commands import run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
@@ -47,6 +45,16 @@ def features_of(values):
     }
 
 
+def output_of(roberta):
+    """The encoder, and its output for what was recorded."""
+    create = reader(roberta.opened.weights)
+    variables = encoder.declare(roberta.config, pooler=False)
+    values = encoder.make_variables(variables, create)
+    bert = encoder.Bert(roberta.config, values, Hooks())
+    ids, segments, mask = features_of(roberta.values).values()
+    return bert, bert(ids, segments, Context(mask))
+
+
 @BOTH
 def test_golden_hidden_states(recorded_roberta, name):
     roberta = recorded_roberta(name)
@@ -56,43 +64,26 @@ def test_golden_hidden_states(recorded_roberta, name):
     assert (
         roberta.config.max_tokens == 40 == roberta.values["input_ids"].shape[1]
     )
-    create = reader(roberta.opened.weights)
-    variables = encoder.declare(roberta.config, pooler=False)
-    values = encoder.make_variables(variables, create)
-    bert = encoder.Bert(roberta.config, values, Hooks())
-    features = features_of(roberta.values)
-    output = bert(
-        features["input_ids"],
-        features["segment_ids"],
-        Context(features["input_mask"]),
-    )
+    _, output = output_of(roberta)
     real = roberta.values["input_mask"] > 0
     for computed, expected in (
         (output.embedding_output, "embedding_output"),
         (output.sequence_output, "sequence_output"),
     ):
-        np.testing.assert_allclose(
+        assert_allclose(
             computed.numpy()[real], roberta.values[expected][real], atol=1e-5
         )
 
 
 def test_golden_logits_of_masked_tokens(recorded_roberta):
     roberta = recorded_roberta("roberta")
-    create = reader(roberta.opened.weights)
-    head = MaskedLMHead(roberta.config, create)
-    variables = encoder.declare(roberta.config, pooler=False)
-    values = encoder.make_variables(variables, create)
-    bert = encoder.Bert(roberta.config, values, Hooks())
-    features = features_of(roberta.values)
-    context = Context(features["input_mask"])
-    hidden = bert(
-        features["input_ids"], features["segment_ids"], context
-    ).sequence_output
+    head = MaskedLMHead(roberta.config, reader(roberta.opened.weights))
+    bert, output = output_of(roberta)
+    hidden = output.sequence_output
+    context = Context(tf.constant(roberta.values["input_mask"]))
     places = np.tile(roberta.values["places"], (len(hidden), 1))
     logits = head(bert, hidden, context, tf.constant(places), places * 0)
-    np.testing.assert_allclose(
-        logits["logits"], roberta.values["logits"], atol=1e-5
-    )
+    assert_allclose(logits["logits"], roberta.values["logits"], atol=1e-5)
 
 
 def test_golden_logits_of_texts(recorded_roberta):
@@ -102,15 +93,13 @@ def test_golden_logits_of_texts(recorded_roberta):
     model = TaskModel(roberta.config, parse("head"), TASK.build_head, create)
     features = features_of(roberta.values)
     outputs = model(features, Context(features["input_mask"]))
-    np.testing.assert_allclose(
-        outputs["logits"], roberta.values["logits"], atol=1e-5
-    )
+    assert_allclose(outputs["logits"], roberta.values["logits"], atol=1e-5)
 
 
 def test_a_bare_model_is_the_same_model(roberta_folder):
     path = roberta_folder / "model.safetensors"
     _, config, base = read_base(roberta_folder)
-    tensors = safetensors.numpy.load_file(path)
+    tensors = load_file(path)
     bare = {
         name[len("roberta.") :]: value
         for name, value in tensors.items()
@@ -119,7 +108,7 @@ def test_a_bare_model_is_the_same_model(roberta_folder):
     # transformers write a pooler that was never trained.
     bare["pooler.dense.weight"] = np.zeros([16, 16], np.float32)
     bare["embeddings.position_ids"] = np.arange(42)[np.newaxis]
-    safetensors.numpy.save_file(bare, path)
+    save_file(bare, path)
     assert read_base(roberta_folder)[2].fingerprint == base.fingerprint
     assert not any("pooler" in n for n in encoder.list_variables(config))
 
@@ -160,7 +149,7 @@ def flags(roberta_folder, tmp_path):
 
 
 def scores_of(flags):
-    return json.loads((flags["output_dir"] / "eval_results.json").read_text())
+    return read_json(flags["output_dir"] / "eval_results.json")
 
 
 @pytest.mark.gate
@@ -189,10 +178,8 @@ def test_texts_are_learned_and_answered(
         scores["eval_loss"], abs=1e-6
     )
     lines = (tmp_path / "again" / "test_predictions.tsv").read_text()
-    predictor = Predictor.load(
-        str(roberta_folder), {"one": str(out / "adapter")}
-    )
-    texts = (tiny_data / "test.tsv").read_text().splitlines()[1:]
+    predictor = load_predictor(roberta_folder, {"one": out / "adapter"})
+    texts = read_lines(tiny_data / "test.tsv")[1:]
     labels = [a["label"] for a in predictor("one", texts)]
     assert labels == [row.split("\t")[1] for row in lines.splitlines()[1:]]
 

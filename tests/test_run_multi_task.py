@@ -1,24 +1,32 @@
 """Several tasks in one run, from flags to files."""
 
-import json
 import os
 import pathlib
-import shutil
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
-from conftest import SENTENCES, entry_point, make_flags, write_table
-from run_folders import bytes_by_task, check_nearly_equal, read
+import refusals
+from conftest import (
+    SENTENCES,
+    entry_point,
+    flag_words,
+    load_predictor,
+    make_flags,
+    module_fixture,
+    read_json,
+    write_json,
+    write_table,
+)
+from run_folders import bytes_by_task, check_nearly_equal
 from test_multi_worker import run_workers
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, dev_scores
 from adapter_bert.commands import run_classifier
-from adapter_bert.errors import UserError
-from adapter_bert.serving.library import AdapterLibrary, check
-from adapter_bert.serving.predictor import Predictor
+from adapter_bert.serving.library import check
 
-pytestmark = pytest.mark.older_stack
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 PARTS = ("mnli", "reviews", "sts-b")
 FILES = {
@@ -28,7 +36,7 @@ FILES = {
 }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def trained(tiny_bert, tiny_glue, tmp_path_factory):
     """The folder of a run of 20 steps, which no test changes."""
     out = tmp_path_factory.mktemp("together") / "out"
@@ -49,7 +57,7 @@ def trained(tiny_bert, tiny_glue, tmp_path_factory):
 @pytest.fixture
 def again(trained, glue_flags):
     """A copy of that run, in the folder of the flags, which are its own."""
-    shutil.copytree(trained, glue_flags["output_dir"])
+    copytree(trained, glue_flags["output_dir"])
     return {**glue_flags, "do_predict": True}
 
 
@@ -71,7 +79,6 @@ def alone(flags, name, folder, out):
     return {**kept, **changed}
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "method",
     [
@@ -90,7 +97,7 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
         glue_flags.update(engine="strategy", tuning_method=method)
         classify(**glue_flags, do_predict=True)
         out = glue_flags["output_dir"]
-    results = read(out / "eval_results.json")
+    results = read_json(out / "eval_results.json")
     for name in PARTS:
         part, other = out / "tasks" / name, tmp_path / f"again-{name}"
         if is_usual or name == "mnli":
@@ -107,7 +114,7 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
             if method.startswith("per_task"):
                 # What is kept computes the same in another way.
                 scores, others = (
-                    read(folder / "eval_results.json")
+                    read_json(folder / "eval_results.json")
                     for folder in (part, other)
                 )
                 for x in (scores, others):
@@ -115,15 +122,15 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
                 assert scores == pytest.approx(others, abs=1e-5)
             else:
                 assert contents == expected
-        scores_of_part = read(part / "eval_results.json")
+        scores_of_part = read_json(part / "eval_results.json")
         for key, value in scores_of_part.items():
             metric, _, end = key.partition("_mismatched")
             key = f"{metric}_{name}" + ("_mismatched" if "_mism" in key else "")
             if key.startswith("eval_"):
                 assert results.pop(key) == value
         # As the run's own files count.
-        run = read(part / "run.json")
-        config = read(part / "adapter" / "adapter_config.json")
+        run = read_json(part / "run.json")
+        config = read_json(part / "adapter" / "adapter_config.json")
         artifact = check(str(part / "adapter"))
         assert run["parameters"]["kept"] == adapter_artifact.count(
             {n: artifact.weights.read(n) for n in artifact.weights.shapes}
@@ -136,22 +143,20 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
     del results["content_sha256"]
     assert set(results) == {"eval_mean", "global_step", "dev_data"}
     # Epochs are of all rows.
-    run = read(out / "run.json")
+    run = read_json(out / "run.json")
     assert run["training"]["examples"] == 40 + 24 + 16
     assert run["training"]["steps"] == 20
     assert not (out / "adapter").exists()
     assert not list(out.rglob("*tmp*"))
 
 
-@pytest.mark.gate
 def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
-    trained, tiny_bert, tmp_path
+    trained, tiny_bert, shelf
 ):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
-    predictor = Predictor.load(str(tiny_bert), [])
+    predictor = load_predictor(tiny_bert, [])
     for name in PARTS:
         shelf.add(str(trained / "tasks" / name), name)
-        results = read(trained / "tasks" / name / "eval_results.json")
+        results = read_json(trained / "tasks" / name / "eval_results.json")
         entry = shelf.entry(name)
         assert entry.data == results["dev_data"]
         assert entry.scores == {
@@ -183,14 +188,13 @@ def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     ]
 
 
-@pytest.mark.gate
 def test_the_tasks_are_learned(classify, glue_flags):
     del glue_flags["adapter_size"]
     glue_flags.update(
         num_train_epochs=40, tuning_method="full", learning_rate=1e-3
     )
     classify(**glue_flags)
-    results = read(glue_flags["output_dir"] / "eval_results.json")
+    results = read_json(glue_flags["output_dir"] / "eval_results.json")
     assert results["eval_accuracy_mnli"] == 1
     assert results["eval_accuracy_reviews"] == 1
     assert results["eval_pearson_sts-b"] > 0.9
@@ -199,7 +203,6 @@ def test_the_tasks_are_learned(classify, glue_flags):
     )
 
 
-@pytest.mark.gate
 def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
     classify, glue_flags, trained
 ):
@@ -217,7 +220,6 @@ def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
         assert expected[part] != others[1][part]
 
 
-@pytest.mark.gate
 def test_a_training_of_the_first_rows_ends_by_the_mean(
     classify, glue_flags, caplog
 ):
@@ -230,53 +232,53 @@ def test_a_training_of_the_first_rows_ends_by_the_mean(
     assert best == max(
         sorted(scores.by_step), key=lambda step: scores.by_step[step]["mean"]
     )
-    results = read(glue_flags["output_dir"] / "eval_results.json")
+    results = read_json(glue_flags["output_dir"] / "eval_results.json")
     assert results["global_step"] == best
     assert results["eval_mean"] == scores.by_step[best]["mean"]
     for name in PARTS:
         part = glue_flags["output_dir"] / "tasks" / name
-        config = read(part / "adapter" / "adapter_config.json")
+        config = read_json(part / "adapter" / "adapter_config.json")
         assert config["checkpoint"] == f"best.ckpt-{best}"
-        assert read(part / "eval_results.json")["global_step"] == best
+        assert read_json(part / "eval_results.json")["global_step"] == best
     assert "mnli 10, reviews 10, sts-b 10" in caplog.text
     assert "batches of each task (annealed sampling): mnli " in caplog.text
-    run = read(glue_flags["output_dir"] / "run.json")
+    run = read_json(glue_flags["output_dir"] / "run.json")
     assert run["training"]["examples"] == 30
     # int(30 / 8 * 9)
     assert run["training"]["steps"] == 33
 
 
-@pytest.mark.gate
 def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     classify, again, tmp_path
 ):
     out = again["output_dir"]
-    expected = read(out / "eval_results.json")
-    shutil.rmtree(out / "tasks" / "mnli" / "adapter")
+    expected = read_json(out / "eval_results.json")
+    rmtree(out / "tasks" / "mnli" / "adapter")
     (out / "eval_results.json").unlink()
     evaluate = {**again, "do_train": False}
     # The folder knows it.
     del evaluate["init_checkpoint"]
     classify(**evaluate)
-    assert read(out / "eval_results.json") == expected
+    assert read_json(out / "eval_results.json") == expected
     evaluate.update(
         init_checkpoint=out / "model.ckpt-20", output_dir=tmp_path / "new"
     )
     classify(**evaluate)
-    assert read(tmp_path / "new" / "eval_results.json") == expected
+    assert read_json(tmp_path / "new" / "eval_results.json") == expected
     assert (tmp_path / "new" / "tasks" / "mnli" / "eval_results.json").exists()
     alone = {
         "task_name": "custom",
         "data_dir": pathlib.Path(evaluate["data_dir"]) / "Reviews",
     }
-    with pytest.raises(UserError, match="is of several tasks, mnli,reviews,s"):
-        classify(**{**evaluate, **alone, "adapter_size": 4})
+    refusals.check(
+        lambda: classify(**{**evaluate, **alone, "adapter_size": 4}),
+        "is of several tasks, mnli,reviews,s",
+    )
     # Started again, the run writes what it has lost.
     classify(**again)
     assert set(bytes_by_task(out)) == set(PARTS)
 
 
-@pytest.mark.gate
 def test_a_run_may_start_from_another_ones_checkpoint(
     classify, glue_flags, trained
 ):
@@ -290,7 +292,6 @@ def test_a_run_may_start_from_another_ones_checkpoint(
         )
 
 
-@pytest.mark.gate
 def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     """The loss of one of the tasks chooses the step."""
     data = glue_flags["data_dir"] = tmp_path / "data"
@@ -306,7 +307,7 @@ def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     losses = {s: of["loss_one"] for s, of in scores.by_step.items()}
     assert len(losses) == 2
     assert scores.best_step == min(sorted(losses), key=losses.__getitem__)
-    run = read(glue_flags["output_dir"] / "run.json")
+    run = read_json(glue_flags["output_dir"] / "run.json")
     # Of each task two texts are held out, with their copies.
     assert run["training"]["examples"] == 60
     # In the same folder, without the flag; and never with another share.
@@ -316,41 +317,39 @@ def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     del glue_flags["keep_best"]
     classify(**glue_flags)
     glue_flags.update(do_eval=True, dev_share=0.3)
-    with pytest.raises(
-        UserError, match=r"one.held_out\.share was 0\.2, now 0\.3"
-    ):
-        classify(**glue_flags)
+    refusals.check(
+        lambda: classify(**glue_flags), "one.held_out.share was 0.2, now 0.3"
+    )
 
 
-@pytest.mark.gate
 def test_the_folder_of_a_part_holds_no_training(classify, again):
     """Its run.json says what it is; a run there needs its adapter."""
     part = again["output_dir"] / "tasks" / "mnli"
     flags = alone(again, "mnli", again["output_dir"], part)
-    expected = read(part / "eval_results.json")
+    expected = read_json(part / "eval_results.json")
     classify(**flags)
-    assert read(part / "eval_results.json") == expected
+    assert read_json(part / "eval_results.json") == expected
     del flags["adapter"]
     flags["adapter_size"] = 4
-    with pytest.raises(UserError, match="holds no trained"):
-        classify(**flags)
-    with pytest.raises(UserError, match="training.trained_together was"):
-        classify(**{**flags, "do_train": True})
+    refusals.check(lambda: classify(**flags), "holds no trained")
+    refusals.check(
+        lambda: classify(**{**flags, "do_train": True}),
+        "training.trained_together was",
+    )
 
 
-@pytest.mark.gate
 def test_two_workers_train_what_one_does(
     classify, glue_flags, steady_config, tmp_path
 ):
     config = tmp_path / "steady.json"
-    config.write_text(json.dumps(vars(steady_config)))
+    write_json(config, vars(steady_config))
     glue_flags.update(
         engine="strategy", bert_config_file=config, learning_rate=1e-4
     )
 
     def command(folder):
         flags = {**glue_flags, "output_dir": tmp_path / folder}
-        return [f"--{name}={value}" for name, value in flags.items()]
+        return flag_words(flags)
 
     codes, logs = run_workers(
         [command("two")] * 2, tmp_path, program="run_classifier.py"
@@ -358,7 +357,7 @@ def test_two_workers_train_what_one_does(
     assert codes == [0, 0], logs
     classify(**{**glue_flags, "output_dir": tmp_path / "one"})
     one, two = (
-        read(tmp_path / folder / "eval_results.json")
+        read_json(tmp_path / folder / "eval_results.json")
         for folder in ("one", "two")
     )
     assert one.pop("dev_data") == two.pop("dev_data")
@@ -376,20 +375,17 @@ def test_two_workers_train_what_one_does(
 def test_a_missing_file_is_told_before_bert_is_read(
     classify, glue_flags, tiny_glue, tmp_path
 ):
-    data = shutil.copytree(tiny_glue, tmp_path / "data")
+    data = copytree(tiny_glue, tmp_path / "data")
     path = data / "Reviews" / "dev.tsv"
     path.unlink()
     glue_flags.update(data_dir=data, init_checkpoint="nowhere")
-    with pytest.raises(UserError, match=f"there is no {path}"):
-        classify(**glue_flags)
+    refusals.check(lambda: classify(**glue_flags), f"there is no {path}")
 
 
-@pytest.mark.gate
 def test_one_tasks_adapter_is_no_start_of_several(
     classify, glue_flags, trained
 ):
     glue_flags["adapter"] = trained / "tasks" / "mnli" / "adapter"
-    with pytest.raises(
-        UserError, match="was trained on mnli, not on mnli,revi"
-    ):
-        classify(**glue_flags)
+    refusals.check(
+        lambda: classify(**glue_flags), "was trained on mnli, not on mnli,revi"
+    )

@@ -1,14 +1,19 @@
 """Pretraining's entry point: files, resumption, refusals."""
 
-import json
-
 import pytest
-from conftest import program_fixture, run_process
-from run_folders import artifact_bytes, read
+from conftest import (
+    flag_words,
+    open_checkpoint,
+    program_fixture,
+    read_adapter,
+    read_json,
+    run_process,
+    write_json,
+)
+from run_folders import artifact_bytes
 from test_methods_runs import without_size
 from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
 
-from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.commands import library, merge, run_pretraining
 from adapter_bert.serving.library import AdapterLibrary
 
@@ -37,7 +42,7 @@ def pretraining_flags(tiny_flags, tmp_path):
 def from_nothing(pretraining_flags, tiny_bert, tiny_config, tmp_path):
     """Flags of a training that begins with random values."""
     config = tmp_path / "bert_config.json"
-    config.write_text(json.dumps({**vars(tiny_config), "hidden_act": "gelu"}))
+    write_json(config, {**vars(tiny_config), "hidden_act": "gelu"})
     del pretraining_flags["init_checkpoint"]
     return {
         **pretraining_flags,
@@ -49,15 +54,15 @@ def from_nothing(pretraining_flags, tiny_bert, tiny_config, tmp_path):
 def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
     """As a user starts it; the result is a BERT for other programs."""
     from_nothing.update(num_train_steps=120, learning_rate=3e-3, do_eval=True)
-    words = [f"--{name}={value}" for name, value in from_nothing.items()]
+    words = flag_words(from_nothing)
     done = run_process(*words, program="run_pretraining.py")
     out = from_nothing["output_dir"]
     assert "trained: 100.00% of all parameters" in done.stderr
-    scores = read(out, "eval_results.json")
+    scores = read_json(out, "eval_results.json")
     # Three rows are repeated.
     assert scores["eval_masked_lm_accuracy"] > 0.9
     assert scores["eval_next_sentence_accuracy"] == 1.0
-    run = read(out, "run.json")
+    run = read_json(out, "run.json")
     assert run["task"] == {"name": "pretraining"}
     assert run["training"]["steps"] == run["training"]["num_train_steps"] == 120
     assert run["training"]["num_warmup_steps"] == 2
@@ -67,8 +72,8 @@ def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
         f"--adapter={out / 'adapter'}",
         f"--output_dir={tmp_path / 'bert'}",
     )
-    merged = sources.open_init_checkpoint(str(tmp_path / "bert")).weights
-    trained = adapter_artifact.read(str(out / "adapter")).weights
+    merged = open_checkpoint(tmp_path / "bert").weights
+    trained = read_adapter(out / "adapter").weights
     for name in ("bert/pooler/dense/bias", "cls/seq_relationship/output_bias"):
         assert (merged.read(name) == trained.read(name)).all()
 
@@ -81,7 +86,7 @@ def test_initial_values_follow_from_the_seed(pretrain, from_nothing, tmp_path):
             **{**from_nothing, "seed": seed, "output_dir": out},
             max_train_examples=8,
         )
-        weights = sources.open_init_checkpoint(str(out / "initial")).weights
+        weights = open_checkpoint(out / "initial").weights
         read_value[name] = weights.read("bert/pooler/dense/kernel")
     assert (read_value["a"] == read_value["b"]).all()
     assert (read_value["a"] != read_value["c"]).any()
@@ -92,7 +97,7 @@ def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
     pretraining_flags.update(tuning_method="houlsby(size=4)", do_eval=True)
     pretrain(**pretraining_flags)
     out = pretraining_flags["output_dir"]
-    names = adapter_artifact.read(str(out / "adapter")).weights.shapes
+    names = read_adapter(out / "adapter").weights.shapes
     assert not any(name.endswith("query/kernel") for name in names)
     again = {
         **pretraining_flags,
@@ -101,7 +106,9 @@ def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
     }
     del again["tuning_method"], again["num_train_steps"]
     pretrain(**again, adapter=out / "adapter")
-    scores = [read(x, "eval_results.json") for x in (out, tmp_path / "again")]
+    scores = [
+        read_json(x, "eval_results.json") for x in (out, tmp_path / "again")
+    ]
     assert scores[0]["eval_loss"] == scores[1]["eval_loss"]
     # A library keeps the adapter, and knows that texts are not for it.
     shelf = tmp_path / "shelf"
@@ -118,5 +125,5 @@ def test_rows_without_a_masked_token(
     path = write(tmp_path / "plain.tfrecord", rows)
     pretrain(**pretraining_flags | {"input_file": path}, do_eval=True)
     assert "no row has a masked token" in caplog.text
-    scores = read(pretraining_flags["output_dir"], "eval_results.json")
+    scores = read_json(pretraining_flags["output_dir"], "eval_results.json")
     assert scores["eval_masked_lm_loss"] == 0 < scores["eval_loss"]

@@ -1,11 +1,12 @@
 """`run.json`: a folder's run goes on, another run is refused."""
 
-import copy
 import json
+from copy import deepcopy
 
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import read_json, write_json
 
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.weights import Base
@@ -26,7 +27,7 @@ RECORD = {
 
 def changed(place, value):
     """The record with another value, its place as in `task.labels`."""
-    record = copy.deepcopy(RECORD)
+    record = deepcopy(RECORD)
     *parents, name = place.split(".")
     parent = record
     for key in parents:
@@ -51,7 +52,7 @@ def refusal(folder, record, do_train=True):
 
 
 def test_the_record_is_json_in_the_folder(folder):
-    assert json.loads((folder / "run.json").read_text()) == RECORD
+    assert read_json(folder / "run.json") == RECORD
 
 
 def test_versions_are_those_of_the_interpreter_and_its_libraries():
@@ -67,7 +68,7 @@ def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     for folder in (tmp_path, tmp_path / "missing"):
         run_record.check(str(folder), RECORD, do_train)
     run_record.write(str(tmp_path), RECORD, BASE)
-    run_record.check(str(tmp_path), copy.deepcopy(RECORD), do_train)
+    run_record.check(str(tmp_path), deepcopy(RECORD), do_train)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_another_training_is_refused_but_its_evaluation_fits(folder):
 
 
 def test_a_partial_record_is_compared_by_what_it_has(folder):
-    partial = copy.deepcopy(RECORD)
+    partial = deepcopy(RECORD)
     del partial["task"]["labels"], partial["training"]["data"]
     del partial["versions"], partial["parameters"]
     for do_train in (False, True):
@@ -147,10 +148,11 @@ def test_a_lost_place_is_one_line_that_says_what_to_pass(folder, content):
     (folder / "places.json").unlink()
     if content:
         (folder / "places.json").write_text(content)
-    with pytest.raises(UserError) as raised:
-        run_record.place_of_base(str(folder))
-    assert "was called bert" in str(raised.value)
-    assert "--init_checkpoint" in str(raised.value)
+    refusals.check(
+        lambda: run_record.place_of_base(str(folder)),
+        "was called bert",
+        "--init_checkpoint",
+    )
 
 
 @pytest.mark.parametrize("command", ["text", [5], [["--seed=1"]]])
@@ -180,8 +182,8 @@ def test_a_record_without_a_run_is_refused(tmp_path, content):
 
 def test_what_is_null_is_not_there(folder):
     path = folder / run_record.RUN_FILE
-    content = {**json.loads(path.read_text()), "task_settings": None}
-    path.write_text(json.dumps(content))
+    content = {**read_json(path), "task_settings": None}
+    write_json(path, content)
     description = run_record.read_description(
         str(path), "the run's description"
     )
@@ -192,7 +194,7 @@ def test_what_is_null_is_not_there(folder):
 def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
     """Messages and cards tell it to be passed on."""
     path = folder / run_record.RUN_FILE
-    path.write_text(json.dumps(changed("base.hub", hub)))
+    write_json(path, changed("base.hub", hub))
     refusals.check(
         lambda: run_record.read_description(str(path), "the run's description"),
         "run.json: base.hub: ",
@@ -250,7 +252,7 @@ def test_a_field_of_today_that_the_head_reads_is_a_difference(
 def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
     old = changed("task", {"name": "vectors", "tasks": {"a": {"name": "b"}}})
     run_record.write(str(folder), old, BASE)
-    new = copy.deepcopy(old)
+    new = deepcopy(old)
     form = new["task"]["tasks"]["a"] if place != "task" else new["task"]
     form.update(prompts={"query": "q: "}, similarity_fn_name="cosine")
     run_record.check(str(folder), new, True)

@@ -1,16 +1,20 @@
 """Vectors' entry point: a run's files, further runs, refusals."""
 
 import dataclasses
-import json
 
 import pytest
 import refusals
-from conftest import SENTENCES, TINY_WORDS
-from run_folders import artifact_bytes, read
+from conftest import (
+    SENTENCES,
+    TINY_WORDS,
+    read_adapter,
+    read_json,
+    write_json_lines,
+)
+from run_folders import artifact_bytes
 from test_methods_runs import without_size
 
 from adapter_bert import api
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import Layout, SplitFiles
 from adapter_bert.tasks.vectors import Vectors
@@ -27,11 +31,11 @@ def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     vectors(**flags)
     out = flags["output_dir"]
     before, after = (
-        read(folder, "eval_results.json")
+        read_json(folder, "eval_results.json")
         for folder in (tmp_path / "frozen", out)
     )
     assert after["eval_mrr"] > before["eval_mrr"]
-    run = read(out, "run.json")
+    run = read_json(out, "run.json")
     assert run["task"] == {
         "name": "vectors",
         "pooling": "mean",
@@ -39,7 +43,7 @@ def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     }
     assert run["training"]["loss"] == "infonce"
     assert run["training"]["temperature"] == 0.05
-    artifact = adapter_artifact.read(str(out / "adapter"))
+    artifact = read_adapter(out / "adapter")
     assert artifact.config["task"] == run["task"]
     assert not [name for name in artifact.weights.shapes if "output_" in name]
 
@@ -50,9 +54,9 @@ def test_scores_and_single_texts_train_too(vectors, vector_flags, tmp_path):
     flags = {**vector_flags, "score_column": "score", "num_train_epochs": 1}
     flags.update(matryoshka_sizes="8,16", pooling="cls", normalize=True)
     vectors(**flags)
-    scores = read(flags["output_dir"], "eval_results.json")
+    scores = read_json(flags["output_dir"], "eval_results.json")
     assert {"eval_spearman", "eval_pearson", "eval_spearman_of_8"} < set(scores)
-    run = read(flags["output_dir"], "run.json")
+    run = read_json(flags["output_dir"], "run.json")
     assert run["task"]["sizes"] == [16, 8] and run["task"]["normalize"]
     assert run["training"]["loss"] == "cosent"
     single = {**vector_flags, "num_train_epochs": 1, "do_eval": False}
@@ -97,11 +101,8 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
     """Files without a header, and a corpus in JSON as BEIR has it."""
     words = [word for word in TINY_WORDS if word.isalpha()]
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(
-        "".join(
-            json.dumps({"_id": str(n), "text": word}) + "\n"
-            for n, word in enumerate(words)
-        )
+    write_json_lines(
+        corpus, [{"_id": str(n), "text": word} for n, word in enumerate(words)]
     )
     pairs = tmp_path / "pairs.tsv"
     pairs.write_text("".join(f"{n}\t{text}\n" for n, text in enumerate(TEXTS)))
@@ -111,9 +112,9 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
     del flags["eval_file"]
     vectors(**flags)
     out = flags["output_dir"]
-    scores = read(out, "eval_results.json")
+    scores = read_json(out, "eval_results.json")
     assert 0 < scores["eval_ndcg_at_10"] <= 1
-    assert read(out, "run.json")["task"]["held_out"] == {
+    assert read_json(out, "run.json")["task"]["held_out"] == {
         "share": 0.25,
         "seed": 3,
     }
@@ -133,7 +134,7 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
         "".join(f"{b}\t{a}\n" for a, b in zip(rows.text_a, rows.text_b))
     )
     vectors(**again)
-    other = read(tmp_path / "again", "eval_results.json")
+    other = read_json(tmp_path / "again", "eval_results.json")
     assert other["dev_data"] == scores["dev_data"]
     assert other["eval_ndcg_at_10"] == scores["eval_ndcg_at_10"]
 

@@ -1,7 +1,6 @@
 """Files of TensorFlow Lite and ONNX Runtime, in their own runtimes."""
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -14,8 +13,11 @@ from conftest import (
     ROOT,
     TINY_WORDS,
     entry_point,
+    module_fixture,
     own_lines,
+    read_json,
     run_command,
+    trained_task,
     write_bert,
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
@@ -25,10 +27,8 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert import command_line
 from adapter_bert.bert import encoder
 from adapter_bert.commands import export as export_command
-from adapter_bert.errors import UserError
 from adapter_bert.serving import runtimes
 from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.runtimes import ONNX, TFLITE
 from adapter_bert.serving.trained_task import load_task
 
@@ -79,17 +79,17 @@ def make_base(folder, layers):
     return str(write_bert(folder, TINY_WORDS, config, values))
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def base(tmp_path_factory):
     return make_base(tmp_path_factory.mktemp("base"), 2)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def bert(base):
     return FrozenBert.open(base)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def made(base, tmp_path_factory):
     """Folders of `ADAPTERS`, by name."""
     place = tmp_path_factory.mktemp("adapters")
@@ -114,7 +114,7 @@ def export(bert, tmp_path):
 # The outputs
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def short(tmp_path_factory):
     """The folder of a BERT of one layer, which is soon converted; it, open."""
     folder = make_base(tmp_path_factory.mktemp("short"), 1)
@@ -127,7 +127,7 @@ def short(tmp_path_factory):
 def test_every_method_is_written(short, tmp_path, form, method):
     base, bert = short
     make_artifact(tmp_path / "adapter", base, method)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     place = str(tmp_path / "file")
     assert runtimes.export(bert, "mine", task, place, form) <= 1e-5
 
@@ -148,7 +148,7 @@ def test_a_model_like_bert_is_written(golden_dir, tmp_path, form, name):
     base = str(golden_dir / name)
     make_artifact(tmp_path / "adapter", base, "ia3")
     bert = FrozenBert.open(base)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     place = tmp_path / "file"
     assert runtimes.export(bert, "mine", task, str(place), form) <= 1e-5
     scores = Folder(place, form).ask(TEXTS)["scores"]
@@ -174,7 +174,7 @@ def test_int8(made, export, form, tmp_path):
     for row, together in enumerate(scores):
         one = {key: value[row : row + 1] for key, value in batch.items()}
         alone = small.run(one)["scores"][0]
-        np.testing.assert_allclose(alone, together, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(alone, together, atol=1e-6)
 
 
 @pytest.mark.skipif(not HAS_ONNX, reason="as of `FORMS`")
@@ -186,7 +186,7 @@ def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
 
     base, bert = short
     make_artifact(tmp_path / "adapter", base, method)
-    task = load_task(bert, str(tmp_path / "adapter"), None)
+    task = trained_task(bert, tmp_path / "adapter")
     runtimes.export(bert, "mine", task, str(tmp_path / "file"), ONNX, "int8")
     path = str(tmp_path / "file/model.onnx")
     arrays = onnx.load(path).graph.initializer
@@ -248,8 +248,10 @@ def test_a_file_with_other_outputs_is_not_kept(
         return lambda batch: {k: v + 1e-3 for k, v in run(batch).items()}
 
     monkeypatch.setitem(runtimes.RUNTIMES, TFLITE, whole._replace(load=load))
-    with pytest.raises(UserError, match="computes other outputs than Tensor"):
-        export(made["small"], TFLITE)
+    refusals.check(
+        lambda: export(made["small"], TFLITE),
+        "computes other outputs than Tensor",
+    )
     assert os.listdir(tmp_path) == []
 
 
@@ -259,18 +261,19 @@ def test_an_operation_that_a_runtime_lacks_is_named(
 ):
     """Here the error function, without what makes it the whole activation."""
     monkeypatch.setattr(
-        "adapter_bert.bert.functional.for_runtimes",
-        contextlib.nullcontext,
+        "adapter_bert.bert.functional.for_runtimes", contextlib.nullcontext
     )
-    with pytest.raises(UserError, match="it lacks the operations Erf"):
-        export(made["small"], TFLITE)
+    refusals.check(
+        lambda: export(made["small"], TFLITE), "it lacks the operations Erf"
+    )
     assert os.listdir(tmp_path) == []
 
 
 def test_a_model_that_is_too_large(made, export, monkeypatch):
     monkeypatch.setattr(runtimes, "GREATEST_SIZE", 2**10)
-    with pytest.raises(UserError, match="of TensorFlow Lite holds less"):
-        export(made["small"], TFLITE)
+    refusals.check(
+        lambda: export(made["small"], TFLITE), "of TensorFlow Lite holds less"
+    )
 
 
 # The command
@@ -304,8 +307,9 @@ def test_the_command_writes_a_file(command, made, tmp_path, caplog):
     assert len(folder.tokenizer.encode(long, long).ids) == 12
     assert folder.ask(PAIRS)["scores"].shape == (len(PAIRS), 2)
     assert "which differs from TensorFlow by" in caplog.messages[-1]
-    with pytest.raises(UserError, match="out is there already"):
-        command(adapter=made["pair"])
+    refusals.check(
+        lambda: command(adapter=made["pair"]), "out is there already"
+    )
 
 
 @pytest.mark.newer_stack
@@ -330,15 +334,16 @@ def test_what_is_refused_before_a_model_is_opened(
 
 
 @pytest.mark.newer_stack
-def test_tasks_that_are_no_file(command, base, made, tmp_path, monkeypatch):
+def test_tasks_that_are_no_file(
+    command, base, made, tmp_path, monkeypatch, shelf
+):
     monkeypatch.setattr(FrozenBert, "open", None)
-    library = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     for name in ("pair", "small"):
-        library.add(made[name], name)
+        shelf.add(made[name], name)
     words = tmp_path / "words"
     make_artifact(words, base, "ia3", None, {"name": "masked_lm"})
     refusals.check(
-        lambda: command(library=library.path), "takes one task", "pair, small"
+        lambda: command(library=shelf.path), "takes one task", "pair, small"
     )
     refusals.check(
         lambda: command(adapter=words), "masked_lm", "--format=tflite; expected"
@@ -367,8 +372,10 @@ def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
     """Where a program has loaded TensorFlow, as from Python."""
     monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
     monkeypatch.setattr(FrozenBert, "open", None)
-    with pytest.raises(UserError, match="lacks onnxruntime, tf2onnx; run `ad"):
-        command(format=ONNX, adapter=made["pair"])
+    refusals.check(
+        lambda: command(format=ONNX, adapter=made["pair"]),
+        "lacks onnxruntime, tf2onnx; run `ad",
+    )
 
 
 # Programs of users
@@ -394,8 +401,7 @@ def test_the_page_s_program_runs_without_this_project(
         "assert 'adapter_bert' not in sys.modules\nprint(labels)\n"
     )
     # -I keeps this checkout out.
-    done = run_command(sys.executable, "-I", "ask.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = run_command(sys.executable, "-I", "ask.py", cwd=tmp_path, check=True)
     assert re.fullmatch(r"\['(no|yes)', '(no|yes)'\]\n", done.stdout)
 
 
@@ -443,11 +449,10 @@ def test_the_command_says_little(base, made, tmp_path, form):
         "--weights=int8",
     ]
     command = [sys.executable, "-m", "adapter_bert", "export", *words]
-    done = run_command(*command, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
+    done = run_command(*command, cwd=ROOT, check=True)
     lines = own_lines(done.stderr)
     assert "which differs from TensorFlow by" in lines[-1]
     assert len(lines) < 8
-    described = json.loads((tmp_path / "out/task.json").read_text())
+    described = read_json(tmp_path / "out/task.json")
     assert described["format"] == form
     assert (form == ONNX) == ("onnxruntime" in described["versions"])

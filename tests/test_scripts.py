@@ -4,11 +4,10 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, run_command, run_process
+from conftest import ROOT, read_json, run_command, run_process
 
 
 def quickstart(*arguments, python=sys.executable):
@@ -63,7 +62,7 @@ def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
         ("609,034", "605,954"),
     ):
         folder = tmp_path / "out" / task
-        results = json.loads((folder / "eval_results.json").read_text())
+        results = read_json(folder / "eval_results.json")
         value = f"{results[f'eval_{score[0]}']:{score[1]}}"
         cells = row.split()
         assert cells[:4] == [task, score[0], value, trained]
@@ -72,13 +71,8 @@ def test_quickstart_ends_with_scores_and_an_answer(tmp_path, pretrained_dir):
     assert sentence.startswith("Where is my parcel?")
     assert re.fullmatch(r"  answered: [a-z_]+ \(0\.\d{3}\)", answered)
     *_, command = more.strip().splitlines()
-    again = subprocess.run(
-        shlex.split(command),
-        cwd=ROOT,
-        input=sentence + "\n",
-        capture_output=True,
-        text=True,
-        check=True,
+    again = run_command(
+        *shlex.split(command), cwd=ROOT, input=sentence + "\n", check=True
     )
     assert json.loads(again.stdout)["label"] in answered
 
@@ -95,7 +89,7 @@ def test_the_shipped_questions_are_learned(tmp_path, pretrained_dir):
         "--num_train_epochs=2",
         program="run_squad.py",
     )
-    results = json.loads((tmp_path / "eval_results.json").read_text())
+    results = read_json(tmp_path / "eval_results.json")
     assert results["eval_f1"] > 30, done.stderr
     shown = run_process(
         "answers",

@@ -3,14 +3,12 @@
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, program_fixture
+from conftest import SENTENCES, open_bert, program_fixture, read_lines
 from hypothesis import given
 from hypothesis import strategies as st
-from task_files import PROPERTY
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import select
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
@@ -30,7 +28,7 @@ def pool(tmp_path):
 
 
 def cells(path):
-    return [line.split("\t") for line in path.read_text().splitlines()]
+    return [line.split("\t") for line in read_lines(path)]
 
 
 def test_copies_of_a_text_come_last():
@@ -52,7 +50,7 @@ def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
         output=tmp_path / "next.tsv",
         count=3,
     )
-    predictor = Predictor(FrozenBert.open(str(tiny_bert)))
+    predictor = Predictor(open_bert(tiny_bert))
     name = predictor.add(str(folder))
     scores = [
         sorted(predictor(name, text)["scores"].values()) for text in TEXTS
@@ -86,7 +84,6 @@ def test_rows_that_differ_most_without_an_adapter(
     assert {text for _, text, _ in rows[:8]} == set(TEXTS)
 
 
-@PROPERTY
 @given(st.integers(2, 12), st.integers(0, 1000))
 def test_each_centre_is_the_farthest_from_those_before(count, seed):
     vectors = np.random.default_rng(seed).normal(size=(12, 3))

@@ -4,15 +4,24 @@ import contextlib
 import glob
 import json
 import os
-import shutil
 import subprocess
+from shutil import copytree
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from hypothesis import given, settings
+from conftest import (
+    module_fixture,
+    open_bert,
+    open_checkpoint,
+    read_json,
+    trained_task,
+    write_json,
+)
+from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import save_file
 from test_convert_checkpoint import convert  # noqa: F401
 from test_device_programs import PEER, ROOT
 from test_json_files import spoil
@@ -23,9 +32,7 @@ from adapter_bert.checkpoints import sentence_transformers, sources
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
@@ -47,10 +54,7 @@ NEW_TYPES = (
 LAST_LAYER = {
     "transformer_task": "feature-extraction",
     "modality_config": {
-        "text": {
-            "method": "forward",
-            "method_output_name": "last_hidden_state",
-        }
+        "text": {"method": "forward", "method_output_name": "last_hidden_state"}
     },
     "module_output_name": "token_embeddings",
 }
@@ -65,7 +69,7 @@ FILES = (
 
 def write(folder, bert, pooled, place=""):
     """Writes a folder as version 2 does, with its model in a place."""
-    shutil.copytree(bert, folder / place)
+    copytree(bert, folder / place)
     described = sentence_transformers.describe(pooled, 16)
     described["modules.json"][0]["path"] = place
     described[f"{place}/sentence_bert_config.json".lstrip("/")] = described.pop(
@@ -74,26 +78,26 @@ def write(folder, bert, pooled, place=""):
     for name, content in described.items():
         (folder / name).parent.mkdir(exist_ok=True)
         if name.endswith(".safetensors"):
-            safetensors.numpy.save_file(content, folder / name)
+            save_file(content, folder / name)
         else:
-            (folder / name).write_text(json.dumps(content))
+            write_json(folder / name, content)
     return folder
 
 
 def change(folder, name, **values):
     """Changes fields of a file."""
     path = folder / name
-    before = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**before, **values}))
+    before = read_json(path) if path.exists() else {}
+    write_json(path, {**before, **values})
 
 
 def rewrite_modules(folder, *types):
     """Gives the modules other types, or leaves some out."""
     path = folder / "modules.json"
-    modules = json.loads(path.read_text())
+    modules = read_json(path)
     for module, name in zip(modules, types):
         module["type"] = name
-    path.write_text(json.dumps(modules[: len(types)]))
+    write_json(path, modules[: len(types)])
 
 
 @pytest.fixture
@@ -109,26 +113,23 @@ def test_all_versions_folders_are_read(tmp_path, tiny_bert, tiny_weights):
         for place in ("", "0_Transformer"):
             made = tmp_path / f"{number}{place}"
             write(made, tiny_bert, pooled, place)
-            opened = sources.open_init_checkpoint(str(made))
+            opened = open_checkpoint(made)
             assert opened.pooled == pooled
             assert sources.read_config(opened).hidden_size == 16
             assert sources.find_vocabulary(opened).endswith("vocab.txt")
             name = "bert/pooler/dense/kernel"
-            np.testing.assert_array_equal(
-                opened.weights.read(name), tiny_weights[name]
-            )
-            model = sources.open_init_checkpoint(
-                str(made / place / "model.safetensors")
-            )
+            assert_array_equal(opened.weights.read(name), tiny_weights[name])
+            model = open_checkpoint(made / place / "model.safetensors")
             assert model.pooled is None
     rewrite_modules(made, *NEW_TYPES)
-    (made / "1_Pooling/config.json").write_text(
-        json.dumps({"embedding_dimension": 16, "pooling_mode": "cls"})
+    write_json(
+        made / "1_Pooling/config.json",
+        {"embedding_dimension": 16, "pooling_mode": "cls"},
     )
     model = made / "0_Transformer"
-    (model / "sentence_bert_config.json").write_text(json.dumps(LAST_LAYER))
+    write_json(model / "sentence_bert_config.json", LAST_LAYER)
     change(model, "tokenizer_config.json", model_max_length=9)
-    opened = sources.open_init_checkpoint(str(made))
+    opened = open_checkpoint(made)
     assert opened.pooled == Pooled("cls", True, 9)
 
 
@@ -152,9 +153,9 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         return lambda place: change(place, name, **values)
 
     def path_of_module(place):
-        modules = json.loads((place / "modules.json").read_text())
+        modules = read_json(place / "modules.json")
         modules[1]["path"] = "../elsewhere"
-        (place / "modules.json").write_text(json.dumps(modules))
+        write_json(place / "modules.json", modules)
 
     for number, (spoiled, message) in enumerate(
         (
@@ -186,7 +187,7 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         )
     ):
         copy = tmp_path / str(number)
-        shutil.copytree(folder, copy)
+        copytree(folder, copy)
         spoiled(copy)
         refuses(copy, message, "pass its model.safetensors")
     # What has no effect.
@@ -207,10 +208,8 @@ FORMS = sorted(path.name for path in (GOLDEN / "forms").iterdir())
 def form(tmp_path, request):
     """A folder of that library, with the recorded model."""
     folder = tmp_path / request.param
-    shutil.copytree(GOLDEN / "whole", folder)
-    shutil.copytree(
-        GOLDEN / "forms" / request.param, folder, dirs_exist_ok=True
-    )
+    copytree(GOLDEN / "whole", folder)
+    copytree(GOLDEN / "forms" / request.param, folder, dirs_exist_ok=True)
     return folder
 
 
@@ -227,42 +226,42 @@ def test_a_dense_layer_of_another_width_is_refused(tmp_path, tiny_bert):
     folder = write(
         tmp_path / "st", tiny_bert, Pooled("mean", True, dense=(dense,))
     )
-    with pytest.raises(UserError, match="has 3 inputs, but .* have 16 entries"):
-        sources.open_init_checkpoint(str(folder))
+    refusals.check(
+        lambda: open_checkpoint(folder),
+        "has 3 inputs, but ",
+        " have 16 entries",
+    )
 
 
 @pytest.mark.parametrize("form", FORMS, indirect=True)
 def test_recorded_forms(form, convert, tmp_path):  # noqa: F811
     """Prompts and dense layers, read, and written and read again."""
-    texts = json.loads((GOLDEN / "texts.json").read_text())
+    texts = read_json(GOLDEN / "texts.json")
     written = tmp_path / "written"
     convert(form, "sentence_transformers", written)
     for folder in (form, written):
-        bert = FrozenBert.open(str(folder))
+        bert = open_bert(folder)
         for prompt, expected in recorded_vectors(form).items():
-            np.testing.assert_allclose(
+            assert_allclose(
                 embed(bert, texts, prompt=prompt), expected, atol=1e-5
             )
-    pooled = [
-        sources.open_init_checkpoint(str(f)).pooled for f in (form, written)
-    ]
+    pooled = [open_checkpoint(f).pooled for f in (form, written)]
     assert pooled[0] == pooled[1]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
 @given(data=st.data(), name=st.sampled_from(FILES))
 def test_a_spoiled_file_is_a_result_or_one_line(spoiled_folder, data, name):
     path = spoiled_folder / name
     whole = path.read_text()
     try:
-        path.write_text(json.dumps(spoil(json.loads(whole), data)))
+        write_json(path, spoil(json.loads(whole), data))
         with contextlib.suppress(UserError):
-            sources.open_init_checkpoint(str(spoiled_folder))
+            open_checkpoint(spoiled_folder)
     finally:
         path.write_text(whole)
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def spoiled_folder(tmp_path_factory, tiny_bert):
     folder = tmp_path_factory.mktemp("spoiled") / "st"
     write(folder, tiny_bert, Pooled("mean", True, 12))
@@ -272,31 +271,27 @@ def spoiled_folder(tmp_path_factory, tiny_bert):
 
 def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
     """Pooling, length of vectors and of inputs; what is asked goes first."""
-    bert = FrozenBert.open(str(folder))
-    plain = FrozenBert.open(str(tiny_bert))
+    bert = open_bert(folder)
+    plain = open_bert(tiny_bert)
 
     def of_plain(**how):
         return embed(plain, TEXTS, max_seq_length=12, **how)
 
     vectors = embed(bert, TEXTS)
     expected = of_plain(pooling="mean", normalize=True)
-    np.testing.assert_array_equal(vectors, expected)
+    assert_array_equal(vectors, expected)
     for how in (
         {"pooling": "trained"},
         {"pooling": "trained", "normalize": False},
         {"pooling": "trained", "size": 5},
     ):
         other = {"normalize": True, **how, "pooling": "mean"}
-        np.testing.assert_array_equal(
-            embed(bert, TEXTS, **how), of_plain(**other)
-        )
+        assert_array_equal(embed(bert, TEXTS, **how), of_plain(**other))
     cut = of_plain(pooling="mean")[:, :5]
     cut /= np.linalg.norm(cut, axis=-1, keepdims=True)
-    np.testing.assert_allclose(embed(bert, TEXTS, size=5), cut, atol=1e-6)
+    assert_allclose(embed(bert, TEXTS, size=5), cut, atol=1e-6)
     # Texts are as long as BERT allows, and vectors as BERT gives them.
-    np.testing.assert_array_equal(
-        embed(bert, TEXTS, pooling="mean"), embed(plain, TEXTS)
-    )
+    assert_array_equal(embed(bert, TEXTS, pooling="mean"), embed(plain, TEXTS))
     for model, how, message in (
         (plain, {"pooling": "trained"}, "nor the BERT's folder says how"),
         (
@@ -313,8 +308,8 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
 
 
 def test_a_training_begins_with_the_folder_s_vectors(folder, tiny_bert):
-    task, plain = Vectors(), sources.open_init_checkpoint(str(tiny_bert))
-    opened = sources.open_init_checkpoint(str(folder))
+    task, plain = Vectors(), open_checkpoint(tiny_bert)
+    opened = open_checkpoint(folder)
     assert task.fit_base(plain) == task
     fitted = task.fit_base(opened)
     assert (fitted.pooling, fitted.normalize) == ("mean", True)
@@ -333,20 +328,15 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
         "--pooling=cls",
         "--normalize=true",
     )
-    opened = sources.open_init_checkpoint(str(first))
+    opened = open_checkpoint(first)
     assert opened.pooled == Pooled("cls", True)
-    np.testing.assert_array_equal(
-        embed(FrozenBert.open(str(first)), TEXTS),
-        embed(
-            FrozenBert.open(str(tiny_bert)),
-            TEXTS,
-            pooling="cls",
-            normalize=True,
-        ),
+    assert_array_equal(
+        embed(open_bert(first), TEXTS),
+        embed(open_bert(tiny_bert), TEXTS, pooling="cls", normalize=True),
     )
     again = tmp_path / "again"
     convert(folder, "sentence_transformers", again)
-    opened = sources.open_init_checkpoint(str(again))
+    opened = open_checkpoint(again)
     assert opened.pooled == Pooled("mean", True, 12)
     # A flag changes what it names alone.
     for number, (flag, pooled) in enumerate(
@@ -357,7 +347,7 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
     ):
         place = tmp_path / f"flag{number}"
         convert(folder, "sentence_transformers", place, flag)
-        assert sources.open_init_checkpoint(str(place)).pooled == pooled
+        assert open_checkpoint(place).pooled == pooled
     for more, message in (
         ([tiny_bert, "sentence_transformers"], "says how vectors are pooled"),
         ([tiny_bert, "google", "--pooling=cls"], "--pooling is for --to=sen"),
@@ -394,23 +384,23 @@ def imported(golden_dir, tmp_path):
 def test_recorded_vectors(golden_dir, imported, tmp_path):
     """Of a whole model and of an adapter, there and back again."""
     recorded = golden_dir / "sentence_transformers"
-    texts = json.loads((recorded / "texts.json").read_text())
+    texts = read_json(recorded / "texts.json")
     shelf, whole = imported
-    bert = FrozenBert.open(str(whole))
+    bert = open_bert(whole)
     expected = np.load(whole / "vectors.npy")
-    np.testing.assert_allclose(embed(bert, texts), expected, atol=1e-5)
-    query = load_task(bert, str(shelf / "query"), None)
+    assert_allclose(embed(bert, texts), expected, atol=1e-5)
+    query = trained_task(bert, shelf / "query")
     assert query.max_seq_length == 12
     expected = np.load(recorded / "peft" / "vectors.npy")
     vectors = embed(bert, texts, task=query)
-    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    assert_allclose(vectors, expected, atol=1e-5)
     written = tmp_path / "written"
     to = ("export", shelf, "query", written, "--to=peft")
     refusals.check(
         lambda: run_library(*to), "query makes vectors, which sentence"
     )
     other = tmp_path / "vocabulary"
-    shutil.copytree(whole, other)
+    copytree(whole, other)
     words = (other / "vocab.txt").read_text().split("\n")
     words[-3:-1] = words[-2], words[-3]
     (other / "vocab.txt").write_text("\n".join(words))
@@ -422,14 +412,10 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     assert "SentenceTransformer(" in (written / "README.md").read_text()
     other = tmp_path / "other"
     run_library(
-        "import",
-        other,
-        written,
-        "--name=again",
-        f"--init_checkpoint={whole}",
+        "import", other, written, "--name=again", f"--init_checkpoint={whole}"
     )
-    again = load_task(bert, str(other / "again"), None)
-    np.testing.assert_array_equal(embed(bert, texts, task=again), vectors)
+    again = trained_task(bert, other / "again")
+    assert_array_equal(embed(bert, texts, task=again), vectors)
     described = {"name": "vectors", "pooling": "cls", "normalize": True}
     make_artifact(tmp_path / "plain", whole, "lora(rank=2)", None, described)
     run_library("add", shelf, tmp_path / "plain", "--name=plain")
@@ -480,16 +466,12 @@ def test_the_library_makes_the_same_vectors(
     )
     texts = golden_dir / form / "texts.json"
     subprocess.run([PEER, VECTORS, texts, whole, merged, peft], check=True)
-    bert = FrozenBert.open(str(whole))
+    bert = open_bert(whole)
     for folder, trained in ((merged, adapter), (peft, shelf / "query")):
-        np.testing.assert_allclose(
+        assert_allclose(
             np.load(folder / "vectors.npy"),
-            embed(
-                bert,
-                json.loads(texts.read_text()),
-                task=load_task(bert, str(trained), None),
-            ),
+            embed(bert, read_json(texts), task=trained_task(bert, trained)),
             atol=1e-5,
         )
-    opened = sources.open_init_checkpoint(str(merged))
+    opened = open_checkpoint(merged)
     assert opened.pooled == Pooled("cls", True, 24)

@@ -1,11 +1,9 @@
 """The server as its operator runs it, asked by many clients at once."""
 
 import concurrent.futures
-import contextlib
 import http.client
 import json
 import os
-import pathlib
 import random
 import re
 import signal
@@ -14,12 +12,14 @@ import subprocess
 import sys
 import time
 import types
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 import refusals
 import uvicorn
 from absl.testing import flagsaver
-from conftest import ROOT, entry_point
+from conftest import ROOT, entry_point, load_predictor, read_lines
 from exported_models import mixed_questions
 from sweep_stand_in import wait_for
 from test_joint_answers import LIBRARY, assert_equal
@@ -28,8 +28,6 @@ from tiny_artifacts import make_artifact
 from adapter_bert.commands import serve
 from adapter_bert.serving.batching import Bounds
 from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.request_core import Limits
 
 pytestmark = pytest.mark.newer_stack
@@ -48,7 +46,7 @@ def start(*flags, before=""):
     )
     lines = iter(process.stderr.readline, "")
     address = re.compile(r"http://127\.0\.0\.1:(\d+)/v1/models/adapter_bert")
-    (port,) = next(
+    [port] = next(
         match.groups() for match in map(address.search, lines) if match
     )
     return process, int(port)
@@ -70,7 +68,7 @@ def running(tiny_exported):
 def get(port, path, body=None, **headers):
     """The code and the bytes of an answer; with a body it is posted."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    with contextlib.closing(connection):
+    with closing(connection):
         connection.request("POST" if body else "GET", path, body, headers)
         response = connection.getresponse()
         return response.status, response.read()
@@ -96,7 +94,7 @@ def leave(port, body):
 def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     process, port = running
     questions = mixed_questions()
-    expected = Predictor.load(str(tiny_bert), tiny_adapters).ask(questions)
+    expected = load_predictor(tiny_bert, tiny_adapters).ask(questions)
     instances = [
         dict(zip(("text", "text_b"), texts), task=name)
         for name, texts in questions
@@ -132,14 +130,13 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     assert "Traceback" not in process.stderr.read()
 
 
-def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
     expected, rows = {}, {}
     for name in ("small", "pair"):
         method, description, texts = LIBRARY[name]
         folder = str(tmp_path / name)
         make_artifact(tmp_path / name, tiny_bert, method, None, description)
-        expected[name] = Predictor.load(str(tiny_bert), {name: folder})(
+        expected[name] = load_predictor(tiny_bert, {name: folder})(
             name, texts[0]
         )
         texts = texts[0] if isinstance(texts[0], tuple) else texts[:1]
@@ -160,7 +157,7 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path):
             if status == 400:
                 assert f"row 1: unknown task {name}" in content["error"]
                 return False
-            (one,) = content["answers"]
+            [one] = content["answers"]
             assert len(one.pop("adapter")) == 64
             assert_equal(one, {"task": name, **expected[name]})
             return True
@@ -227,7 +224,7 @@ def test_a_second_signal_ends_at_once():
 
 def waiting_rows(port):
     _, metrics = get(port, "/monitoring/prometheus/metrics")
-    (count,) = re.findall(rb"^adapter_bert_waiting_rows (\S+)$", metrics, re.M)
+    [count] = re.findall(rb"^adapter_bert_waiting_rows (\S+)$", metrics, re.M)
     return float(count)
 
 
@@ -235,13 +232,13 @@ def listening(process):
     """The addresses at which a process listens, as the system has them."""
     sockets = {
         os.readlink(path)
-        for path in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
+        for path in Path(f"/proc/{process.pid}/fd").iterdir()
         # One may be closed meanwhile.
         if os.path.lexists(path)
     }
     for table in ("tcp", "tcp6", "udp", "udp6"):
-        path = pathlib.Path(f"/proc/{process.pid}/net/{table}")
-        for line in path.read_text().splitlines()[1:]:
+        path = Path(f"/proc/{process.pid}/net/{table}")
+        for line in read_lines(path)[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if f"socket:[{inode}]" in sockets and state in ("0A", "07"):
                 address, port = local.split(":")
@@ -269,14 +266,14 @@ def test_it_is_reached_from_this_machine_alone_and_waits_as_it_is_told(
         assert many == (400, {"error": "2 rows, of at most 1"})
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         silent = socket.create_connection(("127.0.0.1", port), timeout=60)
-        with contextlib.closing(idle), silent:
+        with closing(idle), silent:
             idle.request("GET", "/readyz")
             assert idle.getresponse().read() == b'{"status":"ready"}'
             began = time.monotonic()
             assert idle.sock.recv(1) == b""
             assert 3 < time.monotonic() - began < 30
             # It has the time of a request besides.
-            with contextlib.suppress(ConnectionResetError):
+            with suppress(ConnectionResetError):
                 assert silent.recv(1) == b""
             assert time.monotonic() - began > 4
         process.send_signal(signal.SIGTERM)

@@ -1,16 +1,15 @@
 """What a run opens: model, vocabulary, rate; whether they fit together."""
 
-import dataclasses
 import functools
-import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, read_json, write_json
 from numpy.testing import assert_array_equal
+from safetensors.numpy import load_file, save_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 from tiny_artifacts import make_artifact
 
@@ -53,15 +52,15 @@ def experiment(tiny_bert, tmp_path):
 
 
 def opened(experiment, **changes):
-    return setup.open_model(dataclasses.replace(experiment, **changes))
+    return setup.open_model(replace(experiment, **changes))
 
 
 def copy_of(tiny_bert, tmp_path, **keys):
     """The tiny BERT with other keys in its config."""
     folder = tmp_path / "copy"
     shutil.copytree(tiny_bert, folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **keys}))
+    config = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**config, **keys})
     return folder
 
 
@@ -90,7 +89,7 @@ def test_hugging_faces_weights_mean_its_gelu_whatever_the_config_says(
 def test_the_rate_is_the_methods_own_unless_one_is_given(experiment):
     method = experiment.method
     assert opened(experiment).learning_rate == method.learning_rate == 3e-4
-    training = dataclasses.replace(TRAINING, learning_rate=0.5)
+    training = replace(TRAINING, learning_rate=0.5)
     assert opened(experiment, training=training).learning_rate == 0.5
 
 
@@ -110,18 +109,18 @@ def test_a_model_may_have_more_entries_than_the_vocabulary(
     """As models do whose size of the vocabulary was rounded up."""
     padded = len(TINY_WORDS) + 34
     folder = copy_of(tiny_bert, tmp_path, vocab_size=padded)
-    weights = safetensors.numpy.load_file(folder / "model.safetensors")
+    weights = load_file(folder / "model.safetensors")
     name = "embeddings.word_embeddings.weight"
     weights[name] = np.pad(weights[name], [[0, 34], [0, 0]])
-    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    save_file(weights, folder / "model.safetensors")
     model = opened(experiment, init_checkpoint=str(folder))
     assert model.config.vocab_size == padded
     folder.joinpath("vocab.txt").write_text("\n".join(TINY_WORDS[:-1]))
-    experiment = dataclasses.replace(experiment, init_checkpoint=str(folder))
+    experiment = replace(experiment, init_checkpoint=str(folder))
     too_many = len(TINY_WORDS) + sources.MAX_VOCABULARY_PADDING
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     config["vocab_size"] = too_many
-    (folder / "config.json").write_text(json.dumps(config))
+    write_json(folder / "config.json", config)
     with pytest.raises(UserError, match=f"29 entries.*says {too_many};"):
         opened(experiment)
 
@@ -173,7 +172,7 @@ def test_the_flag_counts_only_where_it_is_named(
 
 def begun(experiment, **changes):
     """The setup of a run of the experiment's task."""
-    experiment = dataclasses.replace(experiment, **changes)
+    experiment = replace(experiment, **changes)
     model = setup.open_model(experiment)
     return setup.complete(experiment, model, model.task)
 

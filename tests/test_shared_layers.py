@@ -1,7 +1,7 @@
 """One traced layer for all: the same numbers, and as few traces as there are
 kinds."""
 
-import dataclasses
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.registry import parse
 
-pytestmark = pytest.mark.older_stack
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 LAYERS = 4
 # Of each class of hooks and of each composition one, with the words of
@@ -53,12 +53,12 @@ METHODS["gates"] = METHODS["diff_pruning(sparsity=0.05)"].first_phase
 
 @pytest.fixture
 def deep(tiny_config):
-    return dataclasses.replace(tiny_config, num_hidden_layers=LAYERS)
+    return replace(tiny_config, num_hidden_layers=LAYERS)
 
 
 @pytest.fixture
 def mpnet(deep):
-    return dataclasses.replace(
+    return replace(
         deep,
         type_vocab_size=0,
         first_position=2,
@@ -92,7 +92,6 @@ def results(tiny, training):
     return logits, dict(zip(names, map(tf.convert_to_tensor, gradients)))
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("text", METHODS)
 def test_shared_layers_compute_what_each_would_compute(deep, text):
     """Dropout keeps the same, and gradients are the same."""
@@ -111,7 +110,6 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
             )
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "text", ["full", "diff_pruning", "houlsby(4)", "stack(full, prompt(2))"]
 )
@@ -151,7 +149,6 @@ def count_traces(monkeypatch, tiny, training):
     return traced
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "text,training,layers",
     [
@@ -197,7 +194,7 @@ class Scaling(Hooks):
         return outputs * layer
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Scaled(TuningMethod):
     name = "scaled"
 
@@ -208,7 +205,6 @@ class Scaled(TuningMethod):
         return Scaling()
 
 
-@pytest.mark.gate
 def test_hooks_that_say_nothing_have_each_layer_traced(deep, monkeypatch):
     tiny = moved(deep, Scaled())
     expected = results(tiny, True)[0]

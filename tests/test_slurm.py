@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, module_fixture, run_command
 from sweep_stand_in import RUNS, SCRIPTS, Sweep, counts, wait_for
 
 pytestmark = pytest.mark.older_stack
@@ -47,7 +47,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def slurm(tmp_path_factory):
     """Runs Slurm's commands on daemons of its own; yields how."""
     search = f"{os.environ['PATH']}:/usr/sbin"
@@ -86,13 +86,8 @@ def slurm(tmp_path_factory):
             )
 
     def run(*command, check=True):
-        return subprocess.run(
-            command,
-            env=environment,
-            cwd=ROOT,
-            check=check,
-            capture_output=True,
-            text=True,
+        return run_command(
+            *command, env=environment, cwd=ROOT, check=check
         ).stdout
 
     start(

@@ -1,16 +1,15 @@
 """The soak finds what a program loses, and tells of it."""
 
 import dataclasses
-import functools
 import itertools
-import json
 import random
 import time
+from functools import partial
 
 import pytest
-from conftest import run_process
+import refusals
+from conftest import read_json, run_process
 
-from adapter_bert.errors import UserError
 from lab import report
 from lab.trials import __main__ as soak
 from lab.trials import faults, runs, starts
@@ -99,7 +98,7 @@ def test_a_program_that_goes_on_loses_nothing(make_bench):
         assert is_found(what, faults.DAMAGE, bench)
     # A write that fails must be refused too.
     plan = {"state": "", "mounts": False, "part": 0.5}
-    (outcome,) = outcomes(faults.FULL, bench, 1, **plan)
+    [outcome] = outcomes(faults.FULL, bench, 1, **plan)
     assert outcome.what == LOST and "OSError" in outcome.note
 
 
@@ -253,20 +252,19 @@ def test_soaks_add_up(tmp_path, monkeypatch):
 
 
 def test_items_are_worked_on_in_processes_until_the_time_is_over():
-    calls = (functools.partial(abs, -number) for number in itertools.count())
+    calls = (partial(abs, -number) for number in itertools.count())
     results = list(soak.in_processes(2, calls, time.monotonic() + 0.5))
     assert len(results) > 5
     assert sorted(results) == list(range(len(results)))
     with pytest.raises(ZeroDivisionError):
-        list(soak.in_processes(1, [functools.partial(divmod, 1, 0)]))
+        list(soak.in_processes(1, [partial(divmod, 1, 0)]))
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
 def test_a_file_of_no_soaks(tmp_path, content):
     path = tmp_path / "soaks.json"
     path.write_text(content)
-    with pytest.raises(UserError, match="is no file of soaks"):
-        soak.read_soaks(path)
+    refusals.check(lambda: soak.read_soaks(path), "is no file of soaks")
 
 
 @pytest.mark.gate
@@ -281,9 +279,9 @@ def test_a_trial_of_the_program_itself(tmp_path):
         program="-u",
     )
     assert done.stdout.splitlines()[-1].startswith("all ")
-    record = json.loads((tmp_path / "soak.json").read_text())
+    record = read_json(tmp_path / "soak.json")
     assert record["seeds"] == [seed, seed]
-    (trial,) = record["trials"]
+    [trial] = record["trials"]
     assert trial["run"] == "library" and trial["what"] in (SAME, REFUSED)
     # The page is of soaks that try all.
     assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]

@@ -5,12 +5,11 @@ import datetime
 import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 from lab.trials import faults, linux, runs
 from lab.trials import trial as benches
@@ -115,10 +114,7 @@ def try_plan(bench, only, **plan):
 
 @pytest.mark.parametrize(
     "plan",
-    [
-        dict(is_first=True, state=HALF),
-        dict(which=0.99, state=WHOLE, part=0.99),
-    ],
+    [dict(is_first=True, state=HALF), dict(which=0.99, state=WHOLE, part=0.99)],
 )
 def test_a_right_that_is_missing_is_refused(make_bench, plan):
     outcome = try_plan(make_bench(), PERMISSION, **plan)
@@ -269,11 +265,9 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
     )
     changed = {"clock": [[0, -7200], [0.3, 86400]]}
     words = [json.dumps(changed), str(program), "word"]
-    done = subprocess.run(
-        [sys.executable, "-m", "lab.trials.surroundings", *words],
+    done = run_command(
+        *(sys.executable, "-m", "lab.trials.surroundings", *words),
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         check=True,
     )
     now = time.time()
@@ -321,7 +315,7 @@ def test_what_a_run_reads_and_writes(tmp_path):
         bench = Bench(tmp_path, reference, tmp_path / "trial")
         paths = faults.places(bench, reads=True)
         assert [path.name for path in paths] == reads
-        (out,) = faults.places(bench, reads=False)
+        [out] = faults.places(bench, reads=False)
         assert out == tmp_path / "trial" / "out"
 
 

@@ -1,18 +1,25 @@
 """Every layout of weights that can be read, and what lies next to them."""
 
-import dataclasses
 import hashlib
-import json
 import os
-import shutil
+from dataclasses import replace
+from shutil import copy, copytree
 
 import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
 import tensorflow as tf
-from conftest import RECORDED, hugging_face_name
+from conftest import (
+    RECORDED,
+    hugging_face_name,
+    open_checkpoint,
+    read_json,
+    write_json,
+)
 from hub_modules import tf2_variables, write_tf1, write_tf2
+from numpy.testing import assert_array_equal
+from safetensors.numpy import load_file, save_file
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 from torch_writer import as_zip, tensor, written
 from torch_writer import table as torch_table
@@ -50,13 +57,13 @@ def save_tensorflow(prefix, values):
 def check_values(weights, values):
     """Compares all that `values` has."""
     for name, value in values.items():
-        np.testing.assert_array_equal(weights.read(name), value)
+        assert_array_equal(weights.read(name), value)
         assert weights.shapes[name] == value.shape
 
 
 def refuses(path, *parts):
     """Opens a model, which is refused in a line that names the parts."""
-    refusals.check(lambda: sources.open_init_checkpoint(str(path)), *parts)
+    refusals.check(lambda: open_checkpoint(path), *parts)
 
 
 @pytest.fixture
@@ -71,8 +78,8 @@ def google_bert(tmp_path, tiny_bert, tiny_weights):
     folder.mkdir()
     extra = {"cls/predictions/output_bias": np.zeros(3, np.float32)}
     save_tensorflow(folder / "bert_model.ckpt", {**tiny_weights, **extra})
-    shutil.copy(tiny_bert / "vocab.txt", folder)
-    shutil.copy(tiny_bert / "config.json", folder / "bert_config.json")
+    copy(tiny_bert / "vocab.txt", folder)
+    copy(tiny_bert / "config.json", folder / "bert_config.json")
     return folder
 
 
@@ -90,7 +97,7 @@ def test_every_layout_gives_the_same_weights(
         for name, value in tiny_weights.items()
     }
     old["cls.predictions.bias"] = np.zeros(3, np.float32)
-    safetensors.numpy.save_file(old, tmp_path / "old.safetensors")
+    save_file(old, tmp_path / "old.safetensors")
     (tmp_path / "pytorch_model.bin").write_bytes(written(old))
     for path in (
         tmp_path,
@@ -100,15 +107,15 @@ def test_every_layout_gives_the_same_weights(
         google_bert / "bert_model.ckpt",
         tmp_path / "old.safetensors",
     ):
-        opened = sources.open_init_checkpoint(str(path))
+        opened = open_checkpoint(path)
         check_values(opened.weights, tiny_weights)
 
 
 @pytest.mark.parametrize("form", ["zip", "older"])
 def test_golden_file_of_pytorch_gives_a_berts_weights(tmp_path, form):
     """As transformers' models are in `pytorch_model.bin`."""
-    shutil.copy(GOLDEN / f"bert.{form}.bin", tmp_path / "pytorch_model.bin")
-    opened = sources.open_init_checkpoint(str(tmp_path))
+    copy(GOLDEN / f"bert.{form}.bin", tmp_path / "pytorch_model.bin")
+    opened = open_checkpoint(tmp_path)
     assert opened.path == str(tmp_path / "pytorch_model.bin")
     with np.load(GOLDEN / "bert.npz") as expected:
         values = {
@@ -173,9 +180,7 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
     assert config == tiny_config
     assert sources.read_tokenizer(opened, config).do_lower_case
     beside = google_bert / "bert_config.json"
-    beside.write_text(
-        json.dumps({**vars(tiny_config), "num_attention_heads": 4})
-    )
+    write_json(beside, {**vars(tiny_config), "num_attention_heads": 4})
     refusals.check(
         lambda: sources.read_config(opened),
         "json says 4 ",
@@ -222,7 +227,7 @@ def digest(tiny_config):
     """Fingerprint of the weights at a path, for the tiny BERT."""
 
     def read(path):
-        weights = sources.open_init_checkpoint(str(path)).weights
+        weights = open_checkpoint(path).weights
         variables = encoder.list_variables(tiny_config)
         return identify(weights, variables).fingerprint
 
@@ -247,7 +252,7 @@ def test_a_bert_without_a_pooler_has_the_fingerprint_without_it(
     save_tensorflow(tmp_path / "without.ckpt", without)
     variables = encoder.list_variables(tiny_config)
     whole, bare = (
-        identify(sources.open_init_checkpoint(str(path)).weights, variables)
+        identify(open_checkpoint(path).weights, variables)
         for path in (tiny_bert, tmp_path / "without.ckpt")
     )
     expected = hashlib.sha256()
@@ -262,20 +267,20 @@ def test_a_bert_without_a_pooler_has_the_fingerprint_without_it(
 def test_fresh_values_depend_on_the_seed_and_loaded_ones_do_not(
     tiny_bert, table, tiny_weights
 ):
-    base = sources.open_init_checkpoint(str(tiny_bert)).weights
+    base = open_checkpoint(tiny_bert).weights
     first, again, other = (
         choose_initial_values(table.parameters, base, None, seed)
         for seed in (1, 1, 2)
     )
     adapter = "bert/encoder/layer_0/output/adapters/weights1"
-    np.testing.assert_array_equal(first[adapter](), again[adapter]())
+    assert_array_equal(first[adapter](), again[adapter]())
     assert (first[adapter]() != other[adapter]()).any()
     for name, value in tiny_weights.items():
-        np.testing.assert_array_equal(other[name](), value)
+        assert_array_equal(other[name](), value)
 
 
 def test_a_fresh_training_starts_from_nothing_beside_bert(tiny_bert, table):
-    base = sources.open_init_checkpoint(str(tiny_bert)).weights
+    base = open_checkpoint(tiny_bert).weights
     assert start_fingerprint(table.parameters, base, None) is None
     head = np.ones((2, 16), np.float32)
     shapes = {**base.shapes, "output_weights": head.shape}
@@ -285,7 +290,7 @@ def test_a_fresh_training_starts_from_nothing_beside_bert(tiny_bert, table):
 
 def test_adapter_bert_checkpoints_bring_adapters_and_head(golden_dir):
     folder = golden_dir / "adapter_bert_tiny"
-    opened = sources.open_init_checkpoint(str(folder / "model.ckpt-20"))
+    opened = open_checkpoint(folder / "model.ckpt-20")
     assert opened.run is None and opened.trained is None
     assert "output_weights" in opened.weights.shapes
 
@@ -293,8 +298,8 @@ def test_adapter_bert_checkpoints_bring_adapters_and_head(golden_dir):
 def test_a_wrong_shape_names_the_variable_and_both_shapes(
     tiny_bert, tiny_config
 ):
-    base = sources.open_init_checkpoint(str(tiny_bert)).weights
-    wide = dataclasses.replace(tiny_config, intermediate_size=64)
+    base = open_checkpoint(tiny_bert).weights
+    wide = replace(tiny_config, intermediate_size=64)
     wide = task_model.list_parameters(wide, Houlsby(4), TASK.build_head)
     message = r"has the shape \[16, 32\].*\[16, 64\]"
     with pytest.raises(UserError, match=message):
@@ -302,9 +307,9 @@ def test_a_wrong_shape_names_the_variable_and_both_shapes(
 
 
 def test_a_bert_without_a_pooler_is_told_from_another_model(tiny_bert):
-    base = sources.open_init_checkpoint(str(tiny_bert)).weights
+    base = open_checkpoint(tiny_bert).weights
     shapes = {k: v for k, v in base.shapes.items() if "pooler" not in k}
-    bare = dataclasses.replace(base, shapes=shapes)
+    bare = replace(base, shapes=shapes)
     refusals.check(
         lambda: check_shape(bare, "bert/pooler/dense/kernel", (16, 16)),
         "saved without BERT's pooler",
@@ -333,7 +338,7 @@ def test_truncated_files_are_one_clear_line(
 ):
     if layout == "safetensors":
         path = victim = tmp_path / "model.safetensors"
-        shutil.copy(tiny_bert / "model.safetensors", path)
+        copy(tiny_bert / "model.safetensors", path)
     else:
         path = google_bert / "bert_model.ckpt"
         victim = google_bert / "bert_model.ckpt.data-00000-of-00001"
@@ -397,20 +402,20 @@ def test_an_empty_path_is_said():
 def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
     folder = tmp_path / "model"
     folder.mkdir()
-    shutil.copy(tiny_bert / "config.json", folder)
+    copy(tiny_bert / "config.json", folder)
     (folder / name).write_bytes(b"PK")
     for path in (folder, folder / name):
         refuses(path, name, "checkpoints.md")
     # What can be read goes before.
-    shutil.copy(tiny_bert / "model.safetensors", folder)
-    sources.open_init_checkpoint(str(folder))
+    copy(tiny_bert / "model.safetensors", folder)
+    open_checkpoint(folder)
 
 
 def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     folder = tmp_path / "model"
-    shutil.copytree(tiny_bert, folder)
+    copytree(tiny_bert, folder)
     (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-7"')
-    opened = sources.open_init_checkpoint(str(folder))
+    opened = open_checkpoint(folder)
     assert opened.path == str(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     refuses(folder, "no checkpoint in ", " is whole")
@@ -451,12 +456,12 @@ def test_models_are_read_through_tensorflows_file_systems(
 
 def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     path = tmp_path / "model.safetensors"
-    shutil.copy(tiny_bert / "model.safetensors", path)
+    copy(tiny_bert / "model.safetensors", path)
     weights = hugging_face.open_safetensors(str(path))
     name = "bert/pooler/dense/bias"
     before = weights.read(name)
-    shutil.copy(path, tmp_path / "new")
-    np.testing.assert_array_equal(weights.read(name), before)
+    copy(path, tmp_path / "new")
+    assert_array_equal(weights.read(name), before)
     (tmp_path / "new").replace(path)
     refusals.check(lambda: weights.read(name), "has changed since it was")
     path.unlink()
@@ -468,7 +473,7 @@ def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
     layer = np.ones([4, 4], np.float32)
     names = [f"encoder.layer.{n}.output.dense.weight" for n in range(50)]
     path = str(tmp_path / "model.safetensors")
-    safetensors.numpy.save_file(dict.fromkeys(names, layer), path)
+    save_file(dict.fromkeys(names, layer), path)
     opened, whole = [], safetensors.safe_open
 
     def count(*arguments, **named):
@@ -481,7 +486,7 @@ def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
         opened.clear()
         weights = hugging_face.open_safetensors(path)
         for name in weights.shapes:
-            np.testing.assert_array_equal(weights.read(name), layer)
+            assert_array_equal(weights.read(name), layer)
         assert len(weights.shapes) == 50 and len(opened) == times
 
 
@@ -491,15 +496,13 @@ def described(tiny_bert, tmp_path):
 
     def make(tensors=(), **contents):
         folder = tmp_path / "described"
-        shutil.copytree(tiny_bert, folder, dirs_exist_ok=True)
-        values = safetensors.numpy.load_file(folder / "model.safetensors")
-        safetensors.numpy.save_file(
-            {**values, **dict(tensors)}, folder / "model.safetensors"
-        )
+        copytree(tiny_bert, folder, dirs_exist_ok=True)
+        values = load_file(folder / "model.safetensors")
+        save_file({**values, **dict(tensors)}, folder / "model.safetensors")
         for name, content in contents.items():
             path = folder / f"{name}.json"
-            before = json.loads(path.read_text()) if path.exists() else {}
-            path.write_text(json.dumps({**before, **content}))
+            before = read_json(path) if path.exists() else {}
+            write_json(path, {**before, **content})
         return folder
 
     return make
@@ -518,14 +521,15 @@ JAPANESE = {"tokenizer_class": "BertJapaneseTokenizer"}
 def test_texts_that_are_cut_otherwise_are_refused(
     described, file, content, message
 ):
-    with pytest.raises(UserError, match=message):
-        sources.open_init_checkpoint(str(described(**{file: content})))
+    refusals.check(
+        lambda: open_checkpoint(described(**{file: content})), message
+    )
 
 
 def test_whole_numbers_of_a_quantized_model_are_refused(described):
     name = "encoder.layer.0.attention.self.query.weight"
     folder = described({name: np.ones((16, 16), np.int8)})
-    weights = sources.open_init_checkpoint(str(folder)).weights
+    weights = open_checkpoint(folder).weights
     refusals.check(
         lambda: weights.read(
             "bert/encoder/layer_0/attention/self/query/kernel"
@@ -559,7 +563,7 @@ def test_a_heads_outputs_are_those_of_the_tasks_labels(
     described, named, labels, order
 ):
     config = {} if named is None else {"id2label": dict(enumerate(named))}
-    opened = sources.open_init_checkpoint(str(described(HEAD, config=config)))
+    opened = open_checkpoint(described(HEAD, config=config))
     weights = with_labels(opened.weights, opened.labels, labels)
     expected = (
         {}
@@ -595,7 +599,7 @@ def test_a_run_reads_a_head_by_its_labels(classify, tiny_flags, described):
     settings = {**flags, "init_checkpoint": folder, "predict_file": texts}
     classify(**{**settings, "output_dir": alone})
     # The columns are in the order of the head.
-    np.testing.assert_array_equal(
+    assert_array_equal(
         np.loadtxt(alone / "test_results.tsv")[:, ::-1],
         np.loadtxt(folder.parent / "out0" / "test_results.tsv"),
     )

@@ -1,17 +1,20 @@
 """Question answering: head, scores, and the task without a model's training."""
 
-import dataclasses
 import json
 import logging
+from dataclasses import replace
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
 from absl import logging as absl_logging
+from conftest import write_json
 from engine_jobs import SQUAD
+from hypothesis import given, settings
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
 
 from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
@@ -37,7 +40,7 @@ TASK = Squad(
     n_best_size=4,
     max_answer_length=5,
 )
-TASK_2 = dataclasses.replace(TASK, version_2_with_negative=True)
+TASK_2 = replace(TASK, version_2_with_negative=True)
 
 
 @pytest.fixture
@@ -69,7 +72,7 @@ def write_file(path, questions):
                 {"text": a.text, "answer_start": a.start}
                 for a in question.answers
             ]
-    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    write_json(path, {"data": [{"paragraphs": paragraphs}]})
 
 
 # Reading
@@ -92,12 +95,12 @@ def test_splits_are_read_from_the_files_that_are_named(tmp_path):
     assert read(TASK, str(tmp_path), "dev") == TWO[1:]
     assert read(TASK, str(tmp_path), "test") == TWO[1:]
     path = str(tmp_path / "dev.json")
-    elsewhere = dataclasses.replace(TASK, train_file=path)
+    elsewhere = replace(TASK, train_file=path)
     assert read(elsewhere, "", "train") == TWO[1:]
 
 
 def without_answers(question):
-    return dataclasses.replace(question, answers=None)
+    return replace(question, answers=None)
 
 
 def test_questions_to_answer_need_no_answers(tmp_path):
@@ -113,7 +116,7 @@ def test_impossible_questions_are_of_version_2(tmp_path, warnings):
     assert not warnings.text
 
 
-UNNAMED = dataclasses.replace(TASK, train_file="", predict_file="")
+UNNAMED = replace(TASK, train_file="", predict_file="")
 
 
 def lost(number):
@@ -132,7 +135,7 @@ def test_training_leaves_out_lost_answers_and_names_some(tmp_path, warnings):
     assert ": lost0, lost1, lost2, lost3, lost4, ..." in warnings.text
     assert "lost5" not in warnings.text
     warnings.clear()
-    verbose = dataclasses.replace(TASK, verbose_logging=True)
+    verbose = replace(TASK, verbose_logging=True)
     assert read(verbose, str(tmp_path), "train") == TWO
     assert "lost4, lost5, lost6" in warnings.text
     assert "..." not in warnings.text
@@ -228,7 +231,7 @@ def test_steps_are_counted_in_questions_or_in_windows(
     assert len(features) == 15
     for task, expected in (
         (TASK, questions),
-        (dataclasses.replace(TASK, count_steps_in="windows"), windows),
+        (replace(TASK, count_steps_in="windows"), windows),
     ):
         assert task.count_train_steps(features, batch_size, epochs) == expected
 
@@ -245,7 +248,7 @@ def test_contexts_without_tokens_are_nothing_to_learn_from(tokenizer):
 @pytest.mark.parametrize("unit", ["questions", "windows"])
 def test_steps_beyond_all_numbers_are_refused(tokenizer, unit):
     features = TASK.featurize(TWO, tokenizer, 9)
-    task = dataclasses.replace(TASK, count_steps_in=unit)
+    task = replace(TASK, count_steps_in=unit)
     refusals.check(
         lambda: task.count_train_steps(features, 1, 1e12), "too many steps"
     )
@@ -302,8 +305,8 @@ HEAD = {"cls/squad/output_weights": (2, 16), "cls/squad/output_bias": (2,)}
 
 
 def make_head(hidden_size, config, n_best_size=4):
-    rng = np.random.default_rng(0)
-    config = dataclasses.replace(config, hidden_size=hidden_size)
+    rng = default_rng(0)
+    config = replace(config, hidden_size=hidden_size)
     return SpanHead(
         n_best_size,
         config,
@@ -317,7 +320,7 @@ def make_context(lengths, tokens, training):
     return Context(tf.constant(mask, tf.int32), training, seed)
 
 
-SEQUENCE = np.random.default_rng(1).normal(size=(2, 7, 6)).astype(np.float32)
+SEQUENCE = default_rng(1).normal(size=(2, 7, 6)).astype(np.float32)
 
 
 def test_outside_training_the_best_logits_are_put_out(tiny_config):
@@ -328,11 +331,11 @@ def test_outside_training_the_best_logits_are_put_out(tiny_config):
         logits = trained[f"{side}_logits"].numpy()
         order = np.argsort(-logits, axis=1)[:, :3]
         assert best[f"{side}_indexes"].numpy().tolist() == order.tolist()
-        np.testing.assert_array_equal(
+        assert_array_equal(
             best[f"{side}_logits"], np.take_along_axis(logits, order, axis=1)
         )
     first = [trained[f"{side}_logits"][:, 0] for side in ("start", "end")]
-    np.testing.assert_array_equal(best["null_logits"], np.stack(first, axis=1))
+    assert_array_equal(best["null_logits"], np.stack(first, axis=1))
 
 
 def test_the_loss_is_the_mean_of_two_softmax_losses(tiny_config):
@@ -344,7 +347,7 @@ def test_the_loss_is_the_mean_of_two_softmax_losses(tiny_config):
     }
     for start, end, probability in ((2, 1, 0.35), (0, 0, 0.025)):
         labels = {"start_positions": [start], "end_positions": [end]}
-        np.testing.assert_allclose(
+        assert_allclose(
             head.loss(logits, labels), [-np.log(probability) / 2], rtol=1e-6
         )
 
@@ -367,7 +370,7 @@ def test_padding_neither_wins_nor_changes_the_loss(tiny_config, padded):
 
     short, long = outputs(7), outputs(padded)
     for name, value in short.items():
-        np.testing.assert_allclose(long[name], value, rtol=1e-5, err_msg=name)
+        assert_allclose(long[name], value, rtol=1e-5, err_msg=name)
     for side in ("start", "end"):
         assert sorted(long[f"{side}_indexes"][1].numpy()) == [0, 1, 2, 3]
 
@@ -397,14 +400,14 @@ def test_there_is_no_pooler_whatever_is_trained(tiny_config, method):
 
 
 def test_tasks_have_one_kind_of_head_if_as_many_logits_are_kept():
-    other = dataclasses.replace(SQUAD, doc_stride=7, max_answer_length=9)
+    other = replace(SQUAD, doc_stride=7, max_answer_length=9)
     assert other.head_kind == SQUAD.head_kind
     assert hash(other.head_kind) == hash(SQUAD.head_kind)
-    more = dataclasses.replace(SQUAD, n_best_size=6)
+    more = replace(SQUAD, n_best_size=6)
     assert more.head_kind != SQUAD.head_kind
 
 
-PROPERTY = hypothesis.settings(derandomize=True, deadline=None, max_examples=50)
+PROPERTY = settings(max_examples=50)
 
 
 @pytest.mark.parametrize(
@@ -466,8 +469,8 @@ def test_an_answer_of_articles_only_is_matched_by_no_answer():
 SQUAD_TEXTS = st.sampled_from(["", "the", "cat", "a cat", "slow cat", "dog"])
 
 
-@hypothesis.settings(PROPERTY, max_examples=200)
-@hypothesis.given(
+@settings(PROPERTY, max_examples=200)
+@given(
     st.lists(
         st.tuples(
             st.lists(SQUAD_TEXTS, max_size=2),

@@ -5,11 +5,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from adapter_bert.tasks.squad import (
-    CERTAINLY_NONE,
-    NBest,
-    Squad,
-)
+from adapter_bert.tasks.squad import CERTAINLY_NONE, NBest, Squad
 from adapter_bert.tasks.squad_data import (
     ContextWindows,
     SquadQuestion,
@@ -82,7 +78,7 @@ def predict(starts, ends, rules, null=NULL):
     windows = make_windows([CONTEXT], [(0, 0, len(CONTEXT.split()))])
     questions = [SquadQuestion("q", "?", CONTEXT, None)]
     outputs = make_outputs([starts], [ends], [null])
-    (prediction,) = rules.decode(questions, windows, outputs)
+    [prediction] = rules.decode(questions, windows, outputs)
     return prediction
 
 
@@ -207,7 +203,7 @@ def test_a_token_without_characters_is_no_answer():
     windows = make_windows(["the cat"], [(0, 0, 2)])
     windows.offsets[0] = (0, 0)
     row = [(3, 2.0), (4, 1.0)]
-    (prediction,) = make_rules().decode(
+    [prediction] = make_rules().decode(
         [SquadQuestion("q", "?", "the cat", None)],
         windows,
         make_outputs([row], [row], [NULL]),
@@ -215,9 +211,7 @@ def test_a_token_without_characters_is_no_answer():
     assert listed(prediction) == [("the cat", 2.0, 1.0), ("cat", 1.0, 1.0)]
 
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=150
-)
+PROPERTY = hypothesis.settings(max_examples=150)
 
 
 def slow_most_context(spans, token):

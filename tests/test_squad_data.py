@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import refusals
 from conftest import TINY_WORDS
+from numpy.testing import assert_array_equal
 
 from adapter_bert.data import tokenization
 from adapter_bert.errors import UserError
@@ -26,9 +27,7 @@ from adapter_bert.tasks.squad_data import (
 
 pytestmark = pytest.mark.older_stack
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=150
-)
+PROPERTY = hypothesis.settings(max_examples=150)
 
 ANSWER = {"text": "cat", "answer_start": 4}
 QA = {"id": "q1", "question": "who ?", "answers": [ANSWER]}
@@ -102,7 +101,7 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
 def test_questions_may_be_impossible_in_version_2(
     tmp_path, qa, with_negative, answers
 ):
-    (question,) = read(tmp_path, document(paragraph(qa)), with_negative)
+    [question] = read(tmp_path, document(paragraph(qa)), with_negative)
     assert question.answers == answers
 
 
@@ -402,7 +401,7 @@ def test_labels_are_the_places_of_the_answers_tokens(
     windows = cut_windows([question], tokenizer, 24, 4, 4)
     assert targets(windows) == [expected]
     if start is not None:
-        (label,) = labels_of(windows)
+        [label] = labels_of(windows)
         assert label == (6 + 4, 6 + 4)
 
 
@@ -585,5 +584,5 @@ def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
     assert sum(batches, []) == contexts
     assert {len(batch) for batch in batches[:-1]} == {chunk}
     assert parts.fingerprint() == whole.fingerprint()
-    np.testing.assert_array_equal(parts.offsets, whole.offsets)
-    np.testing.assert_array_equal(parts.question, whole.question)
+    assert_array_equal(parts.offsets, whole.offsets)
+    assert_array_equal(parts.question, whole.question)

@@ -1,8 +1,8 @@
 """The program that XLA compiles of a training step: its products, by shape."""
 
 import dataclasses
-import math
 import re
+from math import prod
 
 import numpy as np
 import pytest
@@ -108,8 +108,8 @@ def products(instructions):
         if len(left) == 2 and 2 in left + right:
             continue
         inner = re.search(r"lhs_contracting_dims=\{([\d,]+)\}", one.rest)
-        summed = math.prod(left[axis] for axis in numbers(inner[1]))
-        total += 2 * math.prod(one.shape) * summed
+        summed = prod(left[axis] for axis in numbers(inner[1]))
+        total += 2 * prod(one.shape) * summed
     return total
 
 

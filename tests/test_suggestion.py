@@ -6,7 +6,8 @@ import types
 import numpy as np
 import pytest
 import refusals
-from conftest import write_table
+from conftest import module_fixture, write_table
+from numpy.random import default_rng
 from task_files import make_rows
 from tiny_artifacts import make_artifact
 
@@ -15,7 +16,6 @@ from adapter_bert.data.tables import SplitFiles
 from adapter_bert.methods.new_words import with_new_words
 from adapter_bert.methods.registry import parse
 from adapter_bert.serving import suggestion
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.custom import custom_task
@@ -29,7 +29,7 @@ WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "fast", "slow")
 
 def texts(count, seed):
     """Different texts of words in any order."""
-    rng = np.random.default_rng(seed)
+    rng = default_rng(seed)
     shuffled = {" ".join(rng.permutation(WORDS)[:5]) for _ in range(2 * count)}
     return sorted(shuffled)[:count]
 
@@ -62,7 +62,7 @@ def train(folder, bert, rows):
     return str(folder / "run")
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def taught(tiny_bert, tmp_path_factory):
     """A library with the adapters of two tasks over the same texts."""
     place = tmp_path_factory.mktemp("taught")
@@ -71,11 +71,6 @@ def taught(tiny_bert, tmp_path_factory):
         rows = by_word(texts(120, 1), word)
         shelf.add(train(place / name, tiny_bert, rows), name)
     return shelf
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
 
 
 def learned(rows, **settings):
@@ -89,7 +84,7 @@ def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     """
     sentences, labels = map(list, zip(*by_word(texts(40, 2), "cat")))
     rows = make_rows(*sentences, label=labels)
-    noise = np.random.default_rng(1).normal(size=(40, 4))
+    noise = default_rng(1).normal(size=(40, 4))
     telling = noise + 3 * (np.array(labels) == "good")[:, np.newaxis]
     sha256 = load_task(bert, taught.folder("mats"), None).sha256
 
@@ -123,9 +118,8 @@ def test_pairs_and_numbers_are_ranked_too(taught, bert):
 
 @pytest.mark.newer_stack
 def test_what_no_training_begins_with_is_passed_over(
-    taught, bert, tiny_bert, tmp_path, caplog
+    taught, bert, tiny_bert, tmp_path, caplog, shelf
 ):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
 
     def refused(library, *parts):
         refusals.check(

@@ -1,11 +1,11 @@
 """Tables of runs."""
 
 import csv
-import json
 import math
 
 import pytest
 import refusals
+from conftest import read_json, write_json
 from tensorboard.backend.event_processing import event_accumulator
 
 from adapter_bert.bert import encoder
@@ -24,15 +24,19 @@ def bert(tiny_config):
 
 def edit_run(folder, **members):
     """Changes members of `run.json`."""
-    run = json.loads((folder / "run.json").read_text())
+    run = read_json(folder / "run.json")
     for name, values in members.items():
         run[name].update(values)
-    (folder / "run.json").write_text(json.dumps(run))
+    write_json(folder / "run.json", run)
 
 
 def cells(table):
     """Rows by their first cell, as {column: cell}."""
     return {row[0]: dict(zip(table.header, row)) for row in table.rows}
+
+
+def glue_cells(fake):
+    return cells(summarize.glue_table(fake.groups(), 64, {}))
 
 
 def test_runs_that_differ_in_the_seed_are_one_setting(fake):
@@ -61,7 +65,7 @@ def test_other_conditions_are_another_setting(fake):
 def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     for score in (0.5, 0.5, 0.6):
         fake.add("rte", "full", score)
-    ((setting,),) = fake.groups().values()
+    [[setting]] = fake.groups().values()
     assert setting.mean("accuracy") == 50 and setting.error("accuracy") is None
     assert capsys.readouterr().err.count("with other scores") == 1
 
@@ -169,7 +173,7 @@ def test_a_kind_is_a_method_without_its_sizes(text, kind, name):
 def test_variants_are_not_taken_for_the_papers_adapters(fake):
     fake.add("rte", "houlsby(size=64)", 0.6)
     fake.add("rte", "houlsby(size=64, sites=ffn)", 0.7)
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     assert {name: row["mean"] for name, row in rows.items()} == {
         "adapters, best size": "60.0",
         "adapters, size 64": "60.0",
@@ -180,7 +184,7 @@ def test_variants_are_not_taken_for_the_papers_adapters(fake):
 def test_wnli_is_shown_but_no_part_of_the_mean(fake):
     fake.add("rte", "full", 0.6, kept=10)
     fake.add("wnli", "full", 0.2, kept=10)
-    (row,) = cells(summarize.glue_table(fake.groups(), 64, {})).values()
+    [row] = glue_cells(fake).values()
     assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
 
 
@@ -195,12 +199,12 @@ def test_other_initial_scales_are_not_chosen(fake):
     for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
         method = f"houlsby(size=64, init_scale={scale})"
         fake.add("rte", method, score)
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
     # Unless most have another.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
     fake.add("mrpc", "full", {"f1": 0.8})
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 
 
@@ -231,7 +235,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
         for seed, score in enumerate(seeds):
             scores = {"matthews_correlation": score, "accuracy": 0.9}
             fake.add("cola", "full", scores, rate=rate, seed=seed, kept=bert)
-    rows = cells(summarize.glue_table(fake.groups(), 64, {}))
+    rows = glue_cells(fake)
     names = ["full fine-tuning", "adapters, best size", "adapters, size 64"]
     assert list(rows) == names
     full, best, fixed = rows.values()
@@ -277,7 +281,7 @@ def test_question_answering_has_a_row_for_each_method(fake):
         scores = {"exact_match": f1 - 10, "f1": f1}
         fake.add("squad", "houlsby(size=8)", scores, rate=rate, kept=100)
     table = summarize.squad_table(fake.groups())
-    (row,) = table.rows
+    [row] = table.rows
     assert row[0].startswith("houlsby(size=8")
     assert row[2:] == ("0.0001", "3", "50.0", "60.0")
 
@@ -323,7 +327,7 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
     assert list(rows["full"].values())[-2:] == ["-", "-"]
 
 
-def test_all_forms_hold_the_same_cells(tmp_path):
+def test_all_forms_hold_the_same_cells():
     table = summarize.TextTable("T", ("", "a_b"), (("x", "1.0 ± 0.2 (3)"),))
     assert table.to_markdown() == (
         "T\n\n|  | a_b |\n| --- | --- |\n| x | 1.0 ± 0.2 (3) |\n"
@@ -359,7 +363,7 @@ def test_the_script_writes_tables_settings_and_hparams(
         "settings.json",
     }
     assert "37.5 ± 12.5 (2)" in capsys.readouterr().out
-    (setting,) = json.loads((out / "settings.json").read_text())
+    [setting] = read_json(out / "settings.json")
     assert setting["seeds"] == {
         "1": {"accuracy": 25.0, "loss": 1.0},
         "2": {"accuracy": 50.0, "loss": 1.0},
@@ -386,9 +390,9 @@ def test_a_run_that_came_to_its_best_step_counts(fake):
     assert collect_runs.read_run(folder) is None
     scores = {"5": {"accuracy": 0.5}, "3": {"accuracy": 0.6}}
     kept = {"keep_best": "accuracy", "scores": scores}
-    (folder / "dev_scores.json").write_text(json.dumps(kept))
+    write_json(folder / "dev_scores.json", kept)
     assert collect_runs.read_run(folder).scores["accuracy"] == 60.0
     # The scores are of another step than the best.
     scores["7"] = {"accuracy": 0.7}
-    (folder / "dev_scores.json").write_text(json.dumps(kept))
+    write_json(folder / "dev_scores.json", kept)
     assert collect_runs.read_run(folder) is None

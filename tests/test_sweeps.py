@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from conftest import run_command
+from conftest import read_lines, run_command
 from sweep_stand_in import RUNS, SCRIPTS, counts, wait_for
 
 pytestmark = pytest.mark.newer_stack
@@ -116,7 +116,7 @@ def test_a_grid_does_not_change_under_a_running_one(sweep):
     (sweep.folder / "go").touch()
     process.communicate(timeout=60)
     sweep.succeed("--grid", SIZES="2")
-    assert len((sweep.out / "grid.tsv").read_text().splitlines()) == 2
+    assert len(read_lines(sweep.out / "grid.tsv")) == 2
 
 
 def test_a_grid_whose_state_cannot_be_told_is_left_alone(sweep):
@@ -140,7 +140,7 @@ def test_a_row_that_is_none_is_refused(sweep, row):
     sweep.run("--grid")
     done = run_command(SCRIPTS / "internal/run_grid_row.sh", sweep.out, row)
     assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
+    [line] = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert sweep.started() == []
 
@@ -177,12 +177,12 @@ def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
             "OMP_NUM_THREADS": "8",
         },
         cwd=name,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr
     assert counts(done.stdout)["finished"] == 4
     assert sweep.started()[0].startswith(f"{name}/it's out/runs/")
     cores = len(os.sched_getaffinity(0)) // 2
-    shares = set((sweep.folder / "cores").read_text().splitlines())
+    shares = set(read_lines(sweep.folder / "cores"))
     if cores:
         sizes = [len(share.split(",")) for share in shares]
         assert sizes == [cores] * 2

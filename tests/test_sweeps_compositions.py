@@ -1,6 +1,7 @@
 """The scripts that run fusions and language adapters: which runs they are."""
 
 import pytest
+from conftest import read_lines
 
 pytestmark = pytest.mark.newer_stack
 
@@ -8,7 +9,7 @@ pytestmark = pytest.mark.newer_stack
 def grid_sizes(sweep):
     """Numbers of runs, by the names of grids."""
     return {
-        path.parent.name: len(path.read_text().splitlines())
+        path.parent.name: len(read_lines(path))
         for path in sweep.out.glob("*/grid.tsv")
     }
 
@@ -42,7 +43,7 @@ def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
         "reviews": 1,
         "fusion": 6,
     }
-    rows = (sweep.out / "fusion" / "grid.tsv").read_text().splitlines()
+    rows = read_lines(sweep.out / "fusion" / "grid.tsv")
     assert all(f"--library={sweep.out}/library" in row for row in rows)
 
 

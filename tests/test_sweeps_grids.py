@@ -5,7 +5,7 @@ import shlex
 import subprocess
 
 import pytest
-from conftest import run_command, write_table
+from conftest import read_lines, run_command, write_table
 from sweep_stand_in import RUNS, SCRIPTS, SMALL, counts
 
 from adapter_bert.methods.composition import Composition
@@ -257,7 +257,7 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
             or name == "union"
         }
     part = sweep.out / "data/SST-2/train.tsv"
-    assert len(part.read_text().splitlines()) == 4001
+    assert len(read_lines(part)) == 4001
 
 
 def test_vectors_are_compared_on_questions_too(sweep):

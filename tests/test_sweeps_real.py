@@ -1,15 +1,15 @@
 """Sweeps of real trainings, killed; the long one runs with `pytest -m slow`."""
 
-import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
+from shutil import rmtree
 
 import pytest
-import safetensors.numpy
+from conftest import read_json, read_lines
+from safetensors.numpy import load_file
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
 from adapter_bert.reports import collect_runs
@@ -50,24 +50,24 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert not (run / "done").exists()
     done = sweep.run(*TINY, **quiet)
     assert done.returncode == 0, done.stderr
-    attempts = (run / "attempts.tsv").read_text().splitlines()
+    attempts = read_lines(run / "attempts.tsv")
     assert [line.split("\t")[1] for line in attempts] == [
         "start",
         "start",
         "end 0",
     ]
     killed = (run / "adapter" / "adapter.safetensors").read_bytes()
-    assert json.loads((run / "cost.json").read_text())["resumed"] is True
-    shutil.rmtree(run)
+    assert read_json(run / "cost.json")["resumed"] is True
+    rmtree(run)
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
     # What the whole took is only known of the second.
-    (collected,) = collect_runs.find_runs([str(sweep.out)])
+    [collected] = collect_runs.find_runs([str(sweep.out)])
     assert collected.cost["processor_seconds"] > 1
     assert collected.cost["peak_memory_bytes"] > 2**27
-    held = safetensors.numpy.load_file(run / "adapter/adapter.safetensors")
+    held = load_file(run / "adapter/adapter.safetensors")
     assert collected.kept == sum(value.size for value in held.values())
-    results = json.loads((run / "eval_results.json").read_text())
+    results = read_json(run / "eval_results.json")
     assert len(results["dev_data"]["dev"]) == 64
 
 
@@ -85,14 +85,11 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert counts(output)["finished"] == 300
-    names = [
-        line.split("\t")[0]
-        for line in (sweep.out / "grid.tsv").read_text().splitlines()
-    ]
+    names = [line.split("\t")[0] for line in read_lines(sweep.out / "grid.tsv")]
     assert len(set(names)) == 300
     interrupted = []
     for name in names:
-        lines = (sweep.name(name) / "attempts.tsv").read_text().splitlines()
+        lines = read_lines(sweep.name(name) / "attempts.tsv")
         events = [line.split("\t")[1] for line in lines]
         # Nothing starts while another attempt runs, nothing after its end.
         assert events[-1] == "end 0" and events.count("end 0") == 1
@@ -105,7 +102,7 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     for name in rng.sample(interrupted, 3):
         artifact = sweep.name(name) / "adapter" / "adapter.safetensors"
         content = artifact.read_bytes()
-        shutil.rmtree(sweep.name(name))
+        rmtree(sweep.name(name))
         row = str(names.index(name) + 1)
         environment = {**sweep.environment, "SLOT": "0", "JOBS": "2"}
         subprocess.run(

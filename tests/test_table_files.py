@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 import refusals
 from limits import limited
-from task_files import CUSTOM, PROPERTY, listed, put, read, refusal
+from task_files import CUSTOM, listed, put, read, refusal
 
 from adapter_bert.data import tables
 from adapter_bert.data.tables import (
@@ -272,7 +272,7 @@ FILE_CONTENTS = st.one_of(
 )
 
 
-@hypothesis.settings(PROPERTY, max_examples=200)
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(
     content=FILE_CONTENTS,
     ending=st.sampled_from(sorted(READERS)),
@@ -348,7 +348,6 @@ def test_endings_may_be_in_capitals(tmp_path, ending):
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 
-@PROPERTY
 @hypothesis.given(
     rows=st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=6),
     ending=st.sampled_from([".csv", ".jsonl"]),
@@ -497,7 +496,6 @@ def test_a_label_that_holds_the_separator_is_refused():
     assert join_labels(["a", "b, c"], "|", "") == "a|b, c"
 
 
-@PROPERTY
 @hypothesis.given(
     st.lists(st.text(CHARACTERS, max_size=4), max_size=4), SEPARATORS
 )
@@ -535,7 +533,7 @@ ALIKE = [
 )
 def test_labels_that_look_the_same_are_told_in_pairs(labels, pairs, caplog):
     warn_of_lookalikes([*labels, "other"], "train.tsv")
-    (record,) = caplog.records
+    [record] = caplog.records
     assert record.getMessage().startswith("train.tsv: labels look the same")
     assert f": {pairs}; write them alike" in record.getMessage()
 

@@ -1,8 +1,7 @@
 """Tagging: windows, scores, and the task without a model's training."""
 
-import dataclasses
+from dataclasses import replace
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -10,7 +9,9 @@ import refusals
 import tensorflow as tf
 from conftest import TINY_WORDS, spoil
 from engine_jobs import TAGGING, make_rows
-from task_files import PROPERTY, refusal
+from hypothesis import given
+from numpy.testing import assert_allclose, assert_array_equal
+from task_files import refusal
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks
@@ -52,6 +53,10 @@ def restored():
     return restore_task(DESCRIPTION, {}, "test")
 
 
+def read_both(folder):
+    return tagging_task().read(str(folder), ["train", "dev"])
+
+
 def test_tags_are_those_of_the_training_file(tiny_ner):
     task, rows = tagging_task().read(str(tiny_ner), ["train", "dev", "test"])
     assert task.describe() == {"tags": TAGS}
@@ -78,18 +83,18 @@ def test_every_scheme_is_read_as_bio(tmp_path, caplog):
     for split in ("train", "dev"):
         put(tmp_path, f"{split}.conll", bioes)
     caplog.set_level("INFO", logger="absl")
-    task, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
+    task, rows = read_both(tmp_path)
     assert texts(rows["train"].tags) == ["B-X", "B-Y", "I-Y"]
     assert texts(task.tags) == ["O", "B-X", "I-X", "B-Y", "I-Y"]
     assert f"{tmp_path}/train.conll: tags of the scheme BIOES" in caplog.text
     # Each file's scheme is its own.
     put(tmp_path, "dev.conll", "a O\na I-Y\na B-Y\na I-X\n")
-    _, rows = tagging_task().read(str(tmp_path), ["train", "dev"])
+    _, rows = read_both(tmp_path)
     assert texts(rows["dev"].tags) == ["O", "B-Y", "B-Y", "B-X"]
     assert "dev.conll: tags of the scheme IOB1" in caplog.text
     # Without an entity there is nothing to tell them apart by.
     put(tmp_path, "dev.conll", "a O\n")
-    tagging_task().read(str(tmp_path), ["train", "dev"])
+    read_both(tmp_path)
 
 
 def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
@@ -112,9 +117,7 @@ def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
 def test_types_that_the_head_does_not_know_are_refused(tmp_path, call, parts):
     put(tmp_path, "train.conll", call)
     put(tmp_path, "dev.conll", "a B-X\n\nb O\nc B-Z\n")
-    refusals.check(
-        lambda: tagging_task().read(str(tmp_path), ["train", "dev"]), *parts
-    )
+    refusals.check(lambda: read_both(tmp_path), *parts)
 
 
 def test_types_are_renamed_in_every_file_that_is_scored(tmp_path):
@@ -211,7 +214,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
     task = restored()
     rows = Sentences.of_words([["the", "cat", "\x01"], ["the", "film"]])
     tags = "O B-ANIMAL B-ANIMAL O B-THING".split()
-    rows = dataclasses.replace(rows, tags=list(map(split_tag, tags)))
+    rows = replace(rows, tags=list(map(split_tag, tags)))
     features = task.featurize(rows, tokenizer, 6)
     logits = np.zeros((2, 4, len(TAGS)), np.float32)
     logits[:, 1, 0] = 1
@@ -231,7 +234,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
             "loss": (4 * right + 1) / 4,
         }
     )
-    (path,) = task.write_report(
+    [path] = task.write_report(
         str(tmp_path), task.keep(rows), features, decoded
     )
     assert path == str(tmp_path / "eval_types.tsv")
@@ -245,7 +248,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
 def test_sentences_that_all_are_empty_have_scores(tokenizer):
     """As the first ones of a file may be, which alone are then scored."""
     task = restored()
-    rows = dataclasses.replace(Sentences.of_words([[], []]), tags=[])
+    rows = replace(Sentences.of_words([[], []]), tags=[])
     features = task.featurize(rows, tokenizer, 6)
     scores = task.evaluate(rows, features, task.decode(rows, features, {}))
     assert set(scores.values()) == {0.0}
@@ -301,8 +304,8 @@ def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
                 batch["token_labels"][is_labelled], logits
             )
         )
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(
+    assert_allclose(loss, expected, rtol=1e-5)
+    assert_allclose(
         gradient,
         tf.convert_to_tensor(tape.gradient(expected, model.table)),
         atol=1e-6,
@@ -321,8 +324,7 @@ def sentences(draw):
 
 
 @pytest.mark.older_stack
-@PROPERTY
-@hypothesis.given(sentences())
+@given(sentences())
 def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     lengths, room = sentence
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
@@ -364,8 +366,7 @@ def test_windows_overlap_by_half():
 
 
 @pytest.mark.older_stack
-@PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.lists(
             st.sampled_from([*WORDS, "cats", "\x00", "sat\u00a0on", "a" * 3]),
@@ -393,11 +394,11 @@ def test_features_of_sentences(tokenizer, texts, length):
             assert place == -1
             continue
         # All of its tokens, and the label at the first one.
-        np.testing.assert_array_equal(
+        assert_array_equal(
             features.tokens[place : place + len(word_pieces)], word_pieces
         )
         labels_there[place] = word
-    np.testing.assert_array_equal(features.token_labels, labels_there)
+    assert_array_equal(features.token_labels, labels_there)
     assert cut_sentences(rows, None, tokenizer, length).token_labels is None
     # Outputs that name their place, padded.
     width = int(features.lengths.max(initial=1)) + 2
@@ -405,7 +406,7 @@ def test_features_of_sentences(tokenizer, texts, length):
     for row, (first, n) in enumerate(zip(features.starts, features.lengths)):
         outputs[row, :n, 0] = np.arange(first, first + n)
     expected = np.where(features.places < 0, 0, features.places)
-    np.testing.assert_array_equal(features.at_words(outputs)[:, 0], expected)
+    assert_array_equal(features.at_words(outputs)[:, 0], expected)
 
 
 @pytest.mark.older_stack
@@ -445,8 +446,7 @@ BIO_TAGS = st.lists(
 
 
 @pytest.mark.older_stack
-@PROPERTY
-@hypothesis.given(st.lists(BIO_TAGS, min_size=1, max_size=5))
+@given(st.lists(BIO_TAGS, min_size=1, max_size=5))
 def test_scores_are_those_of_counted_entities(sentences):
     """Sentences do not run into each other."""
     sides = []

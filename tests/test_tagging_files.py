@@ -1,18 +1,17 @@
 """CoNLL files and JSON Lines of words with tags, and schemes of tags."""
 
-import dataclasses
 import functools
 import itertools
 import json
+from dataclasses import replace
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
 from conftest import spoil
+from hypothesis import given
 from seqeval.metrics.sequence_labeling import get_entities
-from task_files import PROPERTY
 
 from adapter_bert.tasks import tagging_files
 from adapter_bert.tasks.tagging_files import (
@@ -219,8 +218,7 @@ WORDS = st.text(
 TAGS = st.sampled_from(["O", "B-X", "I-a-b", "E-X"])
 
 
-@PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.lists(st.tuples(WORDS, TAGS), min_size=1, max_size=4),
         min_size=1,
@@ -361,7 +359,7 @@ def write(sentence, scheme):
 def pack(sentences):
     """Sentences with these tags, of words on lines from 0."""
     rows = Sentences.of_words(sentences)
-    return dataclasses.replace(
+    return replace(
         rows,
         path="file",
         lines=np.arange(len(rows.words)) - 1,
@@ -369,8 +367,7 @@ def pack(sentences):
     )
 
 
-@PROPERTY
-@hypothesis.given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
+@given(SENTENCES, st.sampled_from([BIO, IOB1, BIOES, BILOU, BMES]))
 def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
     rows = pack([write(s, scheme) for s in sentences])
     name = find_scheme(rows)
@@ -384,8 +381,7 @@ def test_every_scheme_is_found_and_becomes_bio(sentences, scheme):
     assert to_bio(rows.tags, rows.starts) == expected
 
 
-@PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.lists(
             st.sampled_from(["O", "PER", "art-film", "GPE.NAM", "人"]),
@@ -411,8 +407,7 @@ def test_words_of_one_plain_type_that_touch_are_one_entity(sentences):
         ]
 
 
-@PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.lists(
             st.sampled_from(["O", "B-X", "I-X", "B-a-b", "I-a-b"]), max_size=8
@@ -429,7 +424,7 @@ def test_any_predicted_tags_become_lawful_as_conlleval_reads_them(sentences):
             for name, start, end in get_entities(of_sentence)
         ]
     assert to_bio(lawful, rows.starts) == lawful
-    again = find_scheme(dataclasses.replace(rows, tags=lawful))
+    again = find_scheme(replace(rows, tags=lawful))
     assert again == (BIO if any(t.type for t in lawful) else None)
 
 

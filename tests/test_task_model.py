@@ -9,8 +9,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks import task_model
 from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.task_model import check_is_trained, list_parameters
 
 BASE = encoder.BertConfig(vocab_size=30522)
 
@@ -23,9 +23,7 @@ def counts(table):
 
 
 def test_bert_base_on_mrpc_has_the_published_counts():
-    table = task_model.list_parameters(
-        BASE, Houlsby(64), get_task("MRPC").build_head
-    )
+    table = list_parameters(BASE, Houlsby(64), get_task("MRPC").build_head)
     assert counts(table) == {
         "embeddings": 23_835_648,
         "encoder": 85_017_600,
@@ -53,9 +51,7 @@ def test_bert_base_on_mrpc_has_the_published_counts():
 
 
 def test_the_pooler_is_frozen_under_houlsby():
-    table = task_model.list_parameters(
-        BASE, Houlsby(64), get_task("MRPC").build_head
-    )
+    table = list_parameters(BASE, Houlsby(64), get_task("MRPC").build_head)
     trained = {p.group for p in table.trained}
     assert trained == {"adapters", "LayerNorm", "head"}
 
@@ -67,7 +63,7 @@ def test_an_expression_that_names_nothing_is_a_defect():
             return "kernel"
 
     with pytest.raises(ValueError, match="'kernel' .*matches nothing"):
-        task_model.list_parameters(BASE, Broken(), get_task("MRPC").build_head)
+        list_parameters(BASE, Broken(), get_task("MRPC").build_head)
 
 
 def test_untrained_heads_and_adapters_are_refused():
@@ -77,11 +73,11 @@ def test_untrained_heads_and_adapters_are_refused():
         ("head", head, None),
         ("houlsby", head, "no trained adapters"),
     ):
-        table = task_model.list_parameters(
+        table = list_parameters(
             BASE, parse(method), get_task("MRPC").build_head
         )
         if words is None:
-            task_model.check_is_trained(table, names, "the checkpoint")
+            check_is_trained(table, names, "the checkpoint")
         else:
             with pytest.raises(UserError, match=words):
-                task_model.check_is_trained(table, names, "the checkpoint")
+                check_is_trained(table, names, "the checkpoint")

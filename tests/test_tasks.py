@@ -3,17 +3,17 @@
 import json
 import types
 
-import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from conftest import read_json
+from hypothesis import given, settings
 from task_files import (
     CLASSIFICATIONS,
     CUSTOM,
     EVERY_CLASSIFICATION,
     EVERY_KIND,
     EVERY_TASK,
-    PROPERTY,
     labels_of,
     listed,
     make_rows,
@@ -31,6 +31,27 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks import text_task
 from adapter_bert.tasks.multi_task import multi_task
 from adapter_bert.tasks.registry import TASKS, get_task
+from adapter_bert.tasks.task import Head, Task
+
+
+@pytest.mark.parametrize(
+    "kind, methods",
+    [
+        (
+            Task,
+            "build_head describe evaluate featurize read restore score_names",
+        ),
+        (Head, "__call__ loss"),
+    ],
+)
+def test_a_class_that_lacks_a_method_cannot_be_made(kind, methods):
+    methods = set(methods.split())
+    assert kind.__abstractmethods__ == methods
+    for name in methods:
+        half = type("Half", (kind,), dict.fromkeys(methods - {name}))
+        with pytest.raises(TypeError, match=name):
+            half()
+
 
 # Reading
 
@@ -90,8 +111,7 @@ def test_missing_and_empty_files_are_refused_by_every_task(
 
 @pytest.mark.newer_stack
 @EVERY_TASK
-@PROPERTY
-@hypothesis.given(content=FILE_CONTENTS)
+@given(content=FILE_CONTENTS)
 def test_any_bytes_are_read_or_refused(tmp_path_factory, task, content):
     folder = tmp_path_factory.getbasetemp() / "any_bytes"
     folder.mkdir(exist_ok=True)
@@ -169,8 +189,8 @@ SPECIAL = types.SimpleNamespace(
 TOKENS = st.integers(0, 40)
 
 
-@hypothesis.settings(PROPERTY, max_examples=300)
-@hypothesis.given(TOKENS, TOKENS, st.integers(3, 60))
+@settings(max_examples=300)
+@given(TOKENS, TOKENS, st.integers(3, 60))
 def test_pairs_are_cut_as_if_token_by_token(len_a, len_b, max_seq_length):
     a, b = list(range(100, 100 + len_a)), list(range(200, 200 + len_b))
     tokens, segments = make_row(a, b, SPECIAL, max_seq_length)
@@ -302,7 +322,7 @@ def test_columns_of_the_numbers_are_named_in_order(tmp_path, task, caplog):
     rows = task.keep(read(task, tmp_path, split_of(task, "test")))
     with caplog.at_level("INFO", logger="absl"):
         path, _ = task.write_predictions(str(tmp_path), rows, outputs, "x")
-    described = json.loads((tmp_path / "test_results_x.json").read_text())
+    described = read_json(tmp_path / "test_results_x.json")
     assert described == {"columns": list(labels or ["value"])}
     [first, *_] = open(path).read().splitlines()
     assert len(first.split("\t")) == len(described["columns"])

@@ -1,13 +1,13 @@
 """Windows that are cut in a graph are those of the tasks."""
 
-import dataclasses
+from dataclasses import replace
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import TINY_WORDS
+from conftest import TINY_WORDS, module_fixture
 
 from adapter_bert.serving import text_windows
 from adapter_bert.serving.text_reader import TextReader
@@ -50,7 +50,7 @@ def make_tasks():
             yield plain, (1, 2), length
         for stride, query in ((1, 1), (3, 4), (100, 2)):
             if query + 4 < length:
-                squad = dataclasses.replace(
+                squad = replace(
                     SQUAD, doc_stride=stride, max_query_length=query
                 )
                 yield squad, (2,), length
@@ -69,9 +69,7 @@ TASKS = [
 
 def make_reader(tasks, tokenizer):
     """A function of columns: windows, words and features."""
-    reader = TextReader(
-        {n: dataclasses.replace(t, tokenizer=tokenizer) for n, t in tasks}
-    )
+    reader = TextReader({n: replace(t, tokenizer=tokenizer) for n, t in tasks})
     text = tf.TensorSpec([None], tf.string)
     choices = tf.TensorSpec([None, None], tf.string)
 
@@ -87,7 +85,7 @@ def make_reader(tasks, tokenizer):
     return read
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def read(word_pieces):
     return make_reader(((str(n), t) for n, t in enumerate(TASKS)), word_pieces)
 
@@ -118,7 +116,7 @@ def is_choice(task):
 
 
 @pytest.mark.gate
-@hypothesis.settings(derandomize=True, deadline=None, max_examples=250)
+@hypothesis.settings(max_examples=250)
 @hypothesis.given(st.lists(rows(), min_size=1, max_size=6))
 def test_windows_are_those_of_the_task(read, word_pieces, rows):
     expected, words, places = [], [], []
@@ -164,7 +162,7 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
     )
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def few(tokenizer):
     """Reads one task of each form."""
     names = {"small": 0, "tags": -13, "choice": -3, "copa": -1}

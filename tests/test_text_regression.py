@@ -1,22 +1,28 @@
 """Numbers as labels, in whatever unit."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import SENTENCES, write_table
-from run_folders import read
+from conftest import (
+    SENTENCES,
+    load_predictor,
+    module_fixture,
+    read_adapter,
+    read_json,
+    write_table,
+)
+from numpy.testing import assert_allclose, assert_array_equal
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact, foreign_adapters
+from adapter_bert.checkpoints import foreign_adapters
 from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import merge
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.glue import STS_B
@@ -65,12 +71,10 @@ def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
     )
     features = restored.label_features(list(labels))
     losses = head.loss({"scores": tf.constant(wanted, tf.float32)}, features)
-    np.testing.assert_allclose(losses, 0, atol=1e-2)
+    assert_allclose(losses, 0, atol=1e-2)
     outputs = {"scores": wanted.astype(np.float32)}
     answers = restored.answer(None, restored.decode(None, None, outputs))
-    np.testing.assert_allclose(
-        [answer["value"] for answer in answers], numbers, rtol=1e-5
-    )
+    assert_allclose([answer["value"] for answer in answers], numbers, rtol=1e-5)
 
 
 @pytest.mark.parametrize("task", [TASK, STS_B], ids=str)
@@ -117,7 +121,7 @@ def test_another_training_keeps_the_unit_of_the_head():
         (("1e-44", "2e-44"), "labels from 1e-44 to 2e-44 hardly differ"),
     ],
 )
-@pytest.mark.parametrize("task", [TASK, dataclasses.replace(TASK, unit=AS_IS)])
+@pytest.mark.parametrize("task", [TASK, replace(TASK, unit=AS_IS)])
 def test_labels_that_are_alike_are_refused(task, labels, message):
     assert message in refusal(task.learn, rows_of(labels))
 
@@ -144,7 +148,7 @@ def test_a_unit_that_is_none_is_refused(unit):
 
 
 def test_labels_far_from_the_trainings_are_counted():
-    task = dataclasses.replace(TASK, unit=UNIT)
+    task = replace(TASK, unit=UNIT)
     assert task.summarize(rows_of(("-27", "127"))).endswith("mean 50")
     about = task.summarize(rows_of(("5", "128", "1900", "-28")))
     assert about.endswith(
@@ -153,7 +157,7 @@ def test_labels_far_from_the_trainings_are_counted():
     assert "far" not in TASK.summarize(rows_of(("1900",)))
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def adapters(tiny_bert, tmp_path_factory):
     """Folders of one adapter, in deviations and as in older ones."""
     place = tmp_path_factory.mktemp("regressions")
@@ -169,14 +173,14 @@ def adapters(tiny_bert, tmp_path_factory):
 def test_trained_heads_answer_in_the_unit(adapters, tiny_bert):
     """Alone and in mixed batches; an export's are in `test_text_model.py`."""
     names = {"unit": str(adapters / "unit"), "as_is": str(adapters / "as_is")}
-    predictor = Predictor.load(str(tiny_bert), names)
+    predictor = load_predictor(tiny_bert, names)
     texts = ["the cat sat", "a slow dog ran out"]
     for mixed in (
         [predictor(name, texts) for name in names],
         zip(*(one.values() for one in predictor(list(names), texts))),
     ):
         in_unit, plain = (np.array([a["value"] for a in of]) for of in mixed)
-        np.testing.assert_allclose(in_unit, plain * 32 + 50, atol=1e-4)
+        assert_allclose(in_unit, plain * 32 + 50, atol=1e-4)
         assert abs(in_unit - plain).min() > 10
 
 
@@ -184,30 +188,28 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     adapters, tiny_bert, tmp_path
 ):
     base, config, _ = read_base(tiny_bert)
-    plain = adapter_artifact.read(str(adapters / "as_is"))
+    plain = read_adapter(adapters / "as_is")
     value_of = plain.weights.read
     merged = merge.merge(base, [str(adapters / "unit")], [1.0])
     values = merged["values"]
     weights, bias = values["output_weights"], values["output_bias"]
-    np.testing.assert_allclose(weights, value_of("output_weights") * 32)
-    np.testing.assert_allclose(bias, value_of("output_bias") * 32 + 50)
+    assert_allclose(weights, value_of("output_weights") * 32)
+    assert_allclose(bias, value_of("output_bias") * 32 + 50)
     for name, expected in (("unit", values.__getitem__), ("as_is", value_of)):
-        ours = exported(adapter_artifact.read(str(adapters / name)), name)
+        ours = exported(read_adapter(adapters / name), name)
         for program in foreign_adapters.PROGRAMS:
             folder = str(tmp_path / f"{program}-{name}")
             foreign_adapters.write(program, folder, ours, "card")
             theirs = foreign_adapters.read(folder, config)
             assert "label_unit" not in theirs.task
             for part in ("output_weights", "output_bias"):
-                np.testing.assert_array_equal(
-                    theirs.values[part], expected(part)
-                )
+                assert_array_equal(theirs.values[part], expected(part))
     # A training that begins with such a head begins with its answers.
     shapes = {name: value.shape for name, value in values.items()}
-    task = dataclasses.replace(TASK, unit=UNIT)
+    task = replace(TASK, unit=UNIT)
     begun = task.begin_head(Weights("merged", shapes, values.__getitem__))
     for name in ("output_weights", "output_bias"):
-        np.testing.assert_allclose(begun.read(name), value_of(name), atol=1e-5)
+        assert_allclose(begun.read(name), value_of(name), atol=1e-5)
     kernel = "bert/pooler/dense/kernel"
     assert begun.read(kernel) is values[kernel]
 
@@ -226,25 +228,27 @@ def test_a_run_answers_in_the_unit_and_older_runs_go_on(
     flags["num_train_epochs"] = 1
     classify(**flags, do_eval=True)
     out = flags["output_dir"]
-    first = read(out, "eval_results.json")
+    first = read_json(out, "eval_results.json")
     # Of answers near 0 or near the mean of another unit it would be greater.
     assert first["eval_loss"] < 1.2 * (20**2 * 8 + 1995**2) / 9
-    run = read(out, "run.json")
+    run = read_json(out, "run.json")
     unit = {"mean": 2000.0, "deviation": 20.0, "low": 1980.0, "high": 2020.0}
     assert run["task"]["label_unit"] == unit
-    adapter = read(out, "adapter", "adapter_config.json")
+    adapter = read_json(out, "adapter", "adapter_config.json")
     assert adapter["task"]["label_unit"] == unit
     # The folder knows the unit; the training file is not read.
     (data / "train.tsv").rename(data / "train")
     with caplog.at_level("INFO", logger="absl"):
         classify(**{**flags, "do_train": False}, do_eval=True)
     assert "1 far from the training's, 1980 to 2020" in caplog.text
-    assert read(out, "eval_results.json")["eval_loss"] == first["eval_loss"]
+    assert (
+        read_json(out, "eval_results.json")["eval_loss"] == first["eval_loss"]
+    )
     # A run of before goes on as it was.
     (data / "train").rename(data / "train.tsv")
     del run["task"]["label_unit"]
     files.write_json(str(out / "run.json"), run)
     classify(**flags, do_eval=True)
-    assert "label_unit" not in read(out, "run.json")["task"]
-    again = read(out, "eval_results.json")
+    assert "label_unit" not in read_json(out, "run.json")["task"]
+    again = read_json(out, "eval_results.json")
     assert again["eval_loss"] > 5 * first["eval_loss"]

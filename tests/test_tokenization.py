@@ -3,9 +3,10 @@
 import gzip
 import json
 
-import hypothesis
 import hypothesis.strategies as st
 import pytest
+from conftest import module_fixture, read_json, write_json
+from hypothesis import given, settings
 from tokenizers import Tokenizer, models
 
 from adapter_bert.data import tokenization
@@ -39,9 +40,7 @@ TEXTS = st.lists(
     max_size=12,
 ).map("".join)
 
-PROPERTY = hypothesis.settings(
-    derandomize=True, deadline=None, max_examples=200
-)
+PROPERTY = settings(max_examples=200)
 CASES = pytest.mark.parametrize("case", ["uncased", "cased"])
 
 
@@ -68,7 +67,7 @@ def test_texts_are_read_some_at_a_time(monkeypatch):
     ]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def tokenizers(tmp_path_factory):
     path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), WORDS)
     return {
@@ -77,7 +76,7 @@ def tokenizers(tmp_path_factory):
     }
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def pretrained_tokenizers(pretrained_dir):
     path = str(pretrained_dir / "vocab.txt")
     return {
@@ -118,7 +117,7 @@ def test_golden_real_text_tokens_and_ids(
 
 
 def check_any_text(tokenizer, text):
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     assert tokenizer.encode_ids([text, text]) == [tokens.ids] * 2
     assert len(tokens.ids) == len(tokens.offsets)
     assert set(tokens.ids) <= set(tokenizer.vocabulary.values())
@@ -132,7 +131,7 @@ def check_any_text(tokenizer, text):
 
 @CASES
 @PROPERTY
-@hypothesis.given(TEXTS)
+@given(TEXTS)
 def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
     check_any_text(tokenizers[case], text)
 
@@ -140,14 +139,14 @@ def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
 @pytest.mark.pretrained
 @CASES
 @PROPERTY
-@hypothesis.given(TEXTS)
+@given(TEXTS)
 def test_any_text_has_pretrained_tokens(pretrained_tokenizers, case, text):
     check_any_text(pretrained_tokenizers[case], text)
 
 
 @CASES
 @PROPERTY
-@hypothesis.given(TEXTS, st.none() | TEXTS, st.integers(5, 20))
+@given(TEXTS, st.none() | TEXTS, st.integers(5, 20))
 def test_the_file_for_the_library_makes_the_same_rows(
     tokenizers, case, text, other, length
 ):
@@ -164,27 +163,27 @@ def test_the_file_for_the_library_makes_the_same_rows(
 
 @CASES
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.sampled_from(["[SEP]", "[CLS]", "[", "]", " ", "\0", "##s", "a"])
     ).map("".join)
 )
 def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
-    (tokens,) = tokenizers[case].encode([text])
+    [tokens] = tokenizers[case].encode([text])
     special = {tokenizers[case].classify_id, tokenizers[case].separate_id}
     assert not special & set(tokens.ids)
 
 
 @CASES
 @PROPERTY
-@hypothesis.given(
+@given(
     st.lists(
         st.sampled_from([*"the The cats aaa . ! \ue000".split(), " ", "\n"])
     ).map("".join)
 )
 def test_offsets_point_to_the_tokens_text(tokenizers, case, text):
     tokenizer = tokenizers[case]
-    (tokens,) = tokenizer.encode([text])
+    [tokens] = tokenizer.encode([text])
     strings = tokenizer.tokenize(text)
     for string, (first, end) in zip(strings, tokens.offsets):
         if string != "[UNK]":
@@ -324,7 +323,7 @@ def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
 def test_places_are_those_of_the_tokens_letters(
     tokenizers, case, text, uncased, cased
 ):
-    (tokens,) = tokenizers[case].encode([text])
+    [tokens] = tokenizers[case].encode([text])
     expected = uncased if case == "uncased" else cased or uncased
     assert [text[slice(*place)] for place in tokens.offsets] == expected
 
@@ -342,7 +341,7 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
     assert FullTokenizer(str(path)).describe() == described
     assert vocabulary_bytes(str(path)).decode().split() == entries
     Tokenizer(models.WordLevel(vocabulary, "[UNK]")).save(str(path))
-    whole = json.loads(path.read_text())
+    whole = read_json(path)
     for changed, message in (
         (whole, "no tokenizer of a BERT: expected WordPiece"),
         ([], "not the tokenizer of a BERT"),
@@ -350,6 +349,6 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
         ({"model": {"vocab": {"a b": 0}}}, "no blanks in an entry"),
         ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
     ):
-        path.write_text(json.dumps(changed))
+        write_json(path, changed)
         with pytest.raises(UserError, match=message):
             read_vocabulary(str(path))

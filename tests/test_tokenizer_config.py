@@ -1,10 +1,10 @@
 """The files next to a vocabulary, against what transformers make of them."""
 
 import dataclasses
-import json
 import shutil
 
 import pytest
+from conftest import open_checkpoint, read_json, write_json
 from roberta_folders import open_tokenizer
 from task_files import refusal
 from test_tokenization import write_vocabulary
@@ -60,7 +60,7 @@ def make(tmp_path, monkeypatch):
             ("tokenizer.json", described),
         ):
             if content is not None:
-                (tmp_path / name).write_text(json.dumps(content))
+                write_json(tmp_path / name, content)
         path = str(tmp_path / vocabulary)
         return sources.read_tokenizer(None, None, path, **more)
 
@@ -144,12 +144,12 @@ def test_a_space_before_a_text(
     roberta_folder, tmp_path, fields, written, expected
 ):
     path = roberta_folder / "tokenizer.json"
-    content = json.loads(path.read_text())
+    content = read_json(path)
     content["pre_tokenizer"]["add_prefix_space"] = written
-    path.write_text(json.dumps(content))
+    write_json(path, content)
     if fields is not None:
         place = roberta_folder / "tokenizer_config.json"
-        place.write_text(json.dumps(fields))
+        write_json(place, fields)
     tokenizer = open_tokenizer(roberta_folder)
     assert tokenizer.encode_ids(["the"]) == tokenizer.encode_ids(
         [" the" if expected else "the"]
@@ -157,9 +157,7 @@ def test_a_space_before_a_text(
     assert (
         tokenizer.encode_ids(["the"]) == tokenizer.encode_words(["the"])
     ) is expected
-    config = sources.read_config(
-        sources.open_init_checkpoint(str(roberta_folder))
-    )
+    config = sources.read_config(open_checkpoint(roberta_folder))
     copy = tmp_path / "copy"
     shutil.copytree(roberta_folder, copy)
     more = written_form.tokenizer_fields(config, tokenizer)
@@ -188,13 +186,13 @@ def test_what_is_refused(make, fields, content, names):
     assert all(name in message for name in names), message
 
 
-def test_each_field_is_known(golden_dir, caplog):
+def test_each_field_is_known(golden_dir):
     """Those that transformers wrote into the recordings."""
     assert not OBEYED.keys() & NO_EFFECT.keys()
     fields = set(tokenizer_config.SWITCHES) | tokenizer_config.FIELDS
     assert fields <= OBEYED.keys()
     for path in golden_dir.rglob("tokenizer_config.json"):
-        fields = json.loads(path.read_text()).keys()
+        fields = read_json(path).keys()
         assert fields <= OBEYED.keys() | NO_EFFECT.keys(), path
 
 
@@ -202,8 +200,8 @@ def test_the_vocabulary_of_another_folder(make, tmp_path, tiny_bert):
     """The model's own file counts where no other says anything."""
     folder = tmp_path / "bert"
     shutil.copytree(tiny_bert, folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps(LEFT))
-    opened = sources.open_init_checkpoint(str(folder))
+    write_json(folder / "tokenizer_config.json", LEFT)
+    opened = open_checkpoint(folder)
     path = tmp_path / "other" / "vocab.txt"
     path.parent.mkdir()
     shutil.copy(folder / "vocab.txt", path)
@@ -217,15 +215,15 @@ def test_a_model_without_segments_is_described_as_before(
 ):
     folder = tmp_path / "bert"
     shutil.copytree(tiny_bert, folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps(PLAIN))
-    opened = sources.open_init_checkpoint(str(folder))
+    write_json(folder / "tokenizer_config.json", PLAIN)
+    opened = open_checkpoint(folder)
     for count, fields in (0, {}), (1, {}), (2, PLAIN):
         config = dataclasses.replace(tiny_config, type_vocab_size=count)
         assert sources.read_tokenizer(opened, config).fields == fields
 
 
 def test_one_vector_of_segments_is_for_both_texts(tiny_bert, tiny_config):
-    opened = sources.open_init_checkpoint(str(tiny_bert))
+    opened = open_checkpoint(tiny_bert)
     for count, second in (2, 1), (1, 0):
         config = dataclasses.replace(tiny_config, type_vocab_size=count)
         tokenizer = sources.read_tokenizer(opened, config)
@@ -254,7 +252,7 @@ def test_typed_special_tokens_of_the_exported_file(tmp_path, is_split):
         "model_specific_special_tokens": {"end": "<g>"},
         "split_special_tokens": is_split,
     }
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
+    write_json(tmp_path / "tokenizer_config.json", fields)
     tokenizer = sources.read_tokenizer(None, None, path)
     text = "a [MASK] <e> b <f> <g> [CLS]"
     ids = tokenizer.encode_ids([text])[0]

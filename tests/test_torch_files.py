@@ -16,6 +16,7 @@ from conftest import RECORDED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
+from numpy.testing import assert_array_equal
 from torch_writer import as_older, as_zip, name_of, number, table, tensor, text
 
 from adapter_bert.checkpoints import torch_files
@@ -35,7 +36,7 @@ def test_golden_files_hold_what_pytorch_says(file):
         assert list(tensors) == list(expected)
         for name, value in tensors.items():
             assert value.dtype == np.float32 and value.flags.c_contiguous
-            np.testing.assert_array_equal(value, expected[name])
+            assert_array_equal(value, expected[name])
 
 
 def test_golden_tensors_that_are_one_share_memory():
@@ -68,7 +69,7 @@ def views(draw):
 
 
 @given(views(), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_views_of_any_strides_are_those_of_numpy(tmp_path_factory, view, old):
     values, offset, shape, strides = view
     size = values.itemsize
@@ -93,7 +94,7 @@ def test_views_of_any_strides_are_those_of_numpy(tmp_path_factory, view, old):
         refusals.check(lambda: read(folder, content), "larger than the file")
     else:
         value = read(folder, content)["x"]
-        np.testing.assert_array_equal(value, expected.astype(np.float32))
+        assert_array_equal(value, expected.astype(np.float32))
 
 
 FLOAT = "torch.FloatStorage"
@@ -210,10 +211,7 @@ RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
             "of two types or sizes",
         ),
         "compressed": (whole(kind=zipfile.ZIP_DEFLATED), "it is compressed"),
-        "another processor": (
-            whole(byteorder="big"),
-            "of another processor",
-        ),
+        "another processor": (whole(byteorder="big"), "of another processor"),
         "no zip file": (b"PK\3\4", "not a zip file"),
         "no data.pkl": (whole().replace(b"data.pkl", b"data.pkx"), "data.pkl"),
         "names of numbers": (

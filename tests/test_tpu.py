@@ -6,13 +6,13 @@ import os
 import re
 import subprocess
 import sys
-import types
+from types import SimpleNamespace
 
 import google_cloud
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, module_fixture
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
@@ -183,7 +183,7 @@ for name in sys.argv[1:]:
 """
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def answers(tmp_path_factory):
     """What a program with the client says of every name."""
     installed = importlib.util.find_spec("cloud_tpu_client")
@@ -271,9 +271,8 @@ def test_a_tpu_has_one_host_and_the_cores_asked_for(
     monkeypatch, hosts, cores, part
 ):
     """There is none here: TensorFlow's part is made up."""
-    metadata = types.SimpleNamespace(
-        extended=types.SimpleNamespace(num_hosts=hosts),
-        num_replicas_in_sync=cores,
+    metadata = SimpleNamespace(
+        extended=SimpleNamespace(num_hosts=hosts), num_replicas_in_sync=cores
     )
     for place, name, made_up in (
         (tf.config, "experimental_connect_to_cluster", None),

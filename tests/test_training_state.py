@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import latest_step, module_fixture
 from engine_jobs import (
     CLASSIFICATION,
     ESTIMATOR,
@@ -23,7 +24,7 @@ from adapter_bert.checkpoints import training_state
 from adapter_bert.training.engines import Hardware, choose_engine
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def saved(tmp_path_factory):
     """A folder with checkpoints of the steps 2, 4 and 6."""
     folder = tmp_path_factory.mktemp("saved")
@@ -87,7 +88,7 @@ def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
         spoil(folder / name)
     left = {path.name for path in folder.iterdir()}
     expected = str(folder / f"model.ckpt-{step}"), step
-    assert training_state.latest_step(str(folder)) == expected
+    assert latest_step(folder) == expected
     with caplog.at_level("WARNING"):
         training_state.recover(str(folder))
     assert words in caplog.text and f"ckpt-{step} is taken" in caplog.text
@@ -95,7 +96,7 @@ def test_the_newest_whole_checkpoint_is_taken_and_the_loss_said(
     assert tf.train.latest_checkpoint(str(folder)) == expected[0]
     assert left <= {path.name for path in folder.iterdir()}
     caplog.clear()
-    assert training_state.latest_step(str(folder)) == expected
+    assert latest_step(folder) == expected
 
 
 def test_a_whole_folder_is_left_as_it_is(folder, caplog):
@@ -126,7 +127,7 @@ def test_checkpoints_that_were_deleted_whole_are_missed(folder, caplog):
         path.unlink()
     training_state.recover(str(folder))
     assert "model.ckpt-6 is not there any more" in caplog.text
-    assert training_state.latest_step(str(folder))[1] == 4
+    assert latest_step(folder)[1] == 4
 
 
 def test_without_a_whole_checkpoint_no_training_begins_anew(folder):
@@ -138,13 +139,11 @@ def test_without_a_whole_checkpoint_no_training_begins_anew(folder):
         )
     (folder / "checkpoint").unlink()
     refusals.check(
-        lambda: training_state.latest_step(str(folder)),
-        "no checkpoint in ",
-        " is whole",
+        lambda: latest_step(folder), "no checkpoint in ", " is whole"
     )
     for path in folder.glob("model.ckpt-*"):
         path.unlink()
-    assert training_state.latest_step(str(folder)) == (None, 0)
+    assert latest_step(folder) == (None, 0)
 
 
 def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
@@ -154,13 +153,13 @@ def test_a_first_save_that_was_broken_off_is_no_checkpoint(folder, tmp_path):
         folder / f"model.ckpt-2{DATA}",
         begun / "model.ckpt-2_temp" / "part.data-00000-of-00001",
     )
-    assert training_state.latest_step(str(begun)) == (None, 0)
+    assert latest_step(begun) == (None, 0)
     assert not training_state.holds_checkpoints(str(begun))
     # Data are put in their place before the index.
     shutil.copy(folder / f"model.ckpt-2{DATA}", begun)
-    assert training_state.latest_step(str(begun)) == (None, 0)
+    assert latest_step(begun) == (None, 0)
     (folder / "model.ckpt-8_temp").mkdir()
-    assert training_state.latest_step(str(folder))[1] == 6
+    assert latest_step(folder)[1] == 6
 
 
 def test_a_first_save_may_go_on_while_it_is_looked_for(
@@ -177,8 +176,8 @@ def test_a_first_save_may_go_on_while_it_is_looked_for(
         return result
 
     monkeypatch.setattr(training_state, "_damage", looks_too_early)
-    assert training_state.latest_step(str(begun)) == (None, 0)
-    assert training_state.latest_step(str(begun))[1] == 2
+    assert latest_step(begun) == (None, 0)
+    assert latest_step(begun)[1] == 2
 
 
 def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
@@ -188,7 +187,7 @@ def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
 
     def look():
         copy = shutil.copytree(folder, folder.parent / f"copy{len(seen)}")
-        seen.append(training_state.latest_step(str(copy))[1])
+        seen.append(latest_step(copy)[1])
 
     def looked_at(*arguments, **more):
         look()
@@ -209,7 +208,7 @@ def test_a_save_of_which_the_list_says_nothing_counts(folder, caplog):
         'model_checkpoint_path: "model.ckpt-4"\n'
         'all_model_checkpoint_paths: "model.ckpt-4"\n'
     )
-    assert training_state.latest_step(str(folder))[1] == 6
+    assert latest_step(folder)[1] == 6
     training_state.recover(str(folder))
     assert not caplog.records
     assert tf.train.latest_checkpoint(str(folder)).endswith("-6")
@@ -226,12 +225,15 @@ def test_damaged_checkpoints_are_never_forgotten(folder):
     assert steps == {4, 15, 16, 17, 18, 19}
 
 
+def four_steps(make, job):
+    """Trains, or goes on, and saves after two steps."""
+    rows = make_rows(CLASSIFICATION)
+    return train(make(Hardware()), job, rows, steps=4, save_steps=2)
+
+
 @pytest.mark.parametrize(
     "engine, fault",
-    [
-        pytest.param("estimator", delete, marks=ESTIMATOR),
-        ("strategy", cut),
-    ],
+    [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
 )
 def test_a_training_goes_on_from_the_checkpoint_before(
     engine, tiny_config, tmp_path, fault
@@ -240,14 +242,13 @@ def test_a_training_goes_on_from_the_checkpoint_before(
     rows = make_rows(CLASSIFICATION)
     job = make_job(tiny_config, tmp_path)
     make = choose_engine(engine)[0]
-    losses = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    losses = four_steps(make, job)
     fault(tmp_path / ("model.ckpt-4" + (".index" if fault is delete else DATA)))
     training_state.recover(str(tmp_path))
-    again = train(make(Hardware()), job, rows, steps=4, save_steps=2)
-    assert again == losses[2:]
+    assert four_steps(make, job) == losses[2:]
     outputs = predict(make(Hardware()), job, rows, 8)
     assert outputs["logits"].shape == (40, 2)
-    assert training_state.latest_step(str(tmp_path))[1] == 4
+    assert latest_step(tmp_path)[1] == 4
 
 
 # What drops out or is drawn again, has gates, patterns or virtual tokens.
@@ -266,16 +267,14 @@ def test_each_kind_of_values_goes_on_with_the_same_bits(
     engine, tiny_config, tmp_path, method
 ):
     """As after a kill before the last checkpoint was whole."""
-    rows = make_rows(CLASSIFICATION)
     job = make_job(tiny_config, tmp_path, method)
     make = choose_engine(engine)[0]
-    losses = train(make(Hardware()), job, rows, steps=4, save_steps=2)
+    losses = four_steps(make, job)
     assert len({loss for _, loss in losses}) == 4
     whole = trained_values(job)
     delete(tmp_path / "model.ckpt-4.index")
     training_state.recover(str(tmp_path))
-    again = train(make(Hardware()), job, rows, steps=4, save_steps=2)
-    assert again == losses[2:]
+    assert four_steps(make, job) == losses[2:]
     check_equal(trained_values(job), whole)
 
 
@@ -308,12 +307,10 @@ def test_a_single_damaged_checkpoint_is_not_trained_over(folder, lost):
     for path in folder.iterdir():
         if not path.name.startswith("model.ckpt-6."):
             path.unlink()
-    (data,) = folder.glob("model.ckpt-6.data*")
+    [data] = folder.glob("model.ckpt-6.data*")
     lost(data)
     refusals.check(
-        lambda: training_state.latest_step(str(folder)),
-        "no checkpoint in ",
-        " is whole",
+        lambda: latest_step(folder), "no checkpoint in ", " is whole"
     )
 
 
@@ -333,7 +330,7 @@ def test_a_list_of_checkpoints_is_read_in_no_time(tmp_path):
     for content in ("\r\n" * 8_000, " " * 8_000 + "x", '" ' * 8_000):
         path.write_text(f'model_checkpoint_path: "model{content}')
         began = time.process_time()
-        assert training_state.latest_step(str(tmp_path)) == (None, 0)
+        assert latest_step(tmp_path) == (None, 0)
         assert time.process_time() - began < 1
 
 

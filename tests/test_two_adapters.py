@@ -1,11 +1,22 @@
 """Two adapters for vectors, of questions and of documents, in one training."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
+from conftest import (
+    as_tensors,
+    latest_step,
+    load_predictor,
+    read_adapter,
+    read_adapter_config,
+    read_json,
+    read_json_lines,
+    write_json_lines,
+)
 from engine_jobs import (
     LENGTH,
     TWO,
@@ -17,7 +28,9 @@ from engine_jobs import (
     train,
     trained_values,
 )
-from run_folders import bytes_by_task, kill_and_go_on, read
+from numpy.random import default_rng
+from numpy.testing import assert_allclose, assert_array_equal
+from run_folders import bytes_by_task, kill_and_go_on
 from task_files import refusal
 from test_methods_runs import without_size
 from tiny_artifacts import make_artifact
@@ -25,12 +38,9 @@ from tiny_artifacts import make_artifact
 from adapter_bert import api
 from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
-from adapter_bert.checkpoints import adapter_artifact, training_state
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
-from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.task import scoped
 from adapter_bert.tasks.task_model import list_parameters
 from adapter_bert.tasks.vectors import SIDES, Vectors
@@ -42,7 +52,7 @@ TOKENS = "input_ids", "input_mask", "segment_ids"
 
 def rows_of(texts):
     """40 rows of so many random texts."""
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     lengths = rng.integers(3, LENGTH + 1, 40 * texts)
     rows = [(rng.integers(4, 30, n), [0] * n) for n in lengths]
     ids = rng.integers(0, 60, (40, texts)).astype(np.int32)
@@ -52,12 +62,12 @@ def rows_of(texts):
 
 def batch_of(texts):
     batch = make_batch(rows_of(texts), np.arange(8), LENGTH)
-    return {name: tf.constant(value) for name, value in batch.items()}
+    return as_tensors(batch)
 
 
 def variables_of(job):
     """Variables of a job by name, shaken where they are trained."""
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     made = {}
     for p in sorted(job.table.parameters, key=lambda p: p.name):
         value = initial_values(p.begins_as, p.shape, p.initializer, 3)
@@ -152,7 +162,7 @@ def test_a_side_is_its_own_texts_and_dropout(tiny_config):
 
     plain = vectors(False).numpy()
     assert plain.shape == (8, 2, 16)
-    np.testing.assert_allclose(plain[:, 0], plain[:, 1], rtol=0, atol=1e-6)
+    assert_allclose(plain[:, 0], plain[:, 1], atol=1e-6)
     trained = vectors(True).numpy()
     distance = np.abs(trained[:, 0] - trained[:, 1]).max(axis=1)
     assert distance.min() > 1e-3
@@ -168,7 +178,7 @@ def test_both_sides_begin_as_one_adapter_would(tiny_config):
     one = list_parameters(tiny_config, method, VECTORS.build_head)
     two = list_parameters(tiny_config, method, TWO.build_head)
     assert two.trained_count == 2 * one.trained_count
-    rng = np.random.default_rng(0)
+    rng = default_rng(0)
     values = {
         p.name: rng.normal(size=p.shape).astype(np.float32)
         for p in one.parameters
@@ -190,7 +200,7 @@ def test_both_sides_begin_as_one_adapter_would(tiny_config):
             for table in (one, two)
         )
         for p in two.parameters:
-            np.testing.assert_array_equal(
+            assert_array_equal(
                 parameters[p.name](), expected[p.begins_as](), err_msg=p.name
             )
             assert two.recipe.decay_of(p.name) == one.recipe.decay_of(
@@ -208,7 +218,7 @@ def make_engine(engine):
 @pytest.mark.older_stack
 def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     rows = rows_of(3)
-    config = dataclasses.replace(tiny_config, num_hidden_layers=1)
+    config = replace(tiny_config, num_hidden_layers=1)
     whole, parts = (
         make_job(config, folders(folder), task=TWO, lanes=2)
         for folder in ("whole", "parts")
@@ -223,14 +233,14 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
     predicted = predict(make_engine(), whole, rows, 13)["vectors"]
     assert predicted.shape == (120, 16)
     alone = predict(make_engine(), whole, rows, 40)["vectors"]
-    np.testing.assert_allclose(predicted, alone, rtol=0, atol=1e-5)
+    assert_allclose(predicted, alone, atol=1e-5)
 
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_xla_computes_the_same(steady_config, folders):
     """Its batches have fixed shapes, where both adapters read every text."""
-    config = dataclasses.replace(steady_config, num_hidden_layers=1)
+    config = replace(steady_config, num_hidden_layers=1)
     rows, engine = rows_of(3), choose_engine("strategy")[0](Hardware())
     plain = make_job(config, folders("plain"), task=TWO)
     compiled = make_job(
@@ -243,10 +253,10 @@ def test_xla_computes_the_same(steady_config, folders):
     )
     jobs = plain, compiled
     losses = [train(engine, job, rows) for job in jobs]
-    np.testing.assert_allclose(*losses, rtol=0, atol=1e-4)
+    assert_allclose(*losses, atol=1e-4)
     # The last of these batches has three texts.
     predicted = [predict(engine, job, rows, 13)["vectors"] for job in jobs]
-    np.testing.assert_allclose(*predicted, rtol=0, atol=5e-4)
+    assert_allclose(*predicted, atol=5e-4)
 
 
 WRONG_METHODS = (
@@ -278,7 +288,7 @@ def test_single_texts_have_one_side():
 
 @pytest.mark.older_stack
 def test_a_run_of_one_adapter_does_not_go_on_with_two():
-    one = dataclasses.replace(TWO, two_adapters=False)
+    one = replace(TWO, two_adapters=False)
     for task, other in ((one, TWO), (TWO, one)):
         described = {"name": task.name, **task.describe()}
         assert task.go_on(described, "out") == task
@@ -315,16 +325,16 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     assert bytes_by_task(killed) == bytes_by_task(whole)
     assert bytes_by_task(whole).keys() == {*SIDES}
     for name in ("eval_results.json", "dev_scores.json"):
-        assert read(killed / name) == read(whole / name)
+        assert read_json(killed / name) == read_json(whole / name)
     assert not (whole / "adapter").exists()
-    run = read(whole / "run.json")
+    run = read_json(whole / "run.json")
     assert run["training"]["two_adapters"]
-    rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
-    predictor = Predictor.load(str(tiny_bert), [])
+    rows = read_json_lines(flags["eval_file"])
+    predictor = load_predictor(tiny_bert, [])
     for side in SIDES:
         folder = whole / "tasks" / side / "adapter"
         predictor.add(str(folder), side)
-        config = adapter_artifact.read_config(str(folder))
+        config = read_adapter_config(folder)
         assert config["task"] == {
             "name": "vectors",
             "pooling": "mean",
@@ -340,7 +350,7 @@ def test_a_killed_run_goes_on_and_both_adapters_answer(
     ]
     answers = [answer.vector for answer in predictor.ask(questions)]
     answers = np.reshape(answers, scored[-1].shape)
-    np.testing.assert_allclose(answers, scored[-1], rtol=0, atol=1e-5)
+    assert_allclose(answers, scored[-1], atol=1e-5)
     # Neither is the other's, so that the score is of both.
     other = predictor("document", [rows[0]["text"]])[0].vector
     assert np.abs(other - answers[0, 0]).max() > 1e-2
@@ -352,7 +362,7 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
     """A corpus of the second texts gives the scores of these pairs."""
     flags["num_train_steps"] = 1
     vectors(**{**flags, "output_dir": tmp_path / "pairs"})
-    rows = list(map(json.loads, flags["eval_file"].read_text().splitlines()))
+    rows = read_json_lines(flags["eval_file"])
     corpus = tmp_path / "corpus.jsonl"
     with corpus.open("w") as file:
         for number, row in enumerate(rows):
@@ -361,17 +371,18 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
             row["match"] = f"d{number}"
     for name in ("train_file", "eval_file"):
         flags[name] = tmp_path / f"{name}.jsonl"
-        flags[name].write_text("".join(json.dumps(x) + "\n" for x in rows))
+        write_json_lines(flags[name], rows)
     vectors(**flags, corpus_file=corpus)
     expected, searched = (
-        read(folder, "eval_results.json")
+        read_json(folder, "eval_results.json")
         for folder in (tmp_path / "pairs", flags["output_dir"])
     )
     for name in ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10"):
         assert searched[f"eval_{name}"] == expected[f"eval_{name}"]
     flags.update(two_adapters=False, do_train=False, corpus_file=corpus)
-    with pytest.raises(UserError, match="a run of two adapters; pass --two_ad"):
-        vectors(**flags)
+    refusals.check(
+        lambda: vectors(**flags), "a run of two adapters; pass --two_ad"
+    )
 
 
 @pytest.mark.gate
@@ -387,22 +398,21 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
     run = api.Run(str(out))
     assert run.adapters.keys() == {*SIDES} and run.settings["training"]["start"]
     begun, *both = (
-        adapter_artifact.read(str(folder)).weights
+        read_adapter(folder).weights
         for folder in (tmp_path / "one", *run.adapters.values())
     )
     for weights in both:
         assert weights.shapes == begun.shapes
         for name in begun.shapes:
             # A step changes an entry by the rate at most.
-            np.testing.assert_allclose(
-                weights.read(name), begun.read(name), rtol=0, atol=0.02
-            )
+            assert_allclose(weights.read(name), begun.read(name), atol=0.02)
     # What two have learned is no start of one.
-    checkpoint = training_state.latest_step(str(out))[0]
+    checkpoint = latest_step(out)[0]
     del flags["two_adapters"], flags["adapter"]
     flags.update(init_checkpoint=checkpoint, output_dir=tmp_path / "other")
-    with pytest.raises(UserError, match="pass the folder tasks/<name>/adapter"):
-        vectors(**flags)
+    refusals.check(
+        lambda: vectors(**flags), "pass the folder tasks/<name>/adapter"
+    )
 
 
 @pytest.mark.newer_stack
@@ -417,7 +427,5 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
 def test_flags_that_do_not_fit_are_one_line(vectors, flags, changes, message):
     flags = {**without_size(flags), **changes}
     flags = {name: value for name, value in flags.items() if value is not None}
-    with pytest.raises(UserError) as raised:
-        vectors(**flags)
-    assert message in str(raised.value) and "\n" not in str(raised.value)
+    refusals.check(lambda: vectors(**flags), message)
     assert not flags["output_dir"].exists()

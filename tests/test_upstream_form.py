@@ -4,13 +4,21 @@
 # ruff: noqa: F811
 
 import dataclasses
-import json
 import shutil
 
 import numpy as np
 import pytest
 import refusals
+from conftest import (
+    open_bert,
+    open_checkpoint,
+    read_adapter_config,
+    read_json,
+    trained_task,
+    write_lines,
+)
 from exchanged import assert_same_values, change
+from numpy.testing import assert_allclose, assert_array_equal
 from test_convert_checkpoint import convert  # noqa: F401 (a fixture)
 from test_golden_model import Recorded
 from test_sources import save_tensorflow
@@ -20,8 +28,6 @@ from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, sources
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.training import run_files
 
 
@@ -42,8 +48,8 @@ def read(folder):
 
 def states_of(folder, adapter, rows):
     """Hidden states that this program computes, of a BERT with an adapter."""
-    bert = FrozenBert.open(str(folder))
-    task = load_task(bert, str(adapter), None) if adapter else None
+    bert = open_bert(folder)
+    task = trained_task(bert, adapter) if adapter else None
     return embed(bert, rows, task=task, layers=(0, -1), max_seq_length=24)
 
 
@@ -62,8 +68,8 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
     )
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     words += map("[unused{}]".format, range(recorded.config.vocab_size - 6))
-    (base / "vocab.txt").write_text("\n".join(words) + "\n")
-    opened = sources.open_init_checkpoint(str(base))
+    write_lines(base / "vocab.txt", words)
+    opened = open_checkpoint(base)
     adapter.mkdir()
     adapter_artifact.write(
         str(adapter),
@@ -86,8 +92,8 @@ def test_golden_names_values_and_logits(convert, golden_dir, tmp_path):
         name: shape for name, shape in recorded.training["all"]
     }
     for name, value in values.items():
-        np.testing.assert_array_equal(values_out[name], value, err_msg=name)
-    config = json.loads((out / "bert_config.json").read_text())
+        assert_array_equal(values_out[name], value, err_msg=name)
+    config = read_json(out / "bert_config.json")
     assert config["hidden_act"] == "gelu"
 
 
@@ -113,7 +119,7 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     # As a whole model of the program's adapters.
     whole = tmp_path / "whole"
     config = {
-        **adapter_artifact.read_config(str(adapter)),
+        **read_adapter_config(adapter),
         "method": f"houlsby(size={size})",
         "base": read_base(google_tiny)[2].describe(),
     }
@@ -126,16 +132,14 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     plain = tmp_path / "plain"
     shutil.copytree(google_tiny, plain)
     save_tensorflow(
-        plain / "bert_model.ckpt",
-        {n: values_out[n] for n in read(google_tiny)},
+        plain / "bert_model.ckpt", {n: values_out[n] for n in read(google_tiny)}
     )
     config["base"] = read_base(plain)[2].describe()
     adapter_artifact.write(str(whole), config, kept)
     rows = ["the cat sat", "a dog on the mat"]
-    np.testing.assert_allclose(
+    assert_allclose(
         states_of(plain, whole, rows),
         states_of(google_tiny, adapter, rows),
-        rtol=0,
         atol=1e-5,
     )
 

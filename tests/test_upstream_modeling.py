@@ -3,13 +3,12 @@
 import functools
 import json
 import re
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT
+from conftest import ROOT, read_json, run_command, write_json
 from graphs import (
     INPUTS,
     batch,
@@ -20,6 +19,7 @@ from graphs import (
     small_model,
     trained,
 )
+from numpy.testing import assert_allclose
 
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Recipe
@@ -72,7 +72,7 @@ def test_config_is_mutable_and_keeps_what_it_does_not_know(tmp_path):
     assert (fields["vocab_size"], fields["hidden_size"]) == (99, 37)
     assert fields["type_vocab_size"] == 16
     path = tmp_path / "bert_config.json"
-    path.write_text(json.dumps({**fields, "my_key": [1]}))
+    write_json(path, {**fields, "my_key": [1]})
     read = modeling.BertConfig.from_json_file(str(path))
     read.hidden_size = 38
     assert read.to_dict() == {**fields, "hidden_size": 38, "my_key": [1]}
@@ -175,7 +175,7 @@ def recorded_model(folder, arrays, inputs, **method):
 @pytest.mark.parametrize("by_function", [False, True])
 def test_golden_forward_pass_and_steps(golden_dir, by_function):
     folder = golden_dir / "adapter_bert_tiny"
-    training = json.loads((folder / "training.json").read_text())
+    training = read_json(folder / "training.json")
     size = training["adapter_size"]
     method = {"tuning_method": f"houlsby(size={size})"}
     if by_function:
@@ -206,18 +206,14 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
         }
         initialize(opened)
         for name, value in opened.run(computed).items():
-            np.testing.assert_allclose(
-                value, arrays[name], rtol=0, atol=1e-5, err_msg=name
-            )
+            assert_allclose(value, arrays[name], atol=1e-5, err_msg=name)
         values = {v.op.name: v for v in optimization.trained_variables()}
         for number in range(1, 21):
             opened.run(step)
             if number in (1, 5, 20):
                 expected = np.load(folder / f"after_{number}.npz")
                 for name, value in opened.run(values).items():
-                    np.testing.assert_allclose(
-                        value, expected[name], rtol=0, atol=1e-4
-                    )
+                    assert_allclose(value, expected[name], atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +240,7 @@ def test_activations_in_every_form_that_bert_takes(activation, name):
             slope = tf.convert_to_tensor(slope)
             outputs.append(opened.run([model.sequence_output, slope]))
     for x, y in zip(*outputs):
-        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+        assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
 def test_single_layers_make_the_same_model():
@@ -283,7 +279,7 @@ def test_single_layers_make_the_same_model():
         initialize(opened)
         expected = [model.embedding_output, *model.all_encoder_layers]
         for x, y in zip(*opened.run([expected, [embedded, *layers]])):
-            np.testing.assert_allclose(x, y, rtol=0, atol=1e-5)
+            assert_allclose(x, y, atol=1e-5)
 
 
 def test_two_models_share_variables_in_a_scope_that_reuses():
@@ -461,9 +457,7 @@ def test_adam_reaches_a_minimum():
         initialize(opened)
         for _ in range(100):
             opened.run(step)
-        np.testing.assert_allclose(
-            opened.run(w), [0.4, 0.2, -0.5], rtol=1e-2, atol=1e-2
-        )
+        assert_allclose(opened.run(w), [0.4, 0.2, -0.5], rtol=1e-2, atol=1e-2)
 
 
 def test_a_method_s_recipe():
@@ -479,9 +473,7 @@ def test_a_method_s_recipe():
         initialize(opened)
         opened.run(step)
         decayed, other = opened.run([plain, scaled])
-        np.testing.assert_allclose(
-            3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5
-        )
+        assert_allclose(3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5)
 
 
 def test_what_a_method_freezes_stays():
@@ -561,9 +553,6 @@ print(one["global_step"][0], max(
 @pytest.mark.gate
 def test_replicas_train_as_one_device():
     code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_command(sys.executable, "-c", code, check=True)
     steps, furthest = map(float, done.stdout.split()[-2:])
     assert steps == 5 and furthest < 1e-5

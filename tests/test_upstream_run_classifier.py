@@ -1,6 +1,5 @@
 """`run_classifier.py` by BERT's names; a program's own processors."""
 
-import json
 import os
 import re
 import subprocess
@@ -10,8 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl.testing import flagsaver
-from conftest import ROOT
+from conftest import ROOT, read_json, run_command
 from graphs import initialize, names, session, small_config, trained
+from numpy.testing import assert_allclose
 from task_files import refusal
 
 from adapter_bert.commands.run_classifier import task_from_flags
@@ -36,7 +36,7 @@ def examples_of(processor, folder, split):
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_golden_features(golden_dir, pretrained_dir, tmp_path, name, split):
     folder = golden_dir / "classifier_features"
-    recorded = json.loads((folder / f"{name}_{split}.json").read_text())
+    recorded = read_json(folder / f"{name}_{split}.json")
     tokenizer = tokenization.FullTokenizer(str(pretrained_dir / "vocab.txt"))
     processor = PROCESSORS[name]()
     assert processor.get_labels() == recorded["labels"]
@@ -129,10 +129,10 @@ def test_create_model(method):
         loss, losses, logits, probabilities = opened.run(
             [loss, losses, logits, probabilities]
         )
-        np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
+        assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
         expected = -np.log(probabilities[[0, 1, 2], [0, 1, 1]])
-        np.testing.assert_allclose(losses, expected, rtol=1e-5)
-        np.testing.assert_allclose(loss, losses.mean(), rtol=1e-6)
+        assert_allclose(losses, expected, rtol=1e-5)
+        assert_allclose(loss, losses.mean(), rtol=1e-6)
         assert logits.shape == (3, 2)
 
 
@@ -296,11 +296,9 @@ def test_errors_name_a_program_s_own_tasks(classify, flags, message):
     "name", ["run_classifier", "run_squad", "extract_features"]
 )
 def test_the_programs_of_the_folder_bert(name):
-    done = subprocess.run(
-        [sys.executable, ROOT / "bert" / f"{name}.py"],
+    done = run_command(
+        *(sys.executable, ROOT / "bert" / f"{name}.py"),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 1
     assert re.search(r"^error: .* is missing", done.stderr, re.M), done.stderr

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from absl import flags
+from conftest import write_json
 from graphs import initialize, names, session, small_config
 
 from adapter_bert.upstream import run_squad, tokenization
@@ -84,7 +85,7 @@ def test_golden_windows_and_answers(
             for qa in paragraph["qas"]:
                 del qa["answers"][1:]
     train = tmp_path / "train.json"
-    train.write_text(json.dumps(content))
+    write_json(train, content)
     _, features = windows_of(train, True, recorded, pretrained_dir)
     check_windows(features, recorded["train"])
     path = folder / "input.json"
@@ -122,7 +123,7 @@ def test_questions_that_are_refused(tmp_path):
     question = {"id": "q", "question": "who ?", "answers": []}
     paragraph = {"context": "a cat", "qas": [question]}
     path = tmp_path / "train.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
+    write_json(path, {"data": [{"paragraphs": [paragraph]}]})
     with pytest.raises(ValueError, match="'q' has 0 answers"):
         run_squad.read_squad_examples(str(path), True)
     [example] = run_squad.read_squad_examples(str(path), False)

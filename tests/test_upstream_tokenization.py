@@ -5,6 +5,7 @@ import json
 
 import pytest
 import tensorflow as tf
+from conftest import write_lines
 
 from adapter_bert.upstream import tokenization
 
@@ -15,7 +16,7 @@ PIECES = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing".split()
 
 def test_full_tokenizer(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*PIECES, ","]) + "\n")
+    write_lines(path, [*PIECES, ","])
     tokenizer = tokenization.FullTokenizer(str(path))
     tokens = tokenizer.tokenize("UNwant\u00e9d,running")
     assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing"]
@@ -30,7 +31,7 @@ def test_full_tokenizer(tmp_path):
 
 def test_parts_that_a_program_changes(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*PIECES, ","]) + "\n")
+    write_lines(path, [*PIECES, ","])
 
     class Splits(tokenization.BasicTokenizer):
         def tokenize(self, text):

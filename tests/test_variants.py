@@ -7,22 +7,26 @@ import dataclasses
 import json
 import pathlib
 import re
-import shutil
 import struct
+from shutil import copytree
 
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
-from conftest import entry_point
-from exchanged import assert_same_values, change, change_tensors, without, write
-from test_architectures import features_of, reader
-from tiny_artifacts import (
-    CLASSIFICATION,
-    make_artifact,
-    outputs_of,
-    read_base,
+from conftest import (
+    entry_point,
+    flag_words,
+    load_predictor,
+    open_checkpoint,
+    read_json,
+    read_lines,
+    write_json,
 )
+from exchanged import assert_same_values, change, change_tensors, without, write
+from numpy.testing import assert_allclose, assert_array_equal
+from safetensors.numpy import load_file
+from test_architectures import features_of, reader
+from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
 from adapter_bert.bert.hooks import Context
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS
@@ -32,7 +36,6 @@ from adapter_bert.checkpoints.weights import OUTPUTS, Weights
 from adapter_bert.checkpoints.written_form import HUGGING_FACE, write_model
 from adapter_bert.commands import convert, run_mlm
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.multiple_choice import ChoiceHead
@@ -51,7 +54,7 @@ def command(monkeypatch):
     """Runs a subcommand with flags."""
 
     def run(module, **flags):
-        arguments = [f"--{name}={value}" for name, value in flags.items()]
+        arguments = flag_words(flags)
         monkeypatch.setattr("sys.argv", ["it", *arguments])
         module.main()
 
@@ -79,9 +82,7 @@ def check_masked_words(folder, expected):
         model.bert, hidden.sequence_output, context, places, places * 0
     )["logits"].numpy()
     real = expected["attention_mask"] > 0
-    np.testing.assert_allclose(
-        computed[real], expected["logits"][real], atol=1e-5
-    )
+    assert_allclose(computed[real], expected["logits"][real], atol=1e-5)
 
 
 def build_choices(config, create):
@@ -94,9 +95,7 @@ def check_texts(folder, expected, build_head):
     computed = model_of(folder, build_head)(
         features, Context(features["input_mask"])
     )
-    np.testing.assert_allclose(
-        computed["logits"], expected["logits"], atol=1e-5
-    )
+    assert_allclose(computed["logits"], expected["logits"], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", [*UNTIED, *ACTIVATIONS])
@@ -111,11 +110,11 @@ def test_golden_logits_of_choices(name):
 
 @pytest.mark.parametrize("name", [*UNTIED, *CHOICES])
 def test_what_transformers_saved_is_written_the_same(tmp_path, name):
-    opened = sources.open_init_checkpoint(str(GOLDEN / name))
+    opened = open_checkpoint(GOLDEN / name)
     model = convert.convert_plain(opened, sources.read_config(opened))
     write_model(str(tmp_path), HUGGING_FACE, **model)
     theirs, ours = (
-        safetensors.numpy.load_file(place / "model.safetensors")
+        load_file(place / "model.safetensors")
         for place in (GOLDEN / name, tmp_path)
     )
     assert_same_values({key: ours[key] for key in theirs}, theirs)
@@ -130,7 +129,7 @@ def test_what_transformers_saved_is_written_the_same(tmp_path, name):
     "wrapper", ["module.", "_orig_mod.", "model.", "module._orig_mod."]
 )
 def test_names_within_another_module_are_read(tmp_path, wrapper):
-    folder = shutil.copytree(GOLDEN / "untied_bert", tmp_path / "wrapped")
+    folder = copytree(GOLDEN / "untied_bert", tmp_path / "wrapped")
     change_tensors(
         folder / "model.safetensors",
         lambda tensors: {f"{wrapper}{k}": v for k, v in tensors.items()},
@@ -155,15 +154,15 @@ def save_bfloat16(path, tensors):
 
 
 def test_bfloat16_is_read(tmp_path):
-    folder = shutil.copytree(GOLDEN / "untied_bert", tmp_path / "narrow")
+    folder = copytree(GOLDEN / "untied_bert", tmp_path / "narrow")
     path = folder / "model.safetensors"
-    save_bfloat16(path, safetensors.numpy.load_file(path))
+    save_bfloat16(path, load_file(path))
     weights, *_ = read_base(folder)
     whole, *_ = read_base(GOLDEN / "untied_bert")
     assert weights.shapes == whole.shapes
     for name in weights.shapes:
         cut = whole.read(name).view(np.uint32) >> 16 << 16
-        np.testing.assert_array_equal(
+        assert_array_equal(
             weights.read(name), cut.view(np.float32), err_msg=name
         )
 
@@ -190,7 +189,7 @@ def check_adapter(folder, expected):
     assert list(task.labels) == LABELS
     computed = outputs_of(BASE, foreign.method, foreign.values, task, rows)
     logits = np.stack([row["logits"] for row in computed])
-    np.testing.assert_allclose(logits, expected["logits"], atol=1e-5)
+    assert_allclose(logits, expected["logits"], atol=1e-5)
     return foreign
 
 
@@ -228,7 +227,7 @@ def test_golden_adapters_of_peft(tmp_path, name):
 def test_names_of_an_adapter_in_another_module_are_read(
     tmp_path, name, before, after
 ):
-    folder = shutil.copytree(PEFT / name, tmp_path / "one")
+    folder = copytree(PEFT / name, tmp_path / "one")
 
     def rename(tensors):
         renamed = {re.sub(before, after, k): v for k, v in tensors.items()}
@@ -253,7 +252,7 @@ def test_a_problem_type_says_what_a_head_answers(
     tmp_path, name, problem, labels, is_multi_label, refused
 ):
     """Beside the class of the base, which peft has no other of."""
-    folder = shutil.copytree(PEFT / "layer_norms", tmp_path / "one")
+    folder = copytree(PEFT / "layer_norms", tmp_path / "one")
     change_tensors(
         folder / "adapter_model.safetensors",
         lambda tensors: {
@@ -262,7 +261,7 @@ def test_a_problem_type_says_what_a_head_answers(
         },
     )
     about = {"architectures": [name], "problem_type": problem}
-    (folder / "config.json").write_text(json.dumps(about))
+    write_json(folder / "config.json", about)
     if refused:
         refusals.check(lambda: foreign_of(folder), refused)
     else:
@@ -286,7 +285,7 @@ def test_the_way_out_for_pissa_works():
 @pytest.fixture
 def bare_bert(tiny_bert, tmp_path):
     """The folder of a tiny BERT without a pooler, as `run_mlm.py` saves it."""
-    folder = shutil.copytree(tiny_bert, tmp_path / "bare")
+    folder = copytree(tiny_bert, tmp_path / "bare")
     change_tensors(folder / "model.safetensors", without("pooler"))
     # Google's program has it.
     change(folder / "config.json", hidden_act="gelu_new")
@@ -303,7 +302,7 @@ def test_a_new_pooler_is_written_as_bert_s(bare_bert, tmp_path, command, to):
         "output_dir": tmp_path / "merged",
     }
     command(convert, to=to, **flags)
-    opened = sources.open_init_checkpoint(str(tmp_path / "merged"))
+    opened = open_checkpoint(tmp_path / "merged")
     assert sources.read_config(opened).has_pooler
     rows = [([2, *range(5, 20), 3], [0] * 17), ([2, 9, 3, 8, 3], [0] * 5)]
     task = restore_task(CLASSIFICATION, {}, "a test")
@@ -311,7 +310,7 @@ def test_a_new_pooler_is_written_as_bert_s(bare_bert, tmp_path, command, to):
     expected = outputs_of(bare_bert, kept, values, task, rows)
     computed = outputs_of(tmp_path / "merged", parse("head"), head, task, rows)
     for ours, theirs in zip(computed, expected):
-        np.testing.assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
+        assert_allclose(ours["logits"], theirs["logits"], atol=1e-5)
 
 
 @pytest.mark.gate
@@ -335,15 +334,13 @@ def test_a_bert_without_a_pooler_gets_one(
     }
     classify(do_train=True, num_train_epochs=30, **flags)
     assert "saved without BERT's pooler" in caplog.text
-    values = safetensors.numpy.load_file(
-        out / "adapter" / "adapter.safetensors"
-    )
+    values = load_file(out / "adapter" / "adapter.safetensors")
     assert "hidden_weights_0" in values
-    scores = json.loads((out / "eval_results.json").read_text())
+    scores = read_json(out / "eval_results.json")
     assert scores["eval_accuracy"] > 0.8
-    texts = (tiny_data / "dev.tsv").read_text().splitlines()[1:]
+    texts = read_lines(tiny_data / "dev.tsv")[1:]
     rows = [line.split("\t") for line in texts]
-    predictor = Predictor.load(str(bare_bert), {"one": str(out / "adapter")})
+    predictor = load_predictor(bare_bert, {"one": out / "adapter"})
     answers = predictor("one", [text for text, _ in rows])
     right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
     assert np.mean(right) == pytest.approx(scores["eval_accuracy"])
@@ -354,7 +351,7 @@ def test_a_matrix_of_masked_words_is_trained_and_kept(
     tiny_texts, tiny_bert, tmp_path
 ):
     """From the word embeddings' values, of which it is no copy then."""
-    bert = shutil.copytree(tiny_bert, tmp_path / "untied")
+    bert = copytree(tiny_bert, tmp_path / "untied")
     change(bert / "config.json", tie_word_embeddings=False)
     words = read_base(bert)[0].read(WORD_EMBEDDINGS)
     decoder = {"cls.predictions.decoder.weight": words.copy()}
@@ -374,9 +371,7 @@ def test_a_matrix_of_masked_words_is_trained_and_kept(
             adapter_size=4,
             cpu_lanes=1,
         )
-    values = safetensors.numpy.load_file(
-        tmp_path / "out" / "adapter" / "adapter.safetensors"
-    )
+    values = load_file(tmp_path / "out" / "adapter" / "adapter.safetensors")
     moved = abs(values["cls/predictions/output_weights"] - words).max()
     assert 0 < moved < 0.1
 

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 import refusals
+from conftest import module_fixture
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.serving.live_library import LiveLibrary
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.shelf import RequestRow
 from adapter_bert.serving.text_model import TextModel
 from adapter_bert.serving.trained_task import load_task
+
+pytestmark = pytest.mark.newer_stack
 
 TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 TASKS = {
@@ -39,12 +40,7 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
-
-
-@pytest.fixture(scope="module")
+@module_fixture
 def folders(tiny_bert, tmp_path_factory):
     place = tmp_path_factory.mktemp("vectors")
     for seed, (name, (method, described)) in enumerate(TASKS.items()):
@@ -52,12 +48,12 @@ def folders(tiny_bert, tmp_path_factory):
     return {name: str(place / name) for name in TASKS}
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def tasks(bert, folders):
     return {n: load_task(bert, folder, None) for n, folder in folders.items()}
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def expected(bert, tasks):
     """Each task's vectors, computed without a head or other tasks."""
     forms = {"query": ("mean", True), "document": ("cls", False)}
@@ -73,10 +69,9 @@ def expected(bert, tasks):
 
 
 def close(vectors, expected):
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
-@pytest.mark.newer_stack
 def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):
     for name, values in expected.items():
         close(embed(bert, TEXTS, task=tasks[name]), values)
@@ -100,7 +95,6 @@ def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):
         )
 
 
-@pytest.mark.newer_stack
 def test_an_exported_model_gives_vectors(bert, tasks, expected, tmp_path):
     """By a signature of their own."""
     some = {name: tasks[name] for name in ("query", "document")}
@@ -115,13 +109,11 @@ def test_an_exported_model_gives_vectors(bert, tasks, expected, tmp_path):
     close(ExportedModel(folder).vectors(rows), expected["query"])
 
 
-@pytest.mark.newer_stack
-def test_a_library_is_asked_for_vectors(bert, folders, expected, tmp_path):
-    library = AdapterLibrary(str(tmp_path / "shelf"), create=True)
-    library.add(folders["label"], "label")
-    served = LiveLibrary(library, Predictor(bert))
+def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):
+    shelf.add(folders["label"], "label")
+    served = LiveLibrary(shelf, Predictor(bert))
     assert "embed" not in served.signatures
-    library.add(folders["query"], "query")
+    shelf.add(folders["query"], "query")
     served.look()
     assert served.signatures["embed"]["outputs"]["embedding"]
     rows = [RequestRow(b"query", text.encode()) for text in TEXTS]

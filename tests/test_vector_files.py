@@ -6,15 +6,20 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, entry_point, write_table
+from conftest import (
+    SENTENCES,
+    entry_point,
+    read_lines,
+    trained_task,
+    write_lines,
+    write_table,
+)
+from numpy.testing import assert_array_equal
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import predict
 from adapter_bert.serving import vector_files
 from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.trained_task import load_task
 
 pytestmark = pytest.mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]
@@ -29,13 +34,8 @@ def ask():
 
 @pytest.fixture
 def flags(tiny_bert, tmp_path):
-    (tmp_path / "rows.txt").write_text("\n".join(ROWS) + "\n")
+    write_lines(tmp_path / "rows.txt", ROWS)
     return {"init_checkpoint": tiny_bert, "input": tmp_path / "rows.txt"}
-
-
-@pytest.fixture(scope="module")
-def bert(tiny_bert):
-    return FrozenBert.open(str(tiny_bert))
 
 
 def read(path):
@@ -44,7 +44,7 @@ def read(path):
         return np.load(path)
     if path.suffix == ".tsv":
         return np.loadtxt(path, np.float32, delimiter="\t", ndmin=2)
-    lines = path.read_text().splitlines()
+    lines = read_lines(path)
     return np.float32([json.loads(line)["vector"] for line in lines])
 
 
@@ -54,31 +54,31 @@ def test_every_kind_of_file_has_the_same_bits(ask, flags, bert, tmp_path):
     for ending in (".npy", ".tsv", ".jsonl"):
         output = tmp_path / f"vectors{ending}"
         ask(**flags, **more, output=output)
-        np.testing.assert_array_equal(read(output), expected)
+        assert_array_equal(read(output), expected)
         assert read(output).dtype == np.float32
 
 
 def test_adapter_and_pairs(ask, flags, bert, tiny_bert, tmp_path):
     make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)")
-    task = load_task(bert, str(tmp_path / "a"), None)
+    task = trained_task(bert, tmp_path / "a")
     output = tmp_path / "vectors.npy"
     ask(**flags, adapter=tmp_path / "a", embeddings="cls", output=output)
     expected = embed(bert, ROWS, task=task, pooling="cls")
-    np.testing.assert_array_equal(read(output), expected)
+    assert_array_equal(read(output), expected)
     pairs = list(zip(ROWS, ROWS[1:]))
     write_table(tmp_path / "pairs.tsv", pairs, ("said", "then"))
     flags["input"] = tmp_path / "pairs.tsv"
     ask(**flags, columns="said,then", embeddings="mean", output=output)
-    np.testing.assert_array_equal(read(output), embed(bert, pairs))
+    assert_array_equal(read(output), embed(bert, pairs))
 
 
 def test_the_letter_case_is_what_is_asked(ask, tiny_bert, tmp_path, capsys):
     folder = shutil.copytree(tiny_bert, tmp_path / "bert")
-    words = (folder / "vocab.txt").read_text().splitlines()
+    words = read_lines(folder / "vocab.txt")
     # Words without capital or small letters tell no case.
     signs = [*words[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
     assert len(signs) == len(words)
-    (folder / "vocab.txt").write_text("\n".join(signs) + "\n")
+    write_lines(folder / "vocab.txt", signs)
     (tmp_path / "rows.txt").write_text("\ud55c\n")
 
     def first_word(**more):
@@ -104,7 +104,7 @@ def test_tokens(ask, flags, bert, tmp_path, capsys):
     for line, (tokens, vectors) in zip(lines, expected):
         assert list(line) == ["tokens", "vectors"]
         assert line["tokens"] == tokens
-        np.testing.assert_array_equal(np.float32(line["vectors"]), vectors)
+        assert_array_equal(np.float32(line["vectors"]), vectors)
     ask(**flags, embeddings="tokens")
     assert capsys.readouterr().out == text
 
@@ -143,8 +143,7 @@ def test_wrong_flags(ask, flags, tmp_path, call, parts):
     assert not flags["output"].exists()
 
 
-def test_two_adapters_are_refused(ask, flags, tiny_bert, tmp_path):
-    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+def test_two_adapters_are_refused(ask, flags, tiny_bert, tmp_path, shelf):
     for seed, name in enumerate(("first", "second")):
         make_artifact(tmp_path / name, tiny_bert, "ia3", seed=seed)
         shelf.add(str(tmp_path / name), name)

@@ -3,25 +3,32 @@
 import dataclasses
 import json
 import math
-import shutil
+from shutil import copytree
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from run_folders import artifact_bytes, bytes_by_task, read
+import refusals
+from conftest import (
+    ROOT,
+    module_fixture,
+    open_bert,
+    open_checkpoint,
+    read_adapter,
+    read_json,
+    read_lines,
+    trained_task,
+)
+from numpy.testing import assert_allclose
+from run_folders import artifact_bytes, bytes_by_task
 from test_convert_checkpoint import convert  # noqa: F401
 from test_sentence_transformers import run_library
 from tiny_artifacts import make_artifact
 
-from adapter_bert.checkpoints import adapter_artifact, sources
-from adapter_bert.errors import UserError
 from adapter_bert.serving import saved_model
 from adapter_bert.serving.embeddings import VectorForm, embed
 from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.serving.predictor import Predictor
 from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 
@@ -30,19 +37,19 @@ TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 QUERY, DOCUMENT = "the cat: ", "a dog "
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def folder(tmp_path_factory):
     """A folder with two dense layers, whose mean leaves out a prompt."""
     folder = tmp_path_factory.mktemp("form") / "bert"
-    shutil.copytree(GOLDEN / "whole", folder)
-    shutil.copytree(GOLDEN / "forms/two_layers", folder, dirs_exist_ok=True)
+    copytree(GOLDEN / "whole", folder)
+    copytree(GOLDEN / "forms/two_layers", folder, dirs_exist_ok=True)
     return folder
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def adapters(folder, tmp_path_factory):
     """Folders of two adapters, which differ in method, prompt and values."""
-    pooled = sources.open_init_checkpoint(str(folder)).pooled
+    pooled = open_checkpoint(folder).pooled
     place = tmp_path_factory.mktemp("adapters")
     for seed, (name, method) in enumerate(
         {"query": "lora(rank=2)", "passage": "houlsby(size=3)"}.items()
@@ -69,7 +76,7 @@ def by_hand(bert, task, prompt):
 
 
 def close(vectors, expected):
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+    assert_allclose(vectors, expected, atol=1e-5)
 
 
 def export(bert, tasks, form, folder):
@@ -84,8 +91,8 @@ def test_every_way_gives_an_adapter_s_vectors(
     tmp_path,
     convert,  # noqa: F811
 ):
-    bert = FrozenBert.open(str(folder))
-    tasks = {n: load_task(bert, str(x), None) for n, x in adapters.items()}
+    bert = open_bert(folder)
+    tasks = {n: trained_task(bert, x) for n, x in adapters.items()}
     expected = {
         name: by_hand(bert, tasks[name], prompt)
         for name, prompt in (("query", QUERY), ("passage", DOCUMENT))
@@ -107,8 +114,10 @@ def test_every_way_gives_an_adapter_s_vectors(
     rows = [Row(text.encode(), b"", name.encode()) for name, text in questions]
     close([answer["vector"] for answer in exported.answers(rows)], both)
     form = VectorForm("trained", normalize=None)
-    with pytest.raises(UserError, match="has vectors of another form"):
-        export(bert, tasks, form, tmp_path / "none")
+    refusals.check(
+        lambda: export(bert, tasks, form, tmp_path / "none"),
+        "has vectors of another form",
+    )
     for number, (name, task) in enumerate(tasks.items()):
         exported = export(bert, {name: task}, form, tmp_path / name)
         of_task = rows[number * len(TEXTS) :][: len(TEXTS)]
@@ -121,9 +130,9 @@ def test_every_way_gives_an_adapter_s_vectors(
         merged,
         f"--adapter={adapters['query']}",
     )
-    pooled = sources.open_init_checkpoint(str(merged)).pooled
+    pooled = open_checkpoint(merged).pooled
     assert pooled.similarity_fn_name == "dot" and pooled.prompt() == QUERY
-    close(embed(FrozenBert.open(str(merged)), TEXTS), expected["query"])
+    close(embed(open_bert(merged), TEXTS), expected["query"])
     of_bert = f"--init_checkpoint={folder}"
     run_library("add", shelf, adapters["query"], "--name=query")
     run_library(
@@ -131,7 +140,7 @@ def test_every_way_gives_an_adapter_s_vectors(
     )
     other = tmp_path / "other"
     run_library("import", other, tmp_path / "peft", "--name=again", of_bert)
-    again = load_task(bert, str(other / "again"), None)
+    again = trained_task(bert, other / "again")
     assert again.task.form == tasks["query"].task.form
     close(embed(bert, TEXTS, task=again), expected["query"])
 
@@ -141,9 +150,9 @@ def test_each_task_of_an_export_has_its_dense_layers(
 ):
     """Those of the adapter, or of the folder where an adapter has none."""
     make_artifact(tmp_path / "class", folder, "houlsby(size=2)")
-    bert = FrozenBert.open(str(folder))
+    bert = open_bert(folder)
     places = {"class": tmp_path / "class", "passage": adapters["passage"]}
-    tasks = {n: load_task(bert, str(x), None) for n, x in places.items()}
+    tasks = {n: trained_task(bert, x) for n, x in places.items()}
     form = VectorForm("trained", normalize=None, prompt=DOCUMENT)
     exported = export(bert, tasks, form, tmp_path / "exported")
     for name, task in tasks.items():
@@ -167,7 +176,7 @@ def test_prompts_are_trained_as_if_they_were_typed(
     for name in ("train_file", "eval_file"):
         typed[name] = tmp_path / f"typed_{name}.jsonl"
         with typed[name].open("w") as file:
-            for line in flags[name].read_text().splitlines():
+            for line in read_lines(flags[name]):
                 row = json.loads(line)
                 row["text"] = QUERY + row["text"]
                 row["match"] = DOCUMENT + row["match"]
@@ -178,13 +187,15 @@ def test_prompts_are_trained_as_if_they_were_typed(
     assert values(out) == values(typed["output_dir"])
     score = "eval_ndcg_at_10"
     scores = [
-        read(place, "eval_results.json")[score]
+        read_json(place, "eval_results.json")[score]
         for place in (out, typed["output_dir"])
     ]
     assert scores[0] == scores[1]
     if two:
         for side, prompt in (("question", QUERY), ("document", DOCUMENT)):
-            config = read(out, "tasks", side, "adapter", "adapter_config.json")
+            config = read_json(
+                out, "tasks", side, "adapter", "adapter_config.json"
+            )
             task = Vectors().restore(config["task"], "adapter")
             assert task.prompts == (prompt, prompt)
         return
@@ -192,9 +203,15 @@ def test_prompts_are_trained_as_if_they_were_typed(
     for name in ("tuning_method", "adapter_size"):
         again.pop(name, None)
     vectors(**{**again, "output_dir": tmp_path / "again"})
-    assert read(tmp_path / "again", "eval_results.json")[score] == scores[0]
-    with pytest.raises(UserError, match="was trained with the prompts"):
-        vectors(**{**again, "output_dir": tmp_path / "c", "prompt": "it: "})
+    assert (
+        read_json(tmp_path / "again", "eval_results.json")[score] == scores[0]
+    )
+    refusals.check(
+        lambda: vectors(
+            **{**again, "output_dir": tmp_path / "c", "prompt": "it: "}
+        ),
+        "was trained with the prompts",
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,9 +222,9 @@ def test_prompts_are_trained_as_if_they_were_typed(
     ],
 )
 def test_prompts_that_do_not_fit(folder, prompt, words):
-    with pytest.raises(UserError) as error:
-        embed(FrozenBert.open(str(folder)), TEXTS, prompt=prompt)
-    assert all(word in str(error.value) for word in words), error.value
+    refusals.check(
+        lambda: embed(open_bert(folder), TEXTS, prompt=prompt), *words
+    )
 
 
 def test_a_plain_form_is_described_as_ever():
@@ -228,13 +245,13 @@ def test_dense_layers_begin_as_the_folder_s(
     vectors(**{**frozen, "tuning_method": "head"})
     flags.update(tuning_method="lora(rank=2)", num_train_steps=3)
     vectors(**{**flags, "learning_rate": 1e-3})
-    adapter = adapter_artifact.read(str(flags["output_dir"] / "adapter"))
+    adapter = read_adapter(flags["output_dir"] / "adapter")
     form = Pooled.restore(adapter.config["task"], "adapter")
-    pooled = sources.open_init_checkpoint(str(folder)).pooled
+    pooled = open_checkpoint(folder).pooled
     assert form == dataclasses.replace(pooled, max_seq_length=None)
     for number, layer in enumerate(pooled.dense):
         for name, value in zip(layer.variables(number), layer.values):
             # Three steps change an entry by about the rate each.
             trained = adapter.weights.read(name)
-            np.testing.assert_allclose(trained, value, rtol=0, atol=4e-3)
+            assert_allclose(trained, value, atol=4e-3)
             assert np.abs(trained - value).max() > 0

@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.testing import assert_allclose
 
 from adapter_bert.tasks import vector_losses
 from adapter_bert.tasks.vectors import Vectors, own_layout
+
+pytestmark = pytest.mark.newer_stack
 
 TEMPERATURES = 0.05, 0.7
 OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
@@ -32,7 +35,6 @@ class Config:
     hidden_size = 24
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("temperature", TEMPERATURES)
 @pytest.mark.parametrize("name", ["pairs", "triples", "cosent", "matryoshka"])
 def test_losses_and_gradients_are_sentence_transformers(
@@ -48,11 +50,10 @@ def test_losses_and_gradients_are_sentence_transformers(
     gradient = tape.gradient(loss, vectors)
     assert losses.shape == [7]
     key = f"{name}/{temperature}"
-    np.testing.assert_allclose(loss, recorded[f"{key}/loss"], rtol=1e-6)
-    np.testing.assert_allclose(gradient, recorded[f"{key}/gradient"], atol=2e-6)
+    assert_allclose(loss, recorded[f"{key}/loss"], rtol=1e-6)
+    assert_allclose(gradient, recorded[f"{key}/gradient"], atol=2e-6)
 
 
-@pytest.mark.newer_stack
 def test_equal_texts_are_no_negatives():
     """Another row's equal match, the text itself, its other matches."""
     vectors = np.random.default_rng(0).normal(size=(5, 2, 8))
@@ -72,11 +73,10 @@ def test_equal_texts_are_no_negatives():
         assert losses[row].numpy() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.newer_stack
 def test_vectors_of_zeros_have_a_loss():
     zeros = tf.zeros([3, 2, 4])
     ids = np.arange(6, dtype=np.int32).reshape(3, 2)
     losses = vector_losses.info_nce(zeros, ids, 0.05)
-    np.testing.assert_allclose(losses, np.log(3), rtol=1e-6)
+    assert_allclose(losses, np.log(3), rtol=1e-6)
     losses = vector_losses.cosent(zeros, tf.constant([1.0, 2.0, 2.0]), 0.05)
     assert losses.numpy() == pytest.approx(np.log(3))

@@ -1,20 +1,16 @@
 """Vectors of texts: what is read, learned and scored."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS
-from engine_jobs import (
-    LENGTH,
-    VECTORS,
-    check_gradients,
-    make_job,
-    make_rows,
-)
+from conftest import TINY_WORDS, as_tensors, write_json, write_lines
+from engine_jobs import LENGTH, VECTORS, check_gradients, make_job, make_rows
+from numpy.random import default_rng
+from numpy.testing import assert_array_equal
 from task_files import refusal
 
 from adapter_bert.bert.encoder import initial_values
@@ -45,7 +41,7 @@ ROWS = [
 @pytest.fixture
 def tokenizer(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(TINY_WORDS) + "\n")
+    write_lines(path, TINY_WORDS)
     return FullTokenizer(str(path), do_lower_case=True)
 
 
@@ -87,7 +83,7 @@ def test_single_texts_are_their_own_matches(tmp_path, tokenizer):
     features, _ = features_of(SINGLE, folder, "train", tokenizer)
     assert features.row_shape == (2,)
     ids = features.labels["text_ids"]
-    np.testing.assert_array_equal(ids[:, 0], ids[:, 1])
+    assert_array_equal(ids[:, 0], ids[:, 1])
     assert "single texts have no match" in refusal(SINGLE.read, folder, ["dev"])
     # Texts to answer are alone.
     rows = SINGLE.make_rows([("a cat",), ("a dog",)])
@@ -103,7 +99,7 @@ def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
     lines = ["Quality\t#1 String\t#2 String"]
     lines += ["1\ta cat\tthe cat", "0\ta dog\tthe film", "1\ta film\tthe film"]
     for split in ("train", "dev"):
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+        write_lines(tmp_path / f"{split}.tsv", lines)
     features, rows = features_of(task, str(tmp_path), "train", tokenizer)
     assert rows.text_b == ["the cat", "the film"] and len(features) == 2
     features, rows = features_of(task, str(tmp_path), "dev", tokenizer)
@@ -138,7 +134,7 @@ def squad_file(path, *paragraphs):
         for context, questions in paragraphs
     ]
     content = {"data": [{"title": "a", "paragraphs": data}]}
-    path.write_text(json.dumps(content))
+    write_json(path, content)
 
 
 def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
@@ -164,12 +160,12 @@ def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
 
 
 def test_scores_are_correlated_with_cosines(tmp_path, tokenizer):
-    task = dataclasses.replace(SCORED, sizes=[2])
+    task = replace(SCORED, sizes=[2])
     features, rows = features_of(task, write(tmp_path), "dev", tokenizer)
-    np.testing.assert_array_equal(features.labels["label_scores"], [3, 0.5, -1])
-    outputs = {"vectors": np.random.default_rng(0).normal(size=(6, 4))}
+    assert_array_equal(features.labels["label_scores"], [3, 0.5, -1])
+    outputs = {"vectors": default_rng(0).normal(size=(6, 4))}
     vectors = task.decode(task.keep(rows), features, outputs)
-    np.testing.assert_array_equal(vectors[1, 0], outputs["vectors"][2])
+    assert_array_equal(vectors[1, 0], outputs["vectors"][2])
     scores = task.evaluate(task.keep(rows), features, vectors)
     assert list(scores) == list(task.score_names)
     features = cosines(vectors[:, 0], vectors[:, 1])
@@ -184,7 +180,7 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
     documents = ["the cat", "a dog", "the film", "a film"]
     corpus = tmp_path / "corpus.tsv"
     corpus.write_text("\n".join(f"d{n}\t{x}" for n, x in enumerate(documents)))
-    task = dataclasses.replace(
+    task = replace(
         TRIPLES,
         corpus_file=str(corpus),
         corpus_layout=Layout(1, header=False, row_id=0),
@@ -213,7 +209,7 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
     assert features.relevant == [{0: 1.0, 1: 1.0}, {2: 1.0}]
     # The second text stands in the corpus, and is no answer to itself.
     assert features.copies == [[], [3]]
-    vectors = np.random.default_rng(0).normal(size=(6, 4))
+    vectors = default_rng(0).normal(size=(6, 4))
     predictions = task.decode(task.keep(kept), features, {"vectors": vectors})
     scores = task.evaluate(task.keep(kept), features, predictions)
     assert list(scores) == list(task.score_names)
@@ -247,7 +243,7 @@ def test_a_pair_s_first_text_is_no_answer_to_itself(
 def test_gains_of_documents_choose_matches_and_count(tmp_path, tokenizer):
     corpus = tmp_path / "corpus.csv"
     corpus.write_text("_id,title,text\nd0,a,cat\nd1,the,dog\nd2,,a film\n")
-    task = dataclasses.replace(
+    task = replace(
         SCORED,
         corpus_file=str(corpus),
         corpus_layout=Layout("text", "title", row_id="_id"),
@@ -284,7 +280,7 @@ def test_all_rows_of_a_text_are_held_out_together(tmp_path, tokenizer):
     rows = [{"a": f"a {n // 2}", "b": f"b {n}", "no": "c"} for n in range(20)]
     write(tmp_path, rows)
     (tmp_path / "dev.jsonl").unlink()
-    task = dataclasses.replace(TRIPLES, held_out=HeldOut(0.3, 1))
+    task = replace(TRIPLES, held_out=HeldOut(0.3, 1))
     _, by_split = task.read(str(tmp_path), ["train", "dev"])
     train, dev = by_split["train"], by_split["dev"]
     assert (len(train), len(dev)) == (14, 6) and not dev.choices
@@ -292,7 +288,7 @@ def test_all_rows_of_a_text_are_held_out_together(tmp_path, tokenizer):
     assert {*train.text_b} | {*dev.text_b} == {row["b"] for row in rows}
     description = {"name": "vectors", **task.describe()}
     assert task.restore(description, "it").held_out == task.held_out
-    other = dataclasses.replace(task, held_out=HeldOut(0.3, 2))
+    other = replace(task, held_out=HeldOut(0.3, 2))
     message = refusal(other.restore, description, "it")
     assert "--dev_share=0.3 --split_seed=1; pass the same" in message
     assert TRIPLES.restore(description, "it").held_out is None
@@ -401,8 +397,7 @@ def build(job):
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    "pooling, changes",
-    [("mean", {"parts": 4, "lanes": 2}), ("cls", {})],
+    "pooling, changes", [("mean", {"parts": 4, "lanes": 2}), ("cls", {})]
 )
 def test_the_gradient_is_that_of_the_whole_batch(
     steady_config, pooling, changes
@@ -412,11 +407,11 @@ def test_the_gradient_is_that_of_the_whole_batch(
     method = "prefix(length=2)" if changes == {} else "houlsby(size=4)"
     job = make_job(steady_config, "unused", method, task=task, **changes)
     model, trained = build(job)
-    rng = np.random.default_rng(1)
+    rng = default_rng(1)
     for _, variable in trained:
         variable.assign_add(rng.normal(0, 0.1, variable.shape))
     batch = make_batch(make_rows(VECTORS), np.arange(8), LENGTH)
-    batch = {name: tf.constant(value) for name, value in batch.items()}
+    batch = as_tensors(batch)
 
     @tf.function(autograph=False)
     def in_parts():
@@ -460,11 +455,11 @@ def test_both_passes_draw_the_same_dropout(tiny_config):
     # The same text twice.
     for name in ("input_ids", "input_mask", "segment_ids"):
         batch[name][:, 1] = batch[name][:, 0]
-    batch = {name: tf.constant(value) for name, value in batch.items()}
+    batch = as_tensors(batch)
     step = tf.constant(0, tf.int64)
     loss_and_gradients(job, model, trained, batch, step, 8)
     assert len(seen) == 4
     of_both = [np.concatenate(seen[:2]), np.concatenate(seen[2:])]
-    np.testing.assert_array_equal(*of_both)
+    assert_array_equal(*of_both)
     pairs = of_both[0].reshape(8, 2, -1)
     assert np.abs(pairs[:, 0] - pairs[:, 1]).max(axis=1).min() > 1e-3

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import refusals
+from conftest import module_fixture
+from numpy.testing import assert_allclose, assert_array_equal
 from test_golden_methods import CONFIG
 from test_methods import METHOD_TEXTS
 
@@ -34,7 +36,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
+@module_fixture
 def golden(recording):
     return recording("weighted_sums")
 
@@ -76,7 +78,7 @@ def test_sums_are_those_of_peft(golden, monkeypatch, case, texts, by):
         summed, expected = map(updates, (summed, expected))
     assert summed
     for name, value in summed.items():
-        np.testing.assert_allclose(value, expected[name], atol=1e-5)
+        assert_allclose(value, expected[name], atol=1e-5)
 
 
 def updates(values):
@@ -111,25 +113,23 @@ def test_ties_by_hand():
     )
     how = WeightedSum("ties", density=1)
     # Signs +, -, +, +; of the first only one agrees, of the last none.
-    np.testing.assert_allclose(
+    assert_allclose(
         how("x", changes, [2.0, 4.0]), [6.0, -5.0, 0.7, 0.0], rtol=1e-6
     )
     how = WeightedSum("ties", density=0.5)
     # Of each the two largest are left.
-    np.testing.assert_allclose(
-        how("x", changes, [1.0, 1.0]), [3.0, -1.5, 0.0, 0.0]
-    )
+    assert_allclose(how("x", changes, [1.0, 1.0]), [3.0, -1.5, 0.0, 0.0])
     signs = np.array([[5.0], [-1.0], [-1.0]], np.float32)
     for sign, expected in (("total", 5.0), ("frequency", -1.0)):
         how = WeightedSum("ties", density=1.0, majority_sign=sign)
-        np.testing.assert_allclose(how("x", signs, [1, 1, 1]), [expected])
+        assert_allclose(how("x", signs, [1, 1, 1]), [expected])
 
 
 def test_dare_is_a_function_of_the_seed_and_keeps_the_expectation():
     changes = np.ones((2, 100, 100), np.float32)
     how = WeightedSum("dare_linear", density=0.2)
     summed = how("x", changes, [0.5, 0.5])
-    np.testing.assert_array_equal(summed, how("x", changes, [0.5, 0.5]))
+    assert_array_equal(summed, how("x", changes, [0.5, 0.5]))
     assert set(np.unique(summed)) == {0.0, 2.5, 5.0}
     assert abs(summed.mean() - 1.0) < 0.05
     for other in (
@@ -161,7 +161,7 @@ def test_the_mean_of_equal_adapters_is_the_adapter(text):
         assert merged == method
         assert set(summed) == set(values)
         for variable, value in values.items():
-            np.testing.assert_allclose(summed[variable], value, atol=1e-6)
+            assert_allclose(summed[variable], value, atol=1e-6)
 
 
 def test_changes_count_from_where_training_starts():
@@ -171,7 +171,7 @@ def test_changes_count_from_where_training_starts():
     ones = {n: np.full(d.shape, 1.5) for n, d in ia3.variables(CONFIG).items()}
     _, summed = how.merge(CONFIG, None, [ia3] * 2, [ones] * 2, [1.0, 2.0])
     for value in summed.values():
-        np.testing.assert_allclose(value, 2.5)
+        assert_allclose(value, 2.5)
     values = random_values(houlsby, 0)
     name = "bert/encoder/layer_0/output/LayerNorm/gamma"
     values[name] = np.full(CONFIG.hidden_size, 3.0)
@@ -182,9 +182,9 @@ def test_changes_count_from_where_training_starts():
         [values] * 2,
         [1.0, 2.0],
     )
-    np.testing.assert_allclose(summed.pop(name), 2.0 + 3.0 * (3.0 - 2.0))
+    assert_allclose(summed.pop(name), 2.0 + 3.0 * (3.0 - 2.0))
     for name, value in summed.items():
-        np.testing.assert_allclose(value, 3.0 * values[name], atol=1e-6)
+        assert_allclose(value, 3.0 * values[name], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_ranks_by_pattern_are_filled_up_with_zeros():
                 weight * one.get(name, 0.0)
                 for weight, one in zip([1.0, -0.5], each)
             )
-            np.testing.assert_allclose(update, expected, atol=1e-5)
+            assert_allclose(update, expected, atol=1e-5)
         assert not after[
             "bert/encoder/layer_1/attention/self/value/kernel"
         ].any()

@@ -1,9 +1,10 @@
 """Adapters of the tiny BERT with random values, made without training."""
 
-import threading
+from threading import Event, Thread
 
-import safetensors.numpy
 import tensorflow as tf
+from conftest import read_adapter_config
+from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -33,10 +34,8 @@ def make_library(folder, bert):
     for number, (name, text) in enumerate(LIBRARY.items()):
         make_artifact(folder / name, bert, text, seed=number)
     # Of which only a few entries are left as they were changed.
-    config = adapter_artifact.read_config(str(folder / "sparse"))
-    values = safetensors.numpy.load_file(
-        folder / "sparse" / "adapter.safetensors"
-    )
+    config = read_adapter_config(folder / "sparse")
+    values = load_file(folder / "sparse" / "adapter.safetensors")
     few = {
         name: value[:5] if name.startswith("bert/") else value
         for name, value in values.items()
@@ -80,7 +79,7 @@ def run_while_changing(change, works):
         change: a function, called again and again with 0, 1, 2, ...
         works: functions without arguments.
     """
-    done = threading.Event()
+    done = Event()
 
     def keep_changing():
         number = 0
@@ -88,8 +87,8 @@ def run_while_changing(change, works):
             change(number)
             number += 1
 
-    changing = threading.Thread(target=keep_changing)
-    threads = [threading.Thread(target=work) for work in works]
+    changing = Thread(target=keep_changing)
+    threads = [Thread(target=work) for work in works]
     for thread in [changing, *threads]:
         thread.start()
     for thread in threads:

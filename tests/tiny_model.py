@@ -2,9 +2,10 @@
 
 import numpy as np
 import tensorflow as tf
+from numpy.random import default_rng
 
 from adapter_bert import optimization
-from adapter_bert.bert import encoder
+from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tables import Layout
 from adapter_bert.methods.registry import parse
@@ -14,7 +15,7 @@ from adapter_bert.tasks.text_classification import TextClassification
 
 def create_variable(name, shape, initializer, *, seed=0):
     """A float32 variable with fresh values."""
-    values = encoder.initial_values(name, shape, initializer, seed)
+    values = initial_values(name, shape, initializer, seed)
     return tf.Variable(values, name=name)
 
 
@@ -39,14 +40,14 @@ class TinyModel:
 
         def read(name):
             p = pretrained[name]
-            return encoder.initial_values(name, p.shape, p.initializer, 3)
+            return initial_values(name, p.shape, p.initializer, 3)
 
         trained = {p.name for p in self.table.trained}
 
         def create(name, shape, initializer):
             assert name not in self.variables
             self.variables[name] = tf.Variable(
-                encoder.initial_values(name, shape, initializer, 3, read),
+                initial_values(name, shape, initializer, 3, read),
                 trainable=name in trained,
             )
             return self.variables[name]
@@ -54,7 +55,7 @@ class TinyModel:
         self.model = task_model.TaskModel(
             config, method, TASK.build_head, create
         )
-        rng = np.random.default_rng(0)
+        rng = default_rng(0)
         ids = rng.integers(0, config.vocab_size, (4, 9)).astype(np.int32)
         self.features = {
             "input_ids": tf.constant(ids),
@@ -78,7 +79,7 @@ class TinyModel:
 
     def shake(self, scale=0.3, frozen=False):
         """Adds random values to what is trained, or to what is frozen too."""
-        rng = np.random.default_rng(7)
+        rng = default_rng(7)
         for p in self.table.parameters if frozen else self.table.trained:
             value = rng.normal(0, scale, p.shape).astype(np.float32)
             self.variables[p.name].assign_add(value)
