@@ -26,6 +26,11 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import numpy as np
 
 from adapter_bert import files, json_lines
+from adapter_bert.answering import embeddings, row_stream
+from adapter_bert.answering.answers import Answer
+from adapter_bert.answering.embeddings import TokenVectors, VectorForm
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact, run_record, sources
 from adapter_bert.commands import audit as audit_program
@@ -45,15 +50,10 @@ from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
 from adapter_bert.errors import UserError
 from adapter_bert.flags import at_home, declared, is_given, of_keywords, read
+from adapter_bert.library import flags as adapter_flags
+from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
+from adapter_bert.library.flags import Answering, Embedding
 from adapter_bert.reports.report_run import Curve, read_curves
-from adapter_bert.serving import embeddings, row_stream
-from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving.answers import Answer
-from adapter_bert.serving.embeddings import TokenVectors, VectorForm
-from adapter_bert.serving.flags import Answering, Embedding
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import ALL, RESULTS, AdapterLibrary
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks import custom, masked_lm, tagging, tagging_files
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.kinds import VECTORS

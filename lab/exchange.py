@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import command_line, files
+from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.bert.hooks import rename_layer
 from adapter_bert.checkpoints import (
     foreign_adapters,
@@ -44,7 +45,6 @@ from adapter_bert.data.added_tokens import NEW
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.composition import Composition, Union
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
     CHOICE,

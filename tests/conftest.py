@@ -30,6 +30,9 @@ from squad_and_ner import (  # noqa: F401
 from tensorflow.python.framework import ops
 
 from adapter_bert import flags as program_flags
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, sources, training_state
 from adapter_bert.commands import (
@@ -43,10 +46,7 @@ from adapter_bert.commands import (
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
 from lab.trials import linux
@@ -398,7 +398,7 @@ def tiny_exported(tiny_bert, tiny_adapters, tmp_path_factory):
     """The folder of a model that was exported with these adapters."""
     from exported_models import make_parts
 
-    from adapter_bert.serving import saved_model
+    from adapter_bert.graph import saved_model
 
     folder = tmp_path_factory.mktemp("tiny_exported")
     saved_model.export(*make_parts(tiny_bert, tiny_adapters), str(folder))

@@ -5,9 +5,9 @@ from conftest import open_bert
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
-from adapter_bert.serving.exported import Row
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.answering.trained_task import load_task
+from adapter_bert.graph.exported import Row
+from adapter_bert.graph.text_model import TextModel
 
 NAMES = ("small", "pair", "score", "squad")
 

@@ -7,8 +7,8 @@ import pytest
 import tokenizers
 from conftest import read_json
 
-from adapter_bert.serving import runtimes
-from adapter_bert.serving.runtimes import ONNX, TFLITE
+from adapter_bert.graph import runtimes
+from adapter_bert.graph.runtimes import ONNX, TFLITE
 
 HAS_ONNX = all(map(importlib.util.find_spec, runtimes.ONNX_PACKAGES))
 FORMS = [

@@ -20,10 +20,10 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from tokenizers import Tokenizer
 
 from adapter_bert import files
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.commands import library
 from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from adapter_bert.errors import UserError
-from adapter_bert.serving.trained_task import load_task
 
 # Has `make`.
 pytest_plugins = ["library_folders", "hub_server"]

@@ -21,7 +21,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert.commands import convert, merge
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.serving.graph_tokenizer import GraphTokenizer
+from adapter_bert.graph.graph_tokenizer import GraphTokenizer
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import Pieces
 

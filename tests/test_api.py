@@ -39,7 +39,7 @@ from tensorflow.python.framework import ops
 import adapter_bert as ab
 from adapter_bert.commands import audit, minilm, run_classifier
 from adapter_bert.data import memory_rows
-from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.graph.exported import ExportedModel, Row
 
 ROWS = [{"text": text, "label": label} for text, label in SENTENCES * 3]
 SETTINGS = {

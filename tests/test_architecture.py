@@ -31,7 +31,10 @@ ROOMS = (
     "checkpoints",
     "training",
     "accelerators",
-    "serving",
+    "answering",
+    "library",
+    "graph",
+    "server",
     "reports",
     "upstream",
     "commands",
@@ -169,8 +172,8 @@ def test_each_engine_is_alone_with_its_library():
     "library, users",
     [
         (
-            f"(apache_beam|{PACKAGE}.serving.beam$)",
-            "serving.beam commands.beam",
+            f"(apache_beam|{PACKAGE}.graph.beam$)",
+            "graph.beam commands.beam",
         ),
         ("jax", "accelerators.compilers"),
     ],

@@ -25,6 +25,7 @@ from test_methods import METHOD_TEXTS
 from test_roberta import reader
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.hooks import Context
@@ -34,9 +35,8 @@ from adapter_bert.commands import convert, merge, run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
+from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel, list_parameters

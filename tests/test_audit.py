@@ -18,9 +18,9 @@ from conftest import (
 from numpy.testing import assert_allclose
 from task_files import make_rows
 
+from adapter_bert.answering.embeddings import embed
 from adapter_bert.commands import audit
 from adapter_bert.flags import FLAGS, parse_or_help
-from adapter_bert.serving.embeddings import embed
 
 run = program_fixture(audit)
 

@@ -8,7 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from adapter_bert.serving.batching import Batcher, Bounds, Overloaded
+from adapter_bert.server.batching import Batcher, Bounds, Overloaded
 
 pytestmark = pytest.mark.newer_stack
 

@@ -179,7 +179,7 @@ JOBS = """
 import contextlib, io, json, resource, sys
 from tensorflow.errors import InvalidArgumentError
 from adapter_bert.commands import beam
-from adapter_bert.serving.exported import ExportedModel
+from adapter_bert.graph.exported import ExportedModel
 answers, calls = ExportedModel.answers, []
 def answer(self, rows):
     calls.append(rows)

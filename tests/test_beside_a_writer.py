@@ -24,8 +24,8 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.commands import grid_status
 from adapter_bert.commands import library as library_command
+from adapter_bert.library import adapter_library as library
 from adapter_bert.reports import baselines, collect_runs, report_sweep
-from adapter_bert.serving import library
 from adapter_bert.training import composition_parts as run_parts
 from adapter_bert.training import frozen_outputs
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from adapter_bert.answering.row_stream import file_rows
 from adapter_bert.errors import UserError
-from adapter_bert.serving.bulk_rows import (
+from adapter_bert.graph.bulk_rows import (
     COMPRESSED,
     UNREADABLE,
     BulkRow,
@@ -25,7 +26,6 @@ from adapter_bert.serving.bulk_rows import (
     refusal,
     refusal_line,
 )
-from adapter_bert.serving.row_stream import file_rows
 
 pytestmark = pytest.mark.newer_stack
 

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering.answers import from_outputs, to_outputs
+from adapter_bert.answering.trained_task import describe, load_task
 from adapter_bert.checkpoints import adapter_artifact, foreign_base
 from adapter_bert.commands import merge
-from adapter_bert.serving import saved_model
-from adapter_bert.serving.answers import from_outputs, to_outputs
-from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.ids_model import IdsModel
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import describe, load_task
+from adapter_bert.graph import saved_model
+from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.ids_model import IdsModel
+from adapter_bert.graph.text_model import TextModel
 from adapter_bert.tasks import calibration, metrics
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.from_description import restore_task

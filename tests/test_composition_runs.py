@@ -31,8 +31,8 @@ from tiny_artifacts import LIBRARY as PARTS
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_classifier
+from adapter_bert.library.adapter_library import check
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.library import check
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack

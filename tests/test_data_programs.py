@@ -26,7 +26,7 @@ from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.serving import library
+from adapter_bert.library import adapter_library as library
 from adapter_bert.training.frozen_outputs import FrozenLayers
 from lab.trials import fuzz_inputs, fuzz_targets
 
@@ -101,7 +101,7 @@ def test_exported_models_alone_are_loaded_as_programs():
         or name == "import_graph_def"
     }
     assert loading == {
-        ("adapter_bert/serving/exported.py", "tf.saved_model.load")
+        ("adapter_bert/graph/exported.py", "tf.saved_model.load")
     }
 
 

@@ -8,13 +8,13 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_golden_model import Recorded
 from tiny_artifacts import make_artifact
 
-from adapter_bert.methods.houlsby import Houlsby
-from adapter_bert.serving.embeddings import (
+from adapter_bert.answering.embeddings import (
     Embedder,
     EmbeddingModel,
     VectorForm,
     embed,
 )
+from adapter_bert.methods.houlsby import Houlsby
 
 ROWS = ["the cat sat", ("a dog", "on the mat"), "", "the mat " * 40, "a cat"]
 

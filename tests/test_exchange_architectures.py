@@ -21,9 +21,9 @@ from exchanged import (
 )
 from safetensors.numpy import load_file
 
+from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.checkpoints import foreign_adapters, hugging_face
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
 from lab import exchange
 
 GOLDEN = RECORDED / "exchange_architectures"

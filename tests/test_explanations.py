@@ -20,19 +20,19 @@ from conftest import (
 from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering import explanations
+from adapter_bert.answering.explanations import (
+    STRONGEST,
+    explained_value,
+    lobatto,
+)
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.reports.explanation_page import explanation_page
-from adapter_bert.serving import explanations
-from adapter_bert.serving.explanations import (
-    STRONGEST,
-    explained_value,
-    lobatto,
-)
-from adapter_bert.serving.predictor import Predictor
 
 pytestmark = pytest.mark.newer_stack
 

@@ -8,7 +8,7 @@ from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import export as export_command
-from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.library.adapter_library import AdapterLibrary
 
 pytestmark = pytest.mark.newer_stack
 

@@ -12,10 +12,10 @@ from exported_models import NAMES
 from test_http_api import Server
 
 from adapter_bert import files
+from adapter_bert.answering.answers import from_outputs
 from adapter_bert.errors import UserError
-from adapter_bert.serving import exported
-from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.exported import ExportedModel, Row
+from adapter_bert.graph import exported
+from adapter_bert.graph.exported import ExportedModel, Row
 
 pytestmark = pytest.mark.newer_stack
 

@@ -14,11 +14,11 @@ from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
 from tiny_artifacts import make_artifact
 
-from adapter_bert.serving import saved_model
-from adapter_bert.serving.embeddings import Embedder, VectorForm
-from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.shelf import ExportedShelf, RequestRow
-from adapter_bert.serving.text_model import TextModel
+from adapter_bert.answering.embeddings import Embedder, VectorForm
+from adapter_bert.graph import saved_model
+from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.text_model import TextModel
+from adapter_bert.server.shelf import ExportedShelf, RequestRow
 
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}

@@ -19,8 +19,8 @@ from numpy.testing import assert_allclose
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
 
+from adapter_bert.answering.embeddings import embed
 from adapter_bert.commands import extract_features as program
-from adapter_bert.serving.embeddings import embed
 from adapter_bert.upstream import extract_features, modeling
 
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"

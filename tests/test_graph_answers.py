@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS, module_fixture, write_json
 
+from adapter_bert.answering.trained_task import LoadedTask
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.serving import graph_answers, text_windows
-from adapter_bert.serving.graph_tokenizer import GraphTokenizer
-from adapter_bert.serving.text_windows import GraphRows
-from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.graph import graph_answers, text_windows
+from adapter_bert.graph.graph_tokenizer import GraphTokenizer
+from adapter_bert.graph.text_windows import GraphRows
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import SPACES
 

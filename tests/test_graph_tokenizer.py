@@ -14,7 +14,7 @@ from test_tokenization import CASES, TEXTS, WORDS, write_vocabulary
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import USUAL, Rules
-from adapter_bert.serving.graph_tokenizer import GraphTokenizer
+from adapter_bert.graph.graph_tokenizer import GraphTokenizer
 
 pytestmark = pytest.mark.older_stack
 

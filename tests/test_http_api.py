@@ -21,12 +21,12 @@ from google.protobuf import json_format
 from sweep_stand_in import wait_for
 from tensorflow.core.protobuf import meta_graph_pb2
 
-from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import PatientProtocol, RestServer, read_rows
-from adapter_bert.serving.request_core import Limits, Refused, RequestCore
-from adapter_bert.serving.shelf import ExportedShelf
+from adapter_bert.answering.answers import from_outputs
+from adapter_bert.graph.exported import ExportedModel
+from adapter_bert.server.batching import Bounds
+from adapter_bert.server.http_api import PatientProtocol, RestServer, read_rows
+from adapter_bert.server.request_core import Limits, Refused, RequestCore
+from adapter_bert.server.shelf import ExportedShelf
 
 pytestmark = pytest.mark.newer_stack
 

@@ -15,15 +15,15 @@ from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
 from adapter_bert.errors import UserError
-from adapter_bert.serving.http_api import FILES
-from adapter_bert.serving.http_guard import (
+from adapter_bert.server.http_api import FILES
+from adapter_bert.server.http_guard import (
     Allowance,
     TokenGuard,
     Tokens,
     origin_of,
     read_tokens,
 )
-from adapter_bert.serving.shelf import ExportedShelf
+from adapter_bert.server.shelf import ExportedShelf
 
 pytestmark = pytest.mark.newer_stack
 

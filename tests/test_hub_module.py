@@ -25,11 +25,11 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_setup import experiment
 from test_sources import check_values, refuses
 
+from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import hub_module, sources
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.errors import UserError
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.training.setup import open_model
 
 # test_sources.py reads modules with both TensorFlows.

@@ -38,15 +38,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
+from adapter_bert.answering.embeddings import Embedder
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert import encoder, gradients, int8
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints.weights import Weights, rounded_to_int8
 from adapter_bert.commands import export, predict
-from adapter_bert.serving.embeddings import Embedder
-from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.live_library import LiveLibrary
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.shelf import RequestRow
+from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.server.live_library import LiveLibrary
+from adapter_bert.server.shelf import RequestRow
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import Hardware, choose_engine
 

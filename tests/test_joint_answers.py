@@ -7,9 +7,9 @@ from conftest import SENTENCES, module_fixture, open_bert
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
-from adapter_bert.serving import joint_answers
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.task_tables import MixedBert
+from adapter_bert.answering import joint_answers
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.task_tables import MixedBert
 
 pytestmark = pytest.mark.newer_stack
 

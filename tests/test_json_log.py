@@ -8,7 +8,7 @@ from conftest import ROOT, run_command
 PROGRAM = """
 import logging, warnings
 import absl.flags, absl.logging
-from adapter_bert.serving import json_log
+from adapter_bert.server import json_log
 
 absl.flags.FLAGS(["a"])
 json_log.use()

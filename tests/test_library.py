@@ -18,8 +18,8 @@ from tiny_artifacts import CLASSIFICATION
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, part_values
 from adapter_bert.errors import UserError
-from adapter_bert.serving import library
-from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.library import adapter_library as library
+from adapter_bert.library.adapter_library import AdapterLibrary
 
 # Has `make` and `shelf`.
 pytest_plugins = ["library_folders"]
@@ -349,7 +349,7 @@ ADD_ALL = """
 import sys
 import adapter_bert.start_tensorflow
 from adapter_bert.errors import UserError
-from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.library.adapter_library import AdapterLibrary
 shelf = AdapterLibrary(sys.argv[1], create=True)
 print("ready", flush=True)
 sys.stdin.readline()

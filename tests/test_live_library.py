@@ -18,13 +18,13 @@ from test_joint_answers import MIXED, assert_equal
 from tiny_artifacts import make_artifact, run_while_changing
 
 from adapter_bert import files
+from adapter_bert.answering.answers import from_outputs
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.task_tables import MixedBert
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.live_library import LiveLibrary
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.shelf import RequestRow
-from adapter_bert.serving.task_tables import MixedBert
+from adapter_bert.server.live_library import LiveLibrary
+from adapter_bert.server.shelf import RequestRow
 
 pytestmark = pytest.mark.newer_stack
 

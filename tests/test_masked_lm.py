@@ -39,9 +39,9 @@ from adapter_bert.commands import predict as predict_command
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.library.flags import named_folders
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.flags import named_folders
-from adapter_bert.serving.library import AdapterLibrary
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import (
     WORD_EMBEDDINGS,

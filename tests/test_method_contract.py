@@ -12,13 +12,13 @@ from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert.hooks import PLACES, Hooks, layer_of
 from adapter_bert.errors import UserError
+from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.houlsby import AdapterHooks
 from adapter_bert.methods.registry import METHODS, parse
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.training.frozen_outputs import lowest_layer

@@ -7,11 +7,11 @@ import pytest
 import tensorflow as tf
 from conftest import module_fixture
 
+from adapter_bert.answering import mixed_hooks, mixed_model
+from adapter_bert.answering.mixed_model import MixedModel
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Kernel
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving import mixed_hooks, mixed_model
-from adapter_bert.serving.mixed_model import MixedModel
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.squad import SpanHead
 from adapter_bert.tasks.text_classification import ClassificationHead

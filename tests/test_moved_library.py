@@ -25,13 +25,13 @@ from conftest import (
 from numpy.random import default_rng
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering.task_tables import MixedBert
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, training_state
 from adapter_bert.commands import library
-from adapter_bert.serving import moved_library
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.task_tables import MixedBert
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.library import moved_library
+from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks.novelty import LEAST_ROWS, NOVELTY, fit
 
 PAIRS = [(text, other) for text, _ in SENTENCES for other in ("a dog", "mat")]

@@ -21,15 +21,15 @@ from test_serve import ask, end, start
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import architectures, encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.commands import mpnet
 from adapter_bert.errors import UserError
-from adapter_bert.serving import runtimes, saved_model
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.graph import runtimes, saved_model
 
 PARTS = 5
 

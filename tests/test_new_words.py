@@ -19,13 +19,13 @@ from safetensors.numpy import load_file
 from test_text_model import check
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.data.added_tokens import NEW, check_new_tokens
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.new_words import NEW_WORDS, WORDS
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack

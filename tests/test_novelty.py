@@ -19,19 +19,19 @@ from numpy.random import default_rng
 from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering.answers import from_outputs, to_outputs
+from adapter_bert.answering.embeddings import embed
+from adapter_bert.answering.joint_answers import Group, compute_frozen
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import describe, load_task
 from adapter_bert.checkpoints import adapter_artifact, foreign_base, run_record
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import library, run_classifier
+from adapter_bert.graph import runtimes, saved_model
+from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
-from adapter_bert.serving import runtimes, saved_model
-from adapter_bert.serving.answers import from_outputs, to_outputs
-from adapter_bert.serving.embeddings import embed
-from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.joint_answers import Group, compute_frozen
-from adapter_bert.serving.live_library import OUTPUTS
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import describe, load_task
+from adapter_bert.server.live_library import OUTPUTS
 from adapter_bert.tasks import novelty
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import Sketch

@@ -35,17 +35,17 @@ from test_joint_answers import (
 )
 from tiny_artifacts import make_artifact, outputs_of
 
+from adapter_bert.answering.answers import ANSWERED, from_outputs
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.data import input_pipeline
 from adapter_bert.errors import UserError
-from adapter_bert.serving import runtimes, saved_model
-from adapter_bert.serving.answers import ANSWERED, from_outputs
-from adapter_bert.serving.exported import ExportedModel, Row, choice_table
-from adapter_bert.serving.ids_model import INPUTS, OUTPUTS, IdsModel
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.live_library import LiveLibrary
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.graph import runtimes, saved_model
+from adapter_bert.graph.exported import ExportedModel, Row, choice_table
+from adapter_bert.graph.ids_model import INPUTS, OUTPUTS, IdsModel
+from adapter_bert.graph.text_model import TextModel
+from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.tasks import kinds
 
 # Which way exists for which kind. Files of `tflite` and `onnx` are asked rows

@@ -20,11 +20,11 @@ from conftest import module_fixture, run_command
 from sweep_stand_in import wait_for
 from test_http_api import LIMITS, Echo, Server
 
+from adapter_bert.answering.answers import Answer
 from adapter_bert.errors import UserError
-from adapter_bert.serving.answers import Answer
-from adapter_bert.serving.http_api import FILES, HEADERS
-from adapter_bert.serving.http_guard import Tokens
-from adapter_bert.serving.shelf import ExportedShelf
+from adapter_bert.server.http_api import FILES, HEADERS
+from adapter_bert.server.http_guard import Tokens
+from adapter_bert.server.shelf import ExportedShelf
 
 pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 

@@ -24,7 +24,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.commands import predict
 from adapter_bert.errors import UserError
-from adapter_bert.serving.flags import named_folders
+from adapter_bert.library.flags import named_folders
 
 pytestmark = pytest.mark.newer_stack
 

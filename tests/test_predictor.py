@@ -12,10 +12,10 @@ from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
 
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.data.tokenization import FullTokenizer, make_row
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.older_stack
@@ -128,7 +128,7 @@ def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
 
 
 def test_a_text_a_list_and_an_iterator(load, monkeypatch):
-    monkeypatch.setattr("adapter_bert.serving.predictor.CHUNK", 3)
+    monkeypatch.setattr("adapter_bert.answering.predictor.CHUNK", 3)
     predictor = load()
     expected = predictor("a", ROWS)
     assert isinstance(expected, list)

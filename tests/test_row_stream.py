@@ -11,8 +11,8 @@ import refusals
 from conftest import write_json_lines
 from hypothesis import strategies as st
 
+from adapter_bert.answering import row_stream
 from adapter_bert.errors import UserError
-from adapter_bert.serving import row_stream
 
 pytestmark = pytest.mark.older_stack
 

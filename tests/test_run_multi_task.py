@@ -24,7 +24,7 @@ from test_multi_worker import run_workers
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, dev_scores
 from adapter_bert.commands import run_classifier
-from adapter_bert.serving.library import check
+from adapter_bert.library.adapter_library import check
 
 pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 

@@ -15,7 +15,7 @@ from test_methods_runs import without_size
 from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
 
 from adapter_bert.commands import library, merge, run_pretraining
-from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.library.adapter_library import AdapterLibrary
 
 pytestmark = pytest.mark.older_stack
 

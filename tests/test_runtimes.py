@@ -25,12 +25,12 @@ from test_joint_answers import PAIR, PAIRS, TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert import command_line
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
 from adapter_bert.commands import export as export_command
-from adapter_bert.serving import runtimes
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.runtimes import ONNX, TFLITE
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.graph import runtimes
+from adapter_bert.graph.runtimes import ONNX, TFLITE
 
 # The environment of `make onnx`; this one may lack its packages.
 NAMED = os.environ.get(export_command.PYTHON)

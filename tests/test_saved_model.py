@@ -14,8 +14,8 @@ from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
 from tensorflow.core.protobuf import saved_model_pb2
 
-from adapter_bert.serving import saved_model
-from adapter_bert.serving.exported import TEXTS
+from adapter_bert.graph import saved_model
+from adapter_bert.graph.exported import TEXTS
 
 pytestmark = pytest.mark.newer_stack
 
@@ -156,7 +156,7 @@ def test_of_an_export_that_fails_nothing_is_left(
 KILLED = """
 import os, sys
 import adapter_bert.start_tensorflow
-from adapter_bert.serving import saved_model
+from adapter_bert.graph import saved_model
 saved_model._write = lambda *_: os.kill(os.getpid(), 9)
 saved_model.export(None, None, None, sys.argv[1])
 """

@@ -10,7 +10,7 @@ from conftest import ROOT, entry_point
 from test_architecture import attributes, imported, sources
 
 from adapter_bert.commands import serve
-from adapter_bert.serving import http_api
+from adapter_bert.server import http_api
 
 pytestmark = pytest.mark.newer_stack
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.commands import select
-from adapter_bert.serving.predictor import Predictor
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack

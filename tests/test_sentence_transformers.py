@@ -28,11 +28,11 @@ from test_json_files import spoil
 from test_sources import refuses
 from tiny_artifacts import make_artifact
 
+from adapter_bert.answering.embeddings import VectorForm, embed
 from adapter_bert.checkpoints import sentence_transformers, sources
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
-from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.library import AdapterLibrary
+from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 

@@ -26,9 +26,9 @@ from test_joint_answers import LIBRARY, assert_equal
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import serve
-from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.request_core import Limits
+from adapter_bert.graph.exported import ExportedModel
+from adapter_bert.server.batching import Bounds
+from adapter_bert.server.request_core import Limits
 
 pytestmark = pytest.mark.newer_stack
 
@@ -186,7 +186,7 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
 # The second batch and later ones do not end.
 STUCK = """
 import time
-from adapter_bert.serving.exported import ExportedModel
+from adapter_bert.graph.exported import ExportedModel
 answers, calls = ExportedModel.answers, []
 def answer(model, rows):
     calls.append(rows)

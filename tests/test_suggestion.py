@@ -11,13 +11,13 @@ from numpy.random import default_rng
 from task_files import make_rows
 from tiny_artifacts import make_artifact
 
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.commands import library as program
 from adapter_bert.data.tables import SplitFiles
+from adapter_bert.library import suggestion
+from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.methods.new_words import with_new_words
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving import suggestion
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.trained_task import load_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training import saved_steps

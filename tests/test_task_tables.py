@@ -6,7 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapter_bert.serving.task_tables import GrowingTable, Slots
+from adapter_bert.answering.task_tables import GrowingTable, Slots
 
 
 @given(st.lists(st.integers(0, 9), max_size=40))

@@ -23,14 +23,14 @@ from exported_models import as_rows
 from test_joint_answers import LIBRARY, TEXTS, assert_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
+from adapter_bert.answering.answers import from_outputs
+from adapter_bert.answering.embeddings import Embedder, VectorForm
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.errors import UserError
-from adapter_bert.serving import saved_model
-from adapter_bert.serving.answers import from_outputs
-from adapter_bert.serving.embeddings import Embedder, VectorForm
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.graph import saved_model
+from adapter_bert.graph.exported import ExportedModel
+from adapter_bert.graph.text_model import TextModel
 
 pytestmark = pytest.mark.newer_stack
 

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 from conftest import TINY_WORDS, module_fixture
 
-from adapter_bert.serving import text_windows
-from adapter_bert.serving.text_reader import TextReader
-from adapter_bert.serving.trained_task import LoadedTask
+from adapter_bert.answering.trained_task import LoadedTask
+from adapter_bert.graph import text_windows
+from adapter_bert.graph.text_reader import TextReader
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multiple_choice import COPA, SWAG
 from adapter_bert.tasks.squad_data import SPACES

@@ -24,10 +24,10 @@ from test_golden_model import Recorded
 from test_sources import save_tensorflow
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
+from adapter_bert.answering.embeddings import embed
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, google, sources
 from adapter_bert.checkpoints.weights import identify
-from adapter_bert.serving.embeddings import embed
 from adapter_bert.training import run_files
 
 

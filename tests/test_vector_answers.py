@@ -6,14 +6,14 @@ import refusals
 from conftest import module_fixture
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.serving import saved_model
-from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.live_library import LiveLibrary
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.shelf import RequestRow
-from adapter_bert.serving.text_model import TextModel
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.answering.embeddings import VectorForm, embed
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import load_task
+from adapter_bert.graph import saved_model
+from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.text_model import TextModel
+from adapter_bert.server.live_library import LiveLibrary
+from adapter_bert.server.shelf import RequestRow
 
 pytestmark = pytest.mark.newer_stack
 

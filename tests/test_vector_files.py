@@ -17,9 +17,9 @@ from conftest import (
 from numpy.testing import assert_array_equal
 from tiny_artifacts import make_artifact
 
+from adapter_bert.answering import vector_files
+from adapter_bert.answering.embeddings import VectorForm, embed
 from adapter_bert.commands import predict
-from adapter_bert.serving import vector_files
-from adapter_bert.serving.embeddings import VectorForm, embed
 
 pytestmark = pytest.mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]

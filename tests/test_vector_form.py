@@ -24,11 +24,11 @@ from test_convert_checkpoint import convert  # noqa: F401
 from test_sentence_transformers import run_library
 from tiny_artifacts import make_artifact
 
-from adapter_bert.serving import saved_model
-from adapter_bert.serving.embeddings import VectorForm, embed
-from adapter_bert.serving.exported import ExportedModel, Row
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.text_model import TextModel
+from adapter_bert.answering.embeddings import VectorForm, embed
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.graph import saved_model
+from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.text_model import TextModel
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 

@@ -21,6 +21,8 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, folder_lock
+from adapter_bert.answering.embeddings import Embedder, VectorForm
+from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.commands import run_classifier
 from adapter_bert.commands.baseline import fit_classes
 from adapter_bert.data import divisions
@@ -36,8 +38,6 @@ from adapter_bert.flags import (
 )
 from adapter_bert.progress import Progress
 from adapter_bert.reports import label_errors
-from adapter_bert.serving.embeddings import Embedder, VectorForm
-from adapter_bert.serving.frozen_bert import FrozenBert
 from adapter_bert.tasks.task import cell, write_table
 from adapter_bert.tasks.text_classification import (
     TextClassification,

@@ -13,9 +13,10 @@ import os
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
+from adapter_bert.answering import answers
 from adapter_bert.errors import UserError
-from adapter_bert.serving import answers, beam, bulk_rows
-from adapter_bert.serving.exported import ExportedModel, Tasks, shown_names
+from adapter_bert.graph import beam, bulk_rows
+from adapter_bert.graph.exported import ExportedModel, Tasks, shown_names
 
 # Wildcards of patterns, which no output may have.
 WILD = "*?[]{}"

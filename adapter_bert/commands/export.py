@@ -19,19 +19,19 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert import command_line
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import LoadedTask, load_task
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given
+from adapter_bert.graph import runtimes, saved_model
+from adapter_bert.graph.exported import shown_names
+from adapter_bert.graph.ids_model import OUTPUTS
+from adapter_bert.graph.text_model import TextModel, fault_of
+from adapter_bert.library import flags as adapter_flags
+from adapter_bert.library.adapter_library import ALL
+from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
-from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving import runtimes, saved_model
-from adapter_bert.serving.exported import shown_names
-from adapter_bert.serving.flags import exchanged_in, named_folders
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.ids_model import OUTPUTS
-from adapter_bert.serving.library import ALL
-from adapter_bert.serving.text_model import TextModel, fault_of
-from adapter_bert.serving.trained_task import LoadedTask, load_task
 from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.training import composition_parts
 from adapter_bert.training.compute_dtype import FLOAT32

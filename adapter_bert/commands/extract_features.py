@@ -19,6 +19,13 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
+from adapter_bert.answering.embeddings import (
+    TOKENS,
+    VectorForm,
+    vector_function,
+)
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import LoadedTask, load_task
 from adapter_bert.checkpoints import sources
 from adapter_bert.data.tokenization import (
     FullTokenizer,
@@ -29,13 +36,6 @@ from adapter_bert.data.tokenization import (
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
 from adapter_bert.progress import Progress
-from adapter_bert.serving.embeddings import (
-    TOKENS,
-    VectorForm,
-    vector_function,
-)
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.trained_task import LoadedTask, load_task
 from adapter_bert.upstream import extract_features as upstream
 from adapter_bert.upstream import records
 

@@ -26,6 +26,8 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert import command_line, files, flags
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -50,16 +52,14 @@ from adapter_bert.checkpoints.written_form import (
 )
 from adapter_bert.data.tables import READERS, SplitFiles
 from adapter_bert.errors import UserError
-from adapter_bert.methods import registry
-from adapter_bert.serving import moved_library, suggestion
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.library import (
+from adapter_bert.library import moved_library, suggestion
+from adapter_bert.library.adapter_library import (
     AdapterLibrary,
     check,
     check_name,
     copy_adapter,
 )
-from adapter_bert.serving.trained_task import load_task
+from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task

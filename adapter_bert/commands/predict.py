@@ -30,17 +30,17 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert import files, json_lines
+from adapter_bert.answering import row_stream, vector_files
+from adapter_bert.answering.embeddings import Embedder, VectorForm
+from adapter_bert.answering.explanations import check_explained
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import LoadedTask, TextRow, load_task
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic
+from adapter_bert.library import flags as adapter_flags
+from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
-from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving import row_stream, vector_files
-from adapter_bert.serving.embeddings import Embedder, VectorForm
-from adapter_bert.serving.explanations import check_explained
-from adapter_bert.serving.flags import exchanged_in, named_folders
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.trained_task import LoadedTask, TextRow, load_task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import composition_parts
 

@@ -20,16 +20,16 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files
+from adapter_bert.answering import row_stream
+from adapter_bert.answering.embeddings import VectorForm
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import TextRow
 from adapter_bert.commands import predict
 from adapter_bert.data.divisions import number_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
+from adapter_bert.library import flags as adapter_flags
 from adapter_bert.progress import Progress
-from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving import row_stream
-from adapter_bert.serving.embeddings import VectorForm
-from adapter_bert.serving.frozen_bert import FrozenBert
-from adapter_bert.serving.trained_task import TextRow
 from adapter_bert.tasks.task import cell, write_table
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TEXT_COLUMNS

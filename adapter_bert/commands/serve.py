@@ -25,19 +25,19 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import uvicorn
 from absl import logging
 
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, NOT_NEGATIVE, Range, Topic, read
-from adapter_bert.serving import flags as adapter_flags
-from adapter_bert.serving import json_log
-from adapter_bert.serving.batching import Bounds
-from adapter_bert.serving.exported import ExportedModel
-from adapter_bert.serving.http_api import PatientProtocol, RestServer
-from adapter_bert.serving.http_guard import Tokens, origin_of, read_tokens
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.live_library import LiveLibrary
-from adapter_bert.serving.predictor import Predictor
-from adapter_bert.serving.request_core import Limits, RequestCore
-from adapter_bert.serving.shelf import ExportedShelf, Shelf
+from adapter_bert.graph.exported import ExportedModel
+from adapter_bert.library import flags as adapter_flags
+from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.server import json_log
+from adapter_bert.server.batching import Bounds
+from adapter_bert.server.http_api import PatientProtocol, RestServer
+from adapter_bert.server.http_guard import Tokens, origin_of, read_tokens
+from adapter_bert.server.live_library import LiveLibrary
+from adapter_bert.server.request_core import Limits, RequestCore
+from adapter_bert.server.shelf import ExportedShelf, Shelf
 
 TEXT, JSON = "text", "json"
 # Connections that wait to be accepted.

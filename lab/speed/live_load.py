@@ -27,11 +27,11 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import numpy as np
 
 from adapter_bert import command_line
+from adapter_bert.answering.predictor import Predictor
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
-from adapter_bert.serving.library import AdapterLibrary
-from adapter_bert.serving.predictor import Predictor
+from adapter_bert.library.adapter_library import AdapterLibrary
 from lab import report
 from lab.live_server import Client, LiveServer, body_of
 from lab.random_adapters import make_artifact

@@ -15,7 +15,7 @@ import time
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from adapter_bert.serving.predictor import Predictor
+from adapter_bert.answering.predictor import Predictor
 from lab.speed import worker
 
 

@@ -16,7 +16,7 @@ from concurrent import futures
 from typing import Any, Callable
 
 from adapter_bert import folder_lock
-from adapter_bert.serving import saved_model
+from adapter_bert.graph import saved_model
 from lab.trials import linux
 from lab.trials.runs import FIRST_PHASE, OUT, PASSING, SOURCE, digests
 from lab.trials.starts import NEVER, End, Moment

@@ -27,6 +27,7 @@ from tensorflow.core.protobuf import (
 )
 
 from adapter_bert import flags as program_flags
+from adapter_bert.answering import row_stream
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -54,15 +55,11 @@ from adapter_bert.commands import (
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer, read_vocabulary
 from adapter_bert.errors import UserError
+from adapter_bert.graph import bulk_rows
+from adapter_bert.library import adapter_library as library
+from adapter_bert.library import flags as adapter_flags
 from adapter_bert.methods.registry import parse
-from adapter_bert.serving import (
-    bulk_rows,
-    http_api,
-    library,
-    request_core,
-    row_stream,
-)
-from adapter_bert.serving import flags as adapter_flags
+from adapter_bert.server import http_api, request_core
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.squad_data import read_questions

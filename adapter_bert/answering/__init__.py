@@ -1,0 +1,1 @@
+"""Answers rows of trained tasks, many tasks in one batch."""

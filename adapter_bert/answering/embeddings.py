@@ -1,0 +1,452 @@
+"""Vectors of texts: hidden states of BERT, alone or with a trained adapter.
+
+from adapter_bert.answering.embeddings import embed
+
+bert = FrozenBert.open("bert_base")
+task = load_task(bert, "out/mrpc/adapter", None)
+embed(bert, ["He sat down.", "He took a seat."], task=task)  # float32 [2, D]
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import (
+    Any,
+    NamedTuple,
+    Optional,
+    Union,
+)
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.row_stream import CHUNK
+from adapter_bert.answering.trained_task import (
+    LoadedTask,
+    TextRow,
+    as_row,
+    check_text,
+)
+from adapter_bert.bert import encoder
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.bert.encoder import CreateVariable, make_variables
+from adapter_bert.bert.hooks import Context, NoHooks
+from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.tokenization import (
+    TextTokenizer,
+    in_chunks,
+    make_row,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.methods.base import TuningMethod
+from adapter_bert.tasks import vectors as vector_task
+from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.tasks.vector_form import (
+    CLS,
+    MEAN,
+    TOKENS,
+    Dense,
+    Pooled,
+    apply_layers,
+    constants,
+    create_layers,
+    pool,
+)
+from adapter_bert.training.prediction import check_finite
+
+POOLINGS = (CLS, MEAN, TOKENS)
+# The pooling of the adapter's training, else of BERT's folder.
+TRAINED = "trained"
+# Squared lengths below count as this one, so that zeros stay zeros.
+SMALLEST = 1e-24
+
+
+class TokenVectors(NamedTuple):
+    """A row's tokens, special ones too; their vectors, float32 [T, width]."""
+
+    tokens: list[str]
+    vectors: np.ndarray
+
+
+# float32 [N, width], or each row's `TokenVectors`.
+Vectors = Union[np.ndarray, list[TokenVectors]]
+
+
+@dataclasses.dataclass(frozen=True)
+class VectorForm:
+    """How vectors follow from hidden states.
+
+    Attributes:
+        pooling: `cls` for the first token's states, `mean` for the mean over
+            all tokens, special tokens included, `tokens` for each token's; and
+            `trained`, until the form is `completed`.
+        layers: their outputs are concatenated; 0 is the first layer, -1 the
+            last, as in google-research/bert's `extract_features.py`.
+        normalize: a vector's length becomes 1; None until `completed`.
+        size: first entries that are kept; None for all.
+        prompt: text before each text, or the name of one that was trained.
+        left_out: so many first tokens are not pooled.
+        dense: layers after the pooling.
+        is_trained: the pooling was `trained`, before it was completed.
+    """
+
+    pooling: str = MEAN
+    layers: tuple[int, ...] = (-1,)
+    normalize: Optional[bool] = False
+    size: Optional[int] = None
+    prompt: Optional[str] = None
+    left_out: int = 0
+    dense: tuple[Dense, ...] = ()
+    is_trained: bool = False
+
+    def completed(
+        self, bert: FrozenBert, task: Optional[LoadedTask]
+    ) -> "VectorForm":
+        """Takes the form of trained vectors where this one leaves it open."""
+        form = self
+        trained = trained_form(bert, task)
+        if form.prompt is not None:
+            prompt = (trained or Pooled(MEAN, False)).prompt(form.prompt)
+            form = dataclasses.replace(form, prompt=prompt)
+        if form.pooling == TRAINED:
+            if trained is None:
+                raise UserError(
+                    "neither the adapter nor the BERT's folder says how "
+                    "vectors are pooled, as folders of sentence-transformers "
+                    "do; pass --embeddings=mean or cls"
+                )
+            if form.layers != (-1,):
+                raise UserError(
+                    "--layers is for --embeddings=cls, mean or tokens; trained "
+                    "vectors are of the last layer"
+                )
+            normalize = form.normalize
+            if normalize is None:
+                normalize = trained.normalize
+            form = dataclasses.replace(
+                form,
+                pooling=trained.pooling,
+                normalize=normalize,
+                prompt=trained.prompt() if form.prompt is None else form.prompt,
+                dense=trained.dense,
+                is_trained=True,
+            )
+        form = dataclasses.replace(form, normalize=bool(form.normalize))
+        form.check(bert.config)
+        if form.size and task and isinstance(task.task, vector_task.Vectors):
+            whole = dataclasses.replace(form, size=None).width(bert.config)
+            sizes = {*task.task.sizes, whole}
+            if form.size not in sizes:
+                raise UserError(
+                    f"--vector_size is {form.size}, but the adapter was "
+                    f"trained for {', '.join(map(str, sorted(sizes)))}"
+                )
+        return form
+
+    @property
+    def has_own_layers(self) -> bool:
+        """True if an adapter has the values of the dense layers."""
+        return not all(layer.values for layer in self.dense)
+
+    def fit_tokenizer(
+        self,
+        bert: FrozenBert,
+        task: Optional[LoadedTask],
+        tokenizer: TextTokenizer,
+        max_seq_length: int,
+    ) -> "VectorForm":
+        """Counts the tokens of the prompt that trained vectors leave out.
+
+        Refuses a prompt that is too long.
+        """
+        trained = None
+        if self.is_trained:
+            trained = trained_form(bert, task)
+        count = (trained or Pooled(MEAN, False)).left_out(
+            self.prompt or "", tokenizer, max_seq_length
+        )
+        return dataclasses.replace(self, left_out=count)
+
+    def check(self, config: BertConfig) -> None:
+        """Refuses a pooling, layer or size that BERT lacks."""
+        if self.pooling not in (TRAINED, *POOLINGS):
+            raise UserError(
+                f"the pooling is {self.pooling!r}, expected one of "
+                f"{', '.join((*POOLINGS, TRAINED))}"
+            )
+        count = config.num_hidden_layers
+        for layer in self.layers:
+            if not -count <= layer < count:
+                raise UserError(
+                    f"the layers name {layer}, but the model has {count}; "
+                    f"expected {-count} to -1, or 0 to {count - 1}"
+                )
+        if not self.layers:
+            raise UserError("no layer is named; -1 is the last one")
+        whole = dataclasses.replace(self, size=None).width(config)
+        if self.size is not None and not 1 <= self.size <= whole:
+            raise UserError(
+                f"--vector_size is {self.size}, but a vector has {whole} "
+                f"entries; expected 1 to {whole}"
+            )
+
+    def width(self, config: BertConfig) -> int:
+        """Entries of a vector."""
+        if self.size:
+            return self.size
+        if self.dense:
+            return self.dense[-1].out_features
+        return config.hidden_size * len(self.layers)
+
+    def pool(self, outputs: Sequence[tf.Tensor], mask: tf.Tensor) -> tf.Tensor:
+        """Pools a batch, without what follows in `finish`.
+
+        Takes all layers' outputs, [B, T, D], and the mask, int32 [B, T]; gives
+        float32 [B, D * layers], or of `tokens` [B, T, D * layers].
+        """
+        states = [tf.cast(outputs[layer], tf.float32) for layer in self.layers]
+        joined = tf.concat(states, axis=-1)
+        if self.pooling != TOKENS:
+            return pool(joined, mask, self.pooling, self.left_out)
+        return joined
+
+    def finish(
+        self, pooled: tf.Tensor, layers: Sequence[Sequence[Any]]
+    ) -> tf.Tensor:
+        """Makes vectors, float32 [..., width], of what `pool` gives.
+
+        `layers` are the variables of the dense layers.
+        """
+        vectors = apply_layers(self.dense, layers, pooled)[..., : self.size]
+        if self.normalize:
+            vectors = tf.math.l2_normalize(vectors, axis=-1, epsilon=SMALLEST)
+        return vectors
+
+
+def trained_form(
+    bert: FrozenBert, task: Optional[LoadedTask]
+) -> Optional[Pooled]:
+    """How the vectors of an adapter, or else of BERT's folder, were trained."""
+    if task and isinstance(task.task, vector_task.Vectors):
+        return task.task.form
+    return bert.pooled
+
+
+class EmbeddingModel:
+    """BERT with a method's hooks, and vectors instead of a head."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        method: Optional[TuningMethod],
+        form: VectorForm,
+        create: CreateVariable,
+    ):
+        """Creates BERT's and the method's variables; no method: BERT alone."""
+        self._form = form
+        variables = make_variables(encoder.declare(config, False), create)
+        added: dict[str, Any] = {}
+        make_hooks: Any = lambda values: NoHooks()  # noqa: E731
+        if method is not None:
+            added = make_variables(method.variables(config, False), create)
+            make_hooks = functools.partial(method.hooks, config)
+        self._bert = make_bert(config, variables, added, make_hooks)
+        self._layers = create_layers(
+            form.dense, create if form.has_own_layers else constants
+        )
+
+    def __call__(
+        self, features: dict[str, tf.Tensor], context: Context
+    ) -> dict[str, tf.Tensor]:
+        """`vectors` of a batch of `input_pipeline.make_batch`."""
+        outputs = self._bert(
+            features["input_ids"], features["segment_ids"], context
+        )
+        mask = context.input_mask
+        pooled = self._form.pool(outputs.layer_outputs, mask)
+        return {"vectors": self._form.finish(pooled, self._layers)}
+
+
+def vector_function(
+    bert: FrozenBert, task: Optional[LoadedTask], form: VectorForm
+) -> Any:
+    """Gives a `tf.function` of an adapter's values and a batch: `vectors`."""
+    table, method, key = ParameterTable("", ()), None, None
+    if task:
+        kind = task.kind
+        table, method, key = kind.table, kind.method, kind.key
+    return bert.function(
+        ("vectors", key, form),
+        table,
+        lambda create: EmbeddingModel(bert.config, method, form, create),
+    )
+
+
+class Embedder:
+    """Makes vectors of `width` entries; truncated rows are `cut_rows`."""
+
+    def __init__(
+        self,
+        bert: FrozenBert,
+        task: Optional[LoadedTask] = None,
+        form: VectorForm = VectorForm(),
+        batch_size: int = 32,
+        max_seq_length: Optional[int] = None,
+    ):
+        """Takes a BERT alone, or with a task's adapter.
+
+        `max_seq_length`, in tokens, is by default the adapter's, else for
+        `trained` vectors that of BERT's folder, else all positions.
+        """
+        completed = form.completed(bert, task)
+        if batch_size < 1:
+            raise UserError(
+                f"--predict_batch_size is {batch_size}, which is too small"
+            )
+        self.width = completed.width(bert.config)
+        self.cut_rows = 0
+        self._batch_size = batch_size
+        self._tokenizer = task.tokenizer if task else bert.tokenizer()
+        positions = longest = bert.config.max_tokens
+        if task:
+            longest = task.max_seq_length
+        elif form.pooling == TRAINED and bert.pooled.max_seq_length:
+            longest = min(longest, bert.pooled.max_seq_length)
+        self._length = max_seq_length or longest
+        least = 3 + self._tokenizer.between_count
+        if not least <= self._length <= positions:
+            raise UserError(
+                f"--max_seq_length is {self._length}, expected {least} to "
+                f"{positions}, which the model has positions for"
+            )
+        completed = completed.fit_tokenizer(
+            bert, task, self._tokenizer, self._length
+        )
+        self.form = completed
+        self._values = task.values if task else None
+        self._function = vector_function(bert, task, completed)
+        self._words: dict[int, str] = {}
+        if completed.pooling == TOKENS:
+            vocabulary = self._tokenizer.vocabulary
+            self._words = {number: word for word, number in vocabulary.items()}
+
+    def __call__(
+        self, rows: Sequence[Union[str, TextRow]], places: Sequence[str] = ()
+    ) -> Vectors:
+        """Makes vectors of rows, texts or pairs, in their order.
+
+        `places` name the rows in messages; default: `row 1`, ...
+        """
+        features = self._featurize(rows, places)
+        self.cut_rows += features.cut_rows
+        if not len(features):
+            if self.form.pooling == TOKENS:
+                return []
+            return np.zeros((0, self.width), np.float32)
+        values = self._values.get() if self._values else {}
+        compute = self._function.get_concrete_function()
+        batches = input_pipeline.sorted_batches(features, self._batch_size)
+        of_batches = []
+        for numbers in batches:
+            batch = input_pipeline.make_batch(features, numbers, None)
+            outputs = compute(values, batch)["vectors"].numpy()
+            check_finite({"vectors": outputs}, "vectors")
+            of_batches.append(outputs)
+        if self.form.pooling != TOKENS:
+            return input_pipeline.restore_order(batches, of_batches)
+        of_row: dict[int, np.ndarray] = {}
+        for numbers, outputs in zip(batches, of_batches):
+            lengths = features.lengths[numbers]
+            for number, vectors, length in zip(numbers, outputs, lengths):
+                of_row[int(number)] = vectors[:length]
+        starts = features.starts
+        return [
+            TokenVectors(
+                [
+                    self._words[int(token)]
+                    for token in features.tokens[starts[n] : starts[n + 1]]
+                ],
+                of_row[n],
+            )
+            for n in range(len(features))
+        ]
+
+    def stream(self, rows: Iterable[Union[str, TextRow]]) -> Iterator[Vectors]:
+        """Yields the vectors of `CHUNK` rows at a time, as calls give them."""
+        remaining = iter(rows)
+        chunks = iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
+        return map(self, chunks)
+
+    def _featurize(
+        self, rows: Sequence[Union[str, TextRow]], places: Sequence[str]
+    ) -> Texts:
+        places = places or [f"row {n + 1}" for n in range(len(rows))]
+        made = list(map(as_row, rows, places))
+        for row, where in zip(made, places):
+            _check_row(row, where)
+        encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
+        prompt = self.form.prompt or ""
+        firsts = encode(prompt + row[0] for row in made)
+        seconds = encode(row[1] for row in made if len(row) > 1)
+
+        def pack() -> Iterator[tuple[list[int], list[int], bool]]:
+            for row, a in zip(made, firsts):
+                b = next(seconds) if len(row) > 1 else None
+                used = len(a) + 2
+                if b is not None:
+                    used += len(b) + len(self._tokenizer.between)
+                is_cut = used > self._length
+                yield *make_row(a, b, self._tokenizer, self._length), is_cut
+
+        return Texts.from_rows(pack(), {})
+
+
+def _check_row(row: TextRow, where: str) -> None:
+    if len(row) not in (1, 2):
+        raise UserError(f"{where}: found {len(row)} texts, expected one or two")
+    for text in row:
+        check_text(text, where)
+
+
+def embed(
+    bert: FrozenBert,
+    rows: Sequence[Union[str, TextRow]],
+    *,
+    task: Optional[LoadedTask] = None,
+    pooling: Optional[str] = None,
+    layers: Sequence[int] = (-1,),
+    normalize: Optional[bool] = None,
+    size: Optional[int] = None,
+    prompt: Optional[str] = None,
+    batch_size: int = 32,
+    max_seq_length: Optional[int] = None,
+) -> Vectors:
+    """Makes vectors of rows that fit in memory, in their order.
+
+    Args:
+        bert: the model.
+        rows: texts, or pairs of texts.
+        task: whose adapter acts on BERT; None for BERT alone.
+        pooling, layers, normalize, size, prompt: of `VectorForm`. By default
+            the last layer's vectors are as they were trained, else the mean.
+        batch_size: rows computed at once.
+        max_seq_length: longest input in tokens; default: `Embedder`'s.
+
+    Returns:
+        float32 [N, D * number of layers], or [N, size]; of `tokens` each row's
+        `TokenVectors`.
+    """
+    if pooling is None:
+        is_last = tuple(layers) == (-1,)
+        pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
+    form = VectorForm(pooling, tuple(layers), normalize, size, prompt)
+    embedder = Embedder(bert, task, form, batch_size, max_seq_length)
+    # Features and padding take the memory of some of the rows.
+    chunks = list(embedder.stream(rows))
+    if pooling == TOKENS:
+        return list(itertools.chain.from_iterable(chunks))
+    return np.concatenate(chunks) if chunks else embedder([])

@@ -1,0 +1,205 @@
+"""Reads rows of texts from a file or a pipe of any length."""
+
+import csv
+import io
+import itertools
+import json
+import os
+import queue
+import sys
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Callable
+
+from adapter_bert import files, json_lines
+from adapter_bert.answering.trained_task import TextRow
+from adapter_bert.data.tables import READERS, Layout, ending_of
+from adapter_bert.errors import UserError
+
+# A row's texts, and its place for messages.
+PlacedRow = tuple[TextRow, str]
+# Alternative names of a row's texts.
+Alternatives = Sequence[Sequence[str]]
+# Rows that are answered together, sorted by length.
+CHUNK = 1024
+
+
+def file_rows(
+    path: str,
+    columns: Alternatives,
+    note_bytes: Callable[[int], None],
+    takes_tokens: bool = False,
+) -> Iterator[PlacedRow]:
+    """Yields the rows of a file.
+
+    A `.jsonl` file holds an object on each line, whose keys are the columns. A
+    `.csv` or `.tsv` file either names all columns in its first line, or has
+    these columns alone. Any other file holds a row on each line: a JSON object
+    if the first line is one, else texts with tabs between them.
+
+    Of `columns`, the first alternative counts whose names are all in the first
+    line. `note_bytes` is called with each line's size. With `takes_tokens` JSON
+    may hold a list of words, which becomes a tuple, for a text.
+    """
+    ending = ending_of(path)
+    newline = READERS[ending][1] if ending in READERS else "\n"
+
+    def counted() -> Iterator[str]:
+        for line in files.read_lines(path, "the input", newline):
+            note_bytes(len(line.encode()))
+            yield line
+
+    return _rows(path, counted(), ending, columns, takes_tokens)
+
+
+def pipe_rows(
+    stream: io.BufferedIOBase, columns: Alternatives, takes_tokens: bool = False
+) -> Iterator[PlacedRow]:
+    """Yields a pipe's rows, as `file_rows` of a file without an ending."""
+    lines = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+    plain = json_lines.plain_lines(lines, "stdin")
+    try:
+        yield from _rows("stdin", plain, "", columns, takes_tokens)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"stdin: not UTF-8 text (byte 0x{error.object[error.start]:02x}); "
+            "convert it to UTF-8"
+        ) from error
+
+
+def _rows(
+    name: str,
+    lines: Iterator[str],
+    ending: str,
+    columns: Alternatives,
+    takes_tokens: bool,
+) -> Iterator[PlacedRow]:
+    first = next(lines, None)
+    if first is None:
+        return
+    lines = itertools.chain([first], lines)
+    count = len(columns[0])
+    keys = _keys(first)
+    names = _choose(columns, keys)
+    if ending not in READERS and names:
+        ending = ".jsonl"
+    elif ending == ".jsonl":
+        # The reader refuses the line.
+        names = names or columns[0]
+    elif ending in READERS:
+        cells, lines = _cells(name, lines, ending)
+        names = _choose(columns, cells)
+        if not names and len(cells) != count:
+            raise UserError(
+                f"{name}:1: found {len(cells)} columns "
+                f"({json_lines.list_keys(cells)}), expected "
+                f"{json_lines.list_keys(columns[0])} among their names, or "
+                f"only {count} "
+                "without names; name the columns in the first line"
+            )
+    if not names:
+        yield from _unnamed(name, lines, ending, count)
+        return
+    layout = Layout.of_texts(names, takes_tokens=takes_tokens)
+    for number, texts in READERS[ending][0](name, lines, layout):
+        yield tuple(texts), f"{name}:{number + 1}"
+
+
+def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:
+    return next((names for names in columns if set(names) <= set(keys)), ())
+
+
+def _keys(line: str) -> list[str]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return list(value) if isinstance(value, dict) else []
+
+
+def _cells(
+    name: str, lines: Iterator[str], ending: str
+) -> tuple[list[str], Iterator[str]]:
+    taken = []
+
+    def noted() -> Iterator[str]:
+        for line in lines:
+            taken.append(line)
+            yield line
+
+    if ending != ".csv":
+        cells = next(noted()).rstrip("\r\n").split("\t")
+    else:
+        try:
+            # A cell in quotes may have several lines.
+            cells = next(csv.reader(noted()), [""])
+        except csv.Error as error:
+            raise UserError(f"{name}:1: not CSV: {error}") from error
+    return cells, itertools.chain(taken, lines)
+
+
+def _unnamed(
+    name: str, lines: Iterator[str], ending: str, count: int
+) -> Iterator[PlacedRow]:
+    """Yields rows of files that have the wanted columns alone, without names.
+
+    Empty lines at the end are skipped, except where they may be texts.
+    """
+    if ending == ".csv":
+        layout = Layout.of_texts(range(count), header=False)
+        cells = READERS[ending][0](name, lines, layout)
+    else:
+        split = (line.rstrip("\n").rstrip("\r").split("\t") for line in lines)
+        cells = enumerate(split)
+    blank = None
+    for number, texts in cells:
+        where = f"{name}:{number + 1}"
+        if texts == [""] and count > 1:
+            blank = blank or where
+            continue
+        if blank or len(texts) != count:
+            raise UserError(
+                f"{blank or where}: found {0 if blank else len(texts)} texts "
+                f"with tabs between them, expected {count}"
+            )
+        yield tuple(texts), where
+
+
+def chunks(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
+    """Yields groups of `CHUNK` rows, so that equal files are grouped alike."""
+    return iter(lambda: list(itertools.islice(rows, CHUNK)), [])
+
+
+def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
+    """Yields groups of the rows that have arrived, at least one row each."""
+    waiting: Any = queue.Queue(CHUNK)
+
+    def read() -> None:
+        end = None
+        try:
+            for row in rows:
+                waiting.put(row)
+        except BaseException as error:
+            end = error
+        waiting.put(end)
+
+    # A daemon, since a blocked read may not keep the program from ending.
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        chunk, item = [], waiting.get()
+        while isinstance(item, tuple):
+            chunk.append(item)
+            if len(chunk) == CHUNK or waiting.empty():
+                break
+            item = waiting.get()
+        if chunk:
+            yield chunk
+        if isinstance(item, BaseException):
+            raise item
+        if item is None:
+            return
+
+
+def is_piped() -> bool:
+    """True if reading stdin may block: it is no file."""
+    return not os.path.isfile(f"/dev/fd/{sys.stdin.fileno()}")

@@ -1,0 +1,1 @@
+"""A TensorFlow graph that reads texts and answers them."""

@@ -1,0 +1,582 @@
+"""Chooses answers from the heads' outputs, within a graph.
+
+A field that a row's task lacks is "", 0 or, for a place, -1. Answers to
+questions are chosen as in `tasks/squad.py`, without the n-best list.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import (
+    Any,
+    Callable,
+    NamedTuple,
+    Optional,
+)
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.answering.answers import ANSWERED
+from adapter_bert.data.tables import SEPARATOR
+from adapter_bert.graph.graph_tokenizer import keep
+from adapter_bert.graph.sentence_windows import Words
+from adapter_bert.graph.text_windows import (
+    BETWEEN,
+    LARGEST,
+    GraphRows,
+    GraphWindows,
+)
+from adapter_bert.methods.base import below
+from adapter_bert.tasks.kinds import (
+    CHOICE,
+    CLASSIFICATION,
+    MULTI_LABEL,
+    QUESTIONS,
+    REGRESSION,
+    TAGGING,
+    VECTORS,
+)
+from adapter_bert.tasks.multi_label import MultiLabel
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks.squad_data import SPACES
+from adapter_bert.tasks.tagging import Tagging
+from adapter_bert.tasks.tagging_files import NO_ENTITY, Tag
+from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
+from adapter_bert.tasks.vectors import Vectors
+
+# Below any sum of two logits.
+IMPOSSIBLE = np.finfo(np.float64).min
+
+
+class Spans(NamedTuple):
+    """Best answers of rows.
+
+    Attributes:
+        is_there: bool [N], there is a possible answer.
+        first, last: int32 [N], its tokens, among all tokens.
+        score, null_score: float64 [N], sums of logits, of the answer and of
+            "no answer", which is 0 where it does not count.
+        is_given: bool [N], the task prefers it to "no answer".
+    """
+
+    is_there: tf.Tensor
+    first: tf.Tensor
+    last: tf.Tensor
+    score: tf.Tensor
+    null_score: tf.Tensor
+    is_given: tf.Tensor
+
+
+class SpanRules(tf.Module):
+    """Rules by which each task of questions chooses its answers."""
+
+    def __init__(self, tasks: Sequence[Task]):
+        longest, n_best = np.ones((2, len(tasks)), np.int32)
+        negative = np.zeros(len(tasks), bool)
+        threshold = np.zeros(len(tasks), np.float64)
+        for number, task in enumerate(tasks):
+            if isinstance(task, Squad):
+                longest[number] = min(task.max_answer_length, LARGEST)
+                n_best[number] = task.n_best_size
+                negative[number] = task.version_2_with_negative
+                threshold[number] = task.null_score_diff_threshold
+        self._longest, self._n_best = keep(longest), keep(n_best)
+        self._negative, self._threshold = keep(negative), keep(threshold)
+
+    def choose(
+        self,
+        rows: GraphRows,
+        windows: GraphWindows,
+        outputs: Mapping[str, tf.Tensor],
+    ) -> Spans:
+        """Chooses each row's best answer, meaningless for other tasks' rows.
+
+        `outputs`, [windows + 1, ...], are those of `SpanHead.select`.
+        """
+        size = windows.size
+        outputs = {name: values[:size] for name, values in outputs.items()}
+        # The first context token is behind `[CLS] question [SEP]`.
+        between = tf.gather(rows.reading[:, BETWEEN], windows.row)
+        first = (windows.a_length + 1 + between)[:, tf.newaxis]
+        length = windows.b_length[:, tf.newaxis]
+        starts = outputs["start_indexes"] - first
+        ends = outputs["end_indexes"] - first
+        distance = ends[:, tf.newaxis, :] - starts[:, :, tf.newaxis]
+        task = tf.gather(rows.task, windows.row)
+        longest = tf.gather(self._longest, task)
+        starts_fit = (starts >= 0) & (starts < length)
+        starts_fit &= _has_most_context(rows, windows, starts)
+        ends_fit = (ends >= 0) & (ends < length)
+        fits = (
+            starts_fit[:, :, tf.newaxis]
+            & ends_fit[:, tf.newaxis, :]
+            & (distance >= 0)
+            & (distance < longest[:, tf.newaxis, tf.newaxis])
+        )  # [W, n, n]
+        start_logits, end_logits, null_logits = (
+            tf.cast(outputs[f"{name}_logits"], tf.float64)
+            for name in ("start", "end", "null")
+        )
+        sums = start_logits[:, :, tf.newaxis] + end_logits[:, tf.newaxis, :]
+        n = tf.shape(starts)[1]
+        sums = tf.reshape(tf.where(fits, sums, IMPOSSIBLE), [-1, n * n])
+        of_window = tf.reduce_max(sums, axis=1)  # [W]
+        place = _first(tf.equal(sums, of_window[:, tf.newaxis]))
+
+        best = tf.math.unsorted_segment_max(of_window, windows.row, rows.count)
+        is_best = tf.equal(of_window, tf.gather(best, windows.row))
+        window = tf.math.unsorted_segment_min(
+            tf.where(is_best, tf.range(size), size), windows.row, rows.count
+        )
+        is_there = best > IMPOSSIBLE
+
+        def of_row(values: tf.Tensor) -> tf.Tensor:
+            padded = tf.pad(values, [[0, 1]])
+            return tf.gather(padded, tf.minimum(window, size))
+
+        start, end = place // n, place % n
+
+        def chosen(values: tf.Tensor, place: tf.Tensor) -> tf.Tensor:
+            return of_row(tf.gather(values, place, batch_dims=1))
+
+        null = tf.math.unsorted_segment_min(
+            tf.reduce_sum(null_logits, axis=1), windows.row, rows.count
+        )
+        negative = tf.gather(self._negative, rows.task)
+        odds = null - chosen(start_logits, start) - chosen(end_logits, end)
+        # In an n-best list of one, "no answer" leaves no place for another.
+        is_lost = (best < null) & tf.equal(
+            tf.gather(self._n_best, rows.task), 1
+        )
+        is_there &= ~(negative & is_lost)
+        is_refused = odds > tf.gather(self._threshold, rows.task)
+        counts = (windows.count > 0) & (negative | ~is_there)
+        return Spans(
+            is_there=is_there,
+            first=of_row(windows.b_first) + chosen(starts, start),
+            last=of_row(windows.b_first) + chosen(ends, end),
+            score=best,
+            null_score=tf.where(counts, null, 0.0),
+            is_given=is_there & ~(negative & is_refused),
+        )
+
+
+def _first(marks: tf.Tensor) -> tf.Tensor:
+    """First mark of each row, int32 [W], of bool [W, n]."""
+    size = tf.shape(marks)[1]
+    return tf.reduce_min(tf.where(marks, tf.range(size), size - 1), axis=1)
+
+
+def _has_most_context(
+    rows: GraphRows, windows: GraphWindows, places: tf.Tensor
+) -> tf.Tensor:
+    """No other window shows more text around a token, bool [W, n].
+
+    `places`, int32 [W, n], number tokens in a window's context.
+    """
+
+    def of_row(values: tf.Tensor) -> tf.Tensor:
+        return tf.gather(values, windows.row)[:, tf.newaxis]
+
+    room, step, count = map(of_row, (windows.room, windows.step, windows.count))
+    context = of_row(rows.counts[rows.count :])
+    number = windows.number[:, tf.newaxis]
+
+    def score(places: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
+        around = tf.minimum(places, length - 1 - places)
+        return tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
+
+    here = score(places, windows.b_length[:, tf.newaxis])
+
+    def compare(distance, most, _):
+        is_near = False
+        for other in (number - distance, number + distance):
+            place = places + (number - other) * step
+            length = tf.minimum(room, context - other * step)
+            shows = (other >= 0) & (other < count)
+            shows &= (place >= 0) & (place < length)
+            there = score(place, length)
+            # The first of equal windows counts.
+            is_less = (there < here) | tf.equal(there, here) & (other > number)
+            most &= is_less | ~shows
+            is_near |= tf.reduce_any(shows)
+        return distance + 1, most, is_near
+
+    # Windows that share a token are neighbours.
+    _, most, _ = tf.while_loop(
+        lambda distance, most, is_near: is_near,
+        compare,
+        [tf.constant(1), tf.ones_like(places, tf.bool), tf.constant(True)],
+    )
+    return most
+
+
+def cut_out(
+    rows: GraphRows, spans: Spans, contexts: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Each answer's words with spaces between, or "", string [N]; its place.
+
+    That is the first character and one past the last in `contexts`, string
+    [N], or -1: int32 [N] each.
+    """
+
+    def of_token(values: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
+        number = tf.where(spans.is_given, number, 0)
+        value = tf.gather(tf.pad(values, [[0, 1]]), number)
+        return tf.where(spans.is_given, value, 0)
+
+    start = of_token(rows.tokens.first, spans.first)
+    end = of_token(rows.tokens.end, spans.last)
+    texts = tf.strings.substr(contexts, start, end - start, unit="UTF8_CHAR")
+    words = tf.strings.regex_replace(texts, f"[{SPACES}]+", " ")
+    return (
+        # An added token may begin or end with a space.
+        tf.strings.regex_replace(words, "^ | $", ""),
+        tf.where(spans.is_given, start, -1),
+        tf.where(spans.is_given, end, -1),
+    )
+
+
+class TagRules(tf.Module):
+    """Tags of each task of tagging, and what makes them BIO."""
+
+    def __init__(self, tasks: Sequence[Task]):
+        tags: list[Tag] = []
+        first, outside = np.zeros((2, len(tasks)), np.int32)
+        for number, task in enumerate(tasks):
+            if isinstance(task, Tagging):
+                first[number] = len(tags)
+                outside[number] = task.tags.index(NO_ENTITY)
+                tags += task.tags
+        self._first, self._outside = keep(first), keep(outside)
+        types = sorted({tag.type for tag in tags})
+        self._types = keep(
+            np.array([types.index(tag.type) for tag in tags], np.int32)
+        )
+        self._tags = keep(np.array(list(map(str, tags))))
+        # What a tag becomes that continues nothing.
+        self._begun = keep(
+            np.array(
+                [
+                    str(tag._replace(prefix="B") if tag.prefix == "I" else tag)
+                    for tag in tags
+                ]
+            )
+        )
+
+    def choose(
+        self,
+        words: Words,
+        task: tf.Tensor,
+        first_window: tf.Tensor,
+        logits: Mapping[int, tf.Tensor],
+        head: tf.Tensor,
+    ) -> tf.Tensor:
+        """Chooses tags in BIO, string [words]; `O` without a window.
+
+        `task`, `first_window` and `head` are int32 [N], logits float32 [W + 1,
+        T, C] by the kind of heads.
+        """
+
+        def of_word(values: tf.Tensor) -> tf.Tensor:
+            return tf.gather(values, words.row)
+
+        window = of_word(first_window) + tf.maximum(words.number, 0)
+        place = tf.stack([window, words.place], axis=1)
+        number = of_word(tf.gather(self._outside, task))
+        for kind, values in logits.items():
+            is_mine = tf.equal(of_word(head), kind) & (words.number >= 0)
+            # Other rows' windows may be shorter.
+            scores = tf.gather_nd(
+                values, tf.where(is_mine[:, tf.newaxis], place, 0)
+            )
+            likeliest = tf.argmax(scores, axis=1, output_type=tf.int32)
+            number = tf.where(is_mine, likeliest, number)
+        number += of_word(tf.gather(self._first, task))
+        kind = tf.gather(self._types, number)
+        before = tf.concat([[-1], kind], axis=0)[: tf.size(kind)]
+        row_before = tf.concat([[-1], words.row], axis=0)[: tf.size(kind)]
+        goes_on = tf.equal(before, kind) & tf.equal(row_before, words.row)
+        return tf.where(
+            goes_on,
+            tf.gather(self._tags, number),
+            tf.gather(self._begun, number),
+        )
+
+
+Fields = dict[str, tf.Tensor]
+# Tensors of all windows and one more, by kind of head and name.
+Outputs = Mapping[str, tf.Tensor]
+
+
+class GraphAnswers(tf.Module):
+    """Makes the answers of all tasks."""
+
+    def __init__(
+        self, tasks: Sequence[Task], kinds: Sequence[str], heads: Sequence[int]
+    ):
+        """Takes tasks by number, and each one's kind and kind of heads."""
+        self._kind = keep(np.array(kinds))
+        self._has_sets = keep(np.array([k == MULTI_LABEL for k in kinds]))
+        self._heads = {
+            kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
+            for kind in ANSWERED
+        }
+        labels: list[str] = []
+        first = np.zeros(len(tasks), np.int32)
+        scale = np.tile(np.array([-FLOAT_MAX, FLOAT_MAX]), (len(tasks), 1))
+        unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
+        threshold = np.ones(len(tasks))
+        temperature, abstain_below = np.ones(len(tasks)), np.zeros(len(tasks))
+        separators = [SEPARATOR] * len(tasks)
+        counts = np.zeros(len(tasks), np.int32)
+        normalizes = np.zeros(len(tasks), bool)
+        for number, task in enumerate(tasks):
+            if isinstance(task, (TextClassification, MultipleChoice)):
+                of_task = (
+                    task.labels
+                    if isinstance(task, TextClassification)
+                    else task.result_columns
+                )
+                first[number] = len(labels)
+                labels += of_task
+                counts[number] = len(of_task)
+                temperature[number] = task.calibration.temperature
+                abstain_below[number] = task.calibration.abstain_below
+                if isinstance(task, MultiLabel):
+                    threshold[number] = task.least_probability
+                    separators[number] = task.separator
+            elif isinstance(task, TextRegression):
+                scale[number] = task.scale or scale[number]
+                unit[number] = (task.unit or AS_IS)[:2]
+            elif isinstance(task, Vectors):
+                normalizes[number] = bool(task.normalize)
+        self._widest = int(counts.max())
+        # Padding reads an empty label.
+        self._labels = keep(np.array(labels + [""] * (self._widest + 1)))
+        self._first_label = keep(first)
+        self._scale, self._unit = keep(scale), keep(unit)
+        self._threshold = keep(threshold)
+        self._temperature = keep(temperature)
+        self._abstain_below = keep(abstain_below)
+        self._separator = keep(np.array(separators))
+        self._label_count = keep(counts)
+        self._normalizes = keep(normalizes)
+        self._rules = SpanRules(tasks)
+        self._tag_rules = None
+        if self._heads[TAGGING]:
+            self._tag_rules = TagRules(tasks)
+
+    def __call__(
+        self,
+        rows: GraphRows,
+        windows: GraphWindows,
+        words: Optional[Words],
+        head: tf.Tensor,
+        contexts: tf.Tensor,
+        outputs: Outputs,
+    ) -> Fields:
+        """Answers all rows.
+
+        Takes each row's kind of heads, int32 [N], second texts, string [N],
+        and outputs [W + 1, ...] by `head_<number>/<name>`.
+
+        Returns:
+            For N rows, at most L labels or choices and V words: strings [N]
+            `kind`, `label`, `answer`; [N, L] `labels`; [N, V] `tokens`, `tags`;
+            float32 [N] `probability`, `value`, `score`, `null_score`; [N, L]
+            `scores`; [N, D] `vector`; int32 [N] `start`, `end`. `label` is ""
+            below `Calibration.abstain_below`, and joins a set of labels, whose
+            `probability` is 0.
+        """
+        first_window = tf.cumsum(windows.count, exclusive=True)
+
+        def of_head(number: int, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+            """An output of each row's first window, and whose rows have it."""
+            values = tf.gather(outputs[f"head_{number}/{name}"], first_window)
+            return tf.cast(values, tf.float64), tf.equal(head, number)
+
+        def of_choices(number: int) -> tuple[tf.Tensor, tf.Tensor]:
+            """As `of_head`, of the only output of each of a row's windows."""
+            places = first_window[:, tf.newaxis] + tf.range(self._widest)
+            places = tf.minimum(places, windows.size)
+            values = outputs[f"head_{number}/logits"][:, 0]
+            values = tf.gather(values, places)
+            return tf.cast(values, tf.float64), tf.equal(head, number)
+
+        return {
+            "kind": tf.gather(self._kind, rows.task),
+            **self._classes(rows.task, of_head, of_choices),
+            "value": self._value(rows.task, of_head),
+            **self._spans(rows, windows, head, contexts, outputs),
+            **self._tags(rows, words, first_window, head, outputs),
+            "vector": self._vector(rows.task, of_head),
+        }
+
+    def _classes(
+        self, task: tf.Tensor, of_head: Callable, of_choices: Callable
+    ) -> Fields:
+        count = tf.size(task)
+        logits = tf.fill([count, self._widest], np.float64(-np.inf))
+        for head in self._heads[CHOICE]:
+            values, is_mine = of_choices(head)
+            logits = tf.where(is_mine[:, tf.newaxis], values, logits)
+        for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
+            values, is_mine = of_head(head, "logits")
+            paddings = [[0, 0], [0, self._widest - values.shape[1]]]
+            values = tf.pad(values, paddings, constant_values=-np.inf)
+            logits = tf.where(is_mine[:, tf.newaxis], values, logits)
+        if not self._widest:
+            return {
+                "label": tf.fill([count], ""),
+                "probability": tf.zeros([count]),
+                "labels": tf.fill([count, 0], ""),
+                "scores": tf.zeros([count, 0]),
+            }
+        places = tf.range(self._widest)
+        is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
+        # Of choices there may be logits of the next row.
+        logits = tf.where(is_label, logits, -np.inf)
+        logits /= tf.gather(self._temperature, task)[:, tf.newaxis]
+        # Probabilities of independent labels.
+        alone = tf.sigmoid(logits)
+        top = tf.reduce_max(logits, axis=1, keepdims=True)
+        is_top = tf.equal(logits, top) & is_label
+        logits = tf.where(is_label, logits - top, -np.inf)
+        odds = tf.exp(logits)
+        scores = tf.math.divide_no_nan(
+            odds, tf.reduce_sum(odds, axis=1, keepdims=True)
+        )
+        first = tf.gather(self._first_label, task)[:, tf.newaxis]
+        nothing = tf.size(self._labels) - 1
+        labels = tf.gather(
+            self._labels, tf.where(is_label, first + places, nothing)
+        )
+        # The first of equal labels.
+        best = tf.argmax(tf.cast(is_top, tf.int32), axis=1)[:, tf.newaxis]
+        has_sets = tf.gather(self._has_sets, task)
+        probability = tf.reduce_max(scores, axis=1)
+        is_answered = probability >= tf.gather(self._abstain_below, task)
+        best_label = tf.gather(labels, best, batch_dims=1)[:, 0]
+        label = tf.where(
+            has_sets,
+            self._join(task, labels, alone),
+            tf.where(is_answered, best_label, ""),
+        )
+        probability = tf.where(
+            has_sets, tf.zeros_like(probability), probability
+        )
+        scores = tf.where(has_sets[:, tf.newaxis], alone, scores)
+        return {
+            "label": label,
+            "probability": tf.cast(probability, tf.float32),
+            "labels": labels,
+            "scores": tf.cast(scores, tf.float32),
+        }
+
+    def _join(
+        self, task: tf.Tensor, labels: tf.Tensor, scores: tf.Tensor
+    ) -> tf.Tensor:
+        """Joins rows' labels, string [N].
+
+        `labels`, string [N, L], and probabilities `scores`, float64 [N, L],
+        end with "" and 0.
+        """
+        is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
+        separator = tf.gather(self._separator, task)
+        before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
+        chosen = tf.where(is_given, tf.strings.join([before, labels]), "")
+        joined = tf.strings.reduce_join(chosen, axis=1)
+        # Without the separator before the first label.
+        start = tf.strings.length(separator)
+        start = tf.minimum(start, tf.strings.length(joined))
+        end = tf.fill(tf.shape(start), LARGEST)
+        return tf.strings.substr(joined, start, end)
+
+    def _value(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
+        value = tf.zeros([tf.size(task)], tf.float64)
+        low, high = tf.unstack(tf.gather(self._scale, task), axis=1)
+        mean, deviation = tf.unstack(tf.gather(self._unit, task), axis=1)
+        for head in self._heads[REGRESSION]:
+            scores, is_mine = of_head(head, "scores")
+            scores = tf.clip_by_value(scores * deviation + mean, low, high)
+            value = tf.where(is_mine, scores, value)
+        return tf.cast(value, tf.float32)
+
+    def _vector(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
+        vector = tf.zeros([tf.size(task), 0], tf.float64)
+        for head in self._heads[VECTORS]:
+            values, is_mine = of_head(head, "vectors")
+            missing = values.shape[1] - vector.shape[1]
+            vector = tf.pad(vector, [[0, 0], [0, missing]])
+            vector = tf.where(is_mine[:, tf.newaxis], values, vector)
+        lengths = tf.norm(vector, axis=1, keepdims=True)
+        normalizes = tf.gather(self._normalizes, task)[:, tf.newaxis]
+        divisor = tf.where(normalizes & (lengths > 0), lengths, 1)
+        return tf.cast(vector / divisor, tf.float32)
+
+    def _spans(
+        self,
+        rows: GraphRows,
+        windows: GraphWindows,
+        head: tf.Tensor,
+        contexts: tf.Tensor,
+        outputs: Outputs,
+    ) -> Fields:
+        count = [rows.count]
+        fields: dict[str, Any] = {
+            "answer": tf.fill(count, ""),
+            "start": tf.fill(count, -1),
+            "end": tf.fill(count, -1),
+            "score": tf.zeros(count),
+            "null_score": tf.zeros(count),
+        }
+        for number in self._heads[QUESTIONS]:
+            of_head = below(f"head_{number}/", outputs)
+            spans = self._rules.choose(rows, windows, of_head)
+            is_mine = tf.equal(head, number)
+            spans = spans._replace(
+                is_there=spans.is_there & is_mine,
+                is_given=spans.is_given & is_mine,
+            )
+            score = tf.where(spans.is_there, spans.score, 0.0)
+            answers = (
+                *cut_out(rows, spans, tf.where(is_mine, contexts, "")),
+                tf.cast(score, tf.float32),
+                tf.cast(spans.null_score, tf.float32),
+            )
+            fields = {
+                name: tf.where(is_mine, values, fields[name])
+                for name, values in zip(fields, answers)
+            }
+        return fields
+
+    def _tags(
+        self,
+        rows: GraphRows,
+        words: Optional[Words],
+        first_window: tf.Tensor,
+        head: tf.Tensor,
+        outputs: Outputs,
+    ) -> Fields:
+        if words is None:
+            nothing = tf.fill([rows.count, 0], "")
+            return {"tokens": nothing, "tags": nothing}
+        logits = {
+            number: outputs[f"head_{number}/logits"]
+            for number in self._heads[TAGGING]
+        }
+        tags = self._tag_rules.choose(
+            words, rows.task, first_window, logits, head
+        )
+
+        def of_rows(values: tf.Tensor) -> tf.Tensor:
+            rowids, count = tf.cast(words.row, tf.int64), rows.count
+            ragged = tf.RaggedTensor.from_value_rowids(
+                values, rowids, tf.cast(count, tf.int64), validate=False
+            )
+            return ragged.to_tensor("")
+
+        return {"tokens": of_rows(words.text), "tags": of_rows(tags)}

@@ -1,0 +1,254 @@
+"""Reads texts as their tasks do, within a graph: checks, tokens, windows."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Optional
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.answering.trained_task import LoadedTask
+from adapter_bert.graph import choice_windows, sentence_windows, text_windows
+from adapter_bert.graph.choice_windows import ChoiceTexts
+from adapter_bert.graph.exported import (
+    CHOICES,
+    LONGEST_NAME,
+    TEXTS,
+    shown_names,
+)
+from adapter_bert.graph.graph_tokenizer import GraphTokenizer, keep
+from adapter_bert.graph.sentence_windows import Words
+from adapter_bert.graph.text_windows import GraphRows, GraphWindows
+from adapter_bert.tasks.vectors import Vectors
+
+
+class TextReader(tf.Module):
+    """Reads rows of any of some tasks.
+
+    `names` are the tasks', string [tasks]; `choices` is the most of a task.
+    """
+
+    def __init__(self, tasks: Mapping[str, LoadedTask]):
+        loaded = list(tasks.values())
+        self.tokenizer = loaded[0].tokenizer
+        self.names = keep(np.array(list(tasks)))
+        self._shown = shown_names(list(tasks))
+        readings = text_windows.readings(loaded, self.tokenizer)
+        self._readings = keep(readings)
+        # A vector is of one window, also where answers need several.
+        self._plain_readings = keep(text_windows.plain_readings(readings))
+        self._has_sentences = (
+            text_windows.SENTENCE in readings[:, text_windows.FORM]
+        )
+        self.choices = int(readings[:, text_windows.CHOICES].max())
+        self._choice_texts = ChoiceTexts([t.task for t in loaded])
+        # Tasks with new tokens of their own have tokenizers of their own.
+        keys = [json.dumps(t.tokenizer.new_tokens) for t in loaded]
+        tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
+        self._tokenizer = GraphTokenizer(*tokenizers.values())
+        of_tasks = [list(tokenizers).index(key) for key in keys]
+        self._tokenizers = keep(np.int32(of_tasks))
+        self._prompts = keep_prompts(
+            [
+                t.task.prompts[0] if isinstance(t.task, Vectors) else ""
+                for t in loaded
+            ]
+        )
+
+    def __call__(
+        self,
+        text: tf.Tensor,
+        text_b: tf.Tensor,
+        task: tf.Tensor,
+        choices: Optional[tf.Tensor],
+    ) -> tuple[GraphRows, GraphWindows, Optional[Words], tf.Tensor]:
+        """Reads texts, with arguments and errors of `TextModel`.
+
+        The second texts, string [N], come last.
+        """
+        text, text_b, number = self._check_inputs(text, text_b, task, choices)
+        text = _with_prompts(self._prompts, number, text)
+        reading = tf.gather(self._readings, number)
+        more = {}
+        if self.choices:
+            text_b, more["choices"] = self._read_choices(
+                number, reading, text_b, choices
+            )
+        words = None
+        if self._has_sentences:
+            is_sentence = tf.equal(
+                reading[:, text_windows.FORM], text_windows.SENTENCE
+            )
+            words = sentence_windows.split(tf.where(is_sentence, text, ""))
+            text = tf.where(is_sentence, "", text)
+            more["words"] = words
+        rows = self._tokenize(text, text_b, number, reading, **more)
+        return rows, *_cut(rows, words and words[0]), text_b
+
+    def plain(
+        self,
+        text: tf.Tensor,
+        text_b: tf.Tensor,
+        task: tf.Tensor,
+        prompts: Optional[tf.Variable],
+    ) -> GraphRows:
+        """Reads texts or pairs behind prompts, each for one window."""
+        text, text_b, number = self._check_inputs(text, text_b, task)
+        text = _with_prompts(prompts, number, text)
+        reading = tf.gather(self._plain_readings, number)
+        return self._tokenize(text, text_b, number, reading)
+
+    def _check_inputs(self, text, text_b, task, choices=None):
+        """Texts without bytes that are no UTF-8, and the tasks' numbers."""
+        inputs = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
+        if choices is not None:
+            inputs[CHOICES] = choices
+        sizes = [tf.shape(x)[0] for x in inputs.values()]
+        is_even = tf.reduce_all(tf.equal(sizes, sizes[0]))
+        *names, last = inputs
+        message = f"{', '.join(names)} and {last} must have equally many rows"
+        with tf.control_dependencies([tf.debugging.Assert(is_even, [message])]):
+            return _utf_8(text), _utf_8(text_b), self._number(task)
+
+    def _read_choices(
+        self,
+        number: tf.Tensor,
+        reading: tf.Tensor,
+        text_b: tf.Tensor,
+        choices: tf.Tensor,
+    ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
+        """Second texts in words, and the choices' texts and their rows."""
+        missing = tf.maximum(self.choices - tf.shape(choices)[1], 0)
+        choices = tf.pad(
+            _utf_8(choices), [[0, 0], [0, missing]], constant_values=""
+        )
+        names = tf.gather(self.names, number)
+        check(
+            choice_windows.are_read(reading, choices),
+            "the task ",
+            names,
+            " reads as many choices as it has labels, none of them empty; "
+            "tasks of other kinds read no choices",
+        )
+        questions, is_known = self._choice_texts.questions(number, text_b)
+        check(
+            is_known, "the task ", names, " reads another text_b (tasks.json)"
+        )
+        return questions, self._choice_texts.choices(
+            reading, questions, choices
+        )
+
+    def _number(self, task: tf.Tensor) -> tf.Tensor:
+        """Numbers of named tasks, int32 [N]."""
+        is_called = tf.equal(task[:, tf.newaxis], self.names)
+        check(
+            tf.reduce_any(is_called, axis=1),
+            "unknown task ",
+            task,
+            f"; there are: {self._shown}",
+        )
+        return tf.argmax(is_called, axis=1, output_type=tf.int32)
+
+    def _tokenize(
+        self,
+        text: tf.Tensor,
+        text_b: tf.Tensor,
+        number: tf.Tensor,
+        reading: tf.Tensor,
+        words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
+        choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
+    ) -> GraphRows:
+        """Tokenizes rows; `words` and `choices` are texts and their rows."""
+        is_given = tf.not_equal(text_b, "")
+        least = reading[:, text_windows.LEAST_TEXTS]
+        most = reading[:, text_windows.MOST_TEXTS]
+        check(
+            ~is_given | (most > 1),
+            "the task ",
+            tf.gather(self.names, number),
+            " reads one text, but text_b is not empty",
+        )
+        blocks, of_row = [text, text_b], {}
+        asking = [number, number]
+        if words:
+            blocks.append(words[0])
+            asking.append(tf.gather(number, words[1]))
+            of_row["word_row"] = words[1]
+        if choices:
+            blocks.append(choices[0])
+            asking.append(tf.gather(number, choices[1]))
+            of_row["choice_row"] = choices[1]
+        texts = tf.concat(blocks, axis=0)
+        which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
+        tokens = self._tokenizer(texts, which)
+        rows = GraphRows(
+            number,
+            reading,
+            tokens,
+            starts=tf.searchsorted(tokens.text, tf.range(tf.size(texts) + 1)),
+            has_b=(least > 1) | is_given,
+            **of_row,
+        )
+        if words:
+            rows = sentence_windows.without_long_words(rows)
+        if choices:
+            rows = choice_windows.without_cut(rows)
+        return rows
+
+
+def keep_prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
+    """Keeps texts before texts of tasks; None if there are none."""
+    return keep(np.array(prompts)) if any(prompts) else None
+
+
+def _with_prompts(
+    prompts: Optional[tf.Variable], number: tf.Tensor, text: tf.Tensor
+) -> tf.Tensor:
+    """Texts, string [N], behind the prompts of their tasks, int32 [N]."""
+    if prompts is None:
+        return text
+    return tf.strings.join([tf.gather(prompts, number), text])
+
+
+def _utf_8(texts: tf.Tensor) -> tf.Tensor:
+    """Texts, string [...], without bytes that are no UTF-8."""
+    return tf.strings.unicode_transcode(
+        texts, "UTF-8", "UTF-8", errors="ignore"
+    )
+
+
+def _cut(
+    rows: GraphRows, words: Optional[tf.Tensor]
+) -> tuple[GraphWindows, Optional[Words]]:
+    """Cuts rows, and tells where words, string [words], are."""
+    windows, places = [text_windows.cut(rows)], None
+    if rows.word_row is not None:
+        of_words, places = sentence_windows.cut(rows, words)
+        windows.append(of_words)
+    if rows.choice_row is not None:
+        windows.append(choice_windows.cut(rows))
+    if len(windows) > 1:
+        windows = [text_windows.join(*windows)]
+    return windows[0], places
+
+
+def check(
+    is_right: tf.Tensor, before: str, words: tf.Tensor, after: str
+) -> None:
+    """Asserts bool [N]; the message tells the first wrong row's number.
+
+    `before`, the row's string of `words`, string [N], and `after` follow.
+    """
+    first = tf.pad(tf.where(~is_right)[:, 0], [[0, 1]])[0]
+    word = tf.gather(tf.pad(words, [[0, 1]], constant_values=""), first)
+    word = tf.strings.unicode_transcode(word, "UTF-8", "UTF-8")
+    message = tf.strings.join(
+        [
+            "row ",
+            tf.strings.as_string(first + 1),
+            f": {before}",
+            tf.strings.substr(word, 0, LONGEST_NAME, unit="UTF8_CHAR"),
+            after,
+        ]
+    )
+    tf.debugging.Assert(tf.reduce_all(is_right), [message])

@@ -1,0 +1,289 @@
+"""Cuts texts into the model's rows, within a graph.
+
+Texts become one window, a long context several windows, as in
+`tasks/text_task.py` and `tasks/squad_data.py`. `sentence_windows.py` and
+`choice_windows.py` cut the rows of tagging and of multiple choice.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from adapter_bert.answering.trained_task import LoadedTask
+from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.graph.graph_tokenizer import GraphTokens
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks.tagging import Tagging
+
+# Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
+# choices, `BETWEEN` the separators between two texts.
+(
+    LENGTH,
+    FORM,
+    LEAST_TEXTS,
+    MOST_TEXTS,
+    QUERY,
+    STRIDE,
+    CHOICES,
+    BETWEEN,
+    FROM_END,
+) = range(9)
+READINGS = 9
+# Forms of rows.
+PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
+
+# Settings files may have greater numbers, int32 not.
+LARGEST = 2**31 - 1
+
+
+class GraphRows(NamedTuple):
+    """Tokenized rows of texts.
+
+    Attributes:
+        task: int32 [N], task numbers.
+        reading: int32 [N, READINGS], each task's row of `readings`.
+        tokens: tokens of all first texts, then of all second texts, all words
+            of sentences, all choices; without those that no window reads.
+        starts: int32 [2 N + words + choices + 1], the first token of each.
+        has_b: bool [N], there is a second text.
+        word_row, choice_row: int32 [words], int32 [choices], their rows,
+            rising; or None in a model without such tasks.
+    """
+
+    task: tf.Tensor
+    reading: tf.Tensor
+    tokens: GraphTokens
+    starts: tf.Tensor
+    has_b: tf.Tensor
+    word_row: Optional[tf.Tensor] = None
+    choice_row: Optional[tf.Tensor] = None
+
+    @property
+    def count(self) -> tf.Tensor:
+        """Number of rows, int32 []."""
+        return tf.size(self.task)
+
+    @property
+    def counts(self) -> tf.Tensor:
+        """Tokens of each text, int32 [2 N + words + choices]."""
+        return self.starts[1:] - self.starts[:-1]
+
+    def without(self, first: tf.Tensor, end: tf.Tensor) -> "GraphRows":
+        """Leaves out each text's tokens from `first` up to `end`.
+
+        Both are int32 [2 N + words + choices], numbers within the text.
+        """
+        text = self.tokens.text
+        place = tf.range(tf.size(text)) - tf.gather(self.starts, text)
+        is_out = place >= tf.gather(first, text)
+        is_out &= place < tf.gather(end, text)
+        tokens = GraphTokens(
+            *(tf.boolean_mask(x, ~is_out) for x in self.tokens)
+        )
+        texts = tf.range(tf.size(self.starts))
+        return self._replace(
+            tokens=tokens, starts=tf.searchsorted(tokens.text, texts)
+        )
+
+
+class GraphWindows(NamedTuple):
+    """A model's inputs, `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+
+    An MPNet has two separators between texts.
+
+    Attributes:
+        row: int32 [W], each window's row, rising.
+        number: int32 [W], its number within the row.
+        count: int32 [N], windows of each row.
+        a_first, a_length: int32 [W], the first text's first token, among all
+            tokens, and number of tokens.
+        b_first, b_length: int32 [W], the same of the second text.
+        room, step: int32 [N], context tokens in a window, and the distance
+            between windows.
+        length: int32 [W], tokens of the window.
+    """
+
+    row: tf.Tensor
+    number: tf.Tensor
+    count: tf.Tensor
+    a_first: tf.Tensor
+    a_length: tf.Tensor
+    b_first: tf.Tensor
+    b_length: tf.Tensor
+    room: tf.Tensor
+    step: tf.Tensor
+    length: tf.Tensor
+
+    @property
+    def size(self) -> tf.Tensor:
+        """Number of windows, int32 []."""
+        return tf.size(self.row)
+
+
+def readings(
+    tasks: Sequence[LoadedTask], tokenizer: FullTokenizer
+) -> np.ndarray:
+    """How tasks read their rows, int32 [tasks, READINGS]."""
+    table = np.zeros((len(tasks), READINGS), np.int32)
+    table[:, BETWEEN] = tokenizer.between_count
+    table[:, FROM_END] = tokenizer.keeps_end
+    for row, loaded in zip(table, tasks):
+        task = loaded.task
+        row[LENGTH] = loaded.max_seq_length
+        row[LEAST_TEXTS] = min(loaded.numbers_of_texts)
+        row[MOST_TEXTS] = max(loaded.numbers_of_texts)
+        if isinstance(task, Tagging):
+            row[FORM] = SENTENCE
+        if isinstance(task, MultipleChoice):
+            row[FORM] = CHOICE
+            row[CHOICES] = len(task.result_columns)
+            row[[LEAST_TEXTS, MOST_TEXTS]] -= row[CHOICES]
+        if isinstance(task, Squad):
+            row[FORM] = QUESTION
+            row[QUERY] = min(task.max_query_length, LARGEST)
+            row[STRIDE] = min(task.doc_stride, LARGEST)
+    return table
+
+
+def plain_readings(table: np.ndarray) -> np.ndarray:
+    """Has all tasks read a text or a pair as one window."""
+    table = table.copy()
+    is_odd = np.isin(table[:, FORM], (SENTENCE, CHOICE))
+    table[is_odd, LEAST_TEXTS], table[is_odd, MOST_TEXTS] = 1, 2
+    table[:, FORM] = PLAIN
+    return table
+
+
+def fit(
+    a_count: tf.Tensor, b_count: tf.Tensor, room: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Tokens of pairs that are read, int32 like all arguments.
+
+    Source: `fit` of `data/tokenization.py`.
+    """
+    is_over = a_count + b_count > room
+    # Texts that both exceed half of the room are cut in turn, b first.
+    a_left = tf.minimum(a_count, tf.maximum(room - b_count, room - room // 2))
+    a_length = tf.where(is_over, a_left, a_count)
+    return a_length, tf.where(is_over, room - a_length, b_count)
+
+
+def cut(rows: GraphRows) -> GraphWindows:
+    """Cuts texts, pairs and questions.
+
+    A context without tokens has no window, nor has a row of another form.
+    """
+    count = rows.count
+    a_start, b_start = rows.starts[:count], rows.starts[count : 2 * count]
+    a_count, b_count = rows.counts[:count], rows.counts[count : 2 * count]
+    limit, form, _, _, query, stride, _, between, from_end = tf.unstack(
+        rows.reading, axis=1
+    )
+    is_question = tf.equal(form, QUESTION)
+
+    both = limit - 2 - between
+    a_of_pair, _ = fit(a_count, b_count, both)
+    a_length = tf.minimum(a_count, limit - 2)
+    a_length = tf.where(rows.has_b, a_of_pair, a_length)
+    a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
+    room = both - a_length
+    # Questions and contexts are read from their beginnings.
+    from_end = tf.where(is_question, 0, from_end)
+    a_start += from_end * (a_count - a_length)
+    b_start += from_end * tf.maximum(b_count - room, 0)
+    # A pair has one window.
+    step = tf.where(is_question, tf.minimum(room, stride), 1)
+    further = tf.maximum(b_count - room, 0)
+    windows = tf.where(
+        is_question, tf.minimum(b_count, 1) + (further + step - 1) // step, 1
+    )
+    is_other = tf.equal(form, SENTENCE) | tf.equal(form, CHOICE)
+    windows = tf.where(is_other, 0, windows)
+
+    row = tf.repeat(tf.range(count), windows)
+    before = tf.gather(tf.cumsum(windows, exclusive=True), row)
+    number = tf.range(tf.size(row)) - before
+    context_first = number * tf.gather(step, row)
+    b_length = tf.minimum(tf.gather(room, row), tf.gather(b_count, row))
+    b_length = tf.minimum(b_length, tf.gather(b_count, row) - context_first)
+    has_b = tf.gather(rows.has_b, row)
+    b_length = tf.where(has_b, b_length, 0)
+    a_length = tf.gather(a_length, row)
+    of_pair = b_length + tf.gather(between, row)
+    return GraphWindows(
+        row=row,
+        number=number,
+        count=windows,
+        a_first=tf.gather(a_start, row),
+        a_length=a_length,
+        b_first=tf.gather(b_start, row) + context_first,
+        b_length=b_length,
+        room=room,
+        step=step,
+        length=a_length + 2 + tf.where(has_b, of_pair, 0),
+    )
+
+
+def join(first: GraphWindows, *others: GraphWindows) -> GraphWindows:
+    """Joins windows of several forms; `room` and `step` are the first's."""
+    every = first, *others
+    order = tf.argsort(tf.concat([w.row for w in every], axis=0), stable=True)
+
+    def joined(name: str) -> tf.Tensor:
+        values = tf.concat([getattr(w, name) for w in every], axis=0)
+        return tf.gather(values, order)
+
+    of_row = {"count", "room", "step"}
+    fields = {
+        name: joined(name)
+        for name in GraphWindows._fields
+        if name not in of_row
+    }
+    return first._replace(count=tf.add_n([w.count for w in every]), **fields)
+
+
+def features(
+    ids: tf.Tensor,
+    windows: GraphWindows,
+    chosen: tf.Tensor,
+    tokenizer: FullTokenizer,
+) -> dict[str, tf.Tensor]:
+    """`input_ids`, `input_mask`, `segment_ids`, int32 [B, T], of some windows.
+
+    `ids`, int32 [tokens], are all texts'; `chosen`, int32 [B], numbers of at
+    least one window.
+    """
+    between = tokenizer.between_count
+
+    def of_chosen(values: tf.Tensor) -> tf.Tensor:
+        return tf.gather(values, chosen)[:, tf.newaxis]
+
+    length = of_chosen(windows.length)
+    place = tf.range(tf.reduce_max(length))[tf.newaxis]
+    a_end = of_chosen(windows.a_length) + 1
+    is_b = place >= a_end + between
+    source = tf.where(
+        is_b,
+        of_chosen(windows.b_first) + place - a_end - between,
+        of_chosen(windows.a_first) + place - 1,
+    )
+    # Places outside of both texts read any token; it is replaced below.
+    padded = tf.pad(ids, [[0, 1]])
+    source = tf.clip_by_value(source, 0, tf.size(ids))
+    ids_of_windows = tf.gather(padded, source)
+    is_end = (place >= a_end) & ~is_b | tf.equal(place, length - 1)
+    ids_of_windows = tf.where(is_end, tokenizer.separate_id, ids_of_windows)
+    ids_of_windows = tf.where(
+        tf.equal(place, 0), tokenizer.classify_id, ids_of_windows
+    )
+    mask = tf.cast(place < length, tf.int32)
+    return {
+        "input_ids": ids_of_windows * mask,
+        "input_mask": mask,
+        "segment_ids": tf.cast(is_b, tf.int32)
+        * mask
+        * tokenizer.second_segment,
+    }

@@ -1,0 +1,263 @@
+"""Flags of the programs that answer with trained adapters."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Optional
+
+from adapter_bert import files
+from adapter_bert.answering.embeddings import POOLINGS, TRAINED, VectorForm
+from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.trained_task import task_name
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
+from adapter_bert.flags import Declared, Range, Topic, is_given, read
+from adapter_bert.library.adapter_library import ALL, AdapterLibrary
+from adapter_bert.methods import registry
+from adapter_bert.training.compute_dtype import (
+    BASE_DTYPES,
+    BFLOAT16,
+    DTYPES,
+    FLOAT32,
+)
+
+
+def named_folders(
+    adapters: Sequence[str], library: Optional[str], tasks: list[str]
+) -> dict[str, str]:
+    """Finds the adapters' folders, by their names.
+
+    `adapters` are folders or NAME=FOLDER; `tasks` names of adapters in the
+    library, or `ALL` alone, none where it is only asked for parts of
+    `adapters`.
+    """
+    named: list[tuple[str, str]] = []
+    for text in adapters:
+        name, separator, folder = text.partition("=")
+        # A folder may have an equals sign in its own name.
+        if not separator or files.exists(text):
+            name, folder = task_name(text), text
+        named.append((name, folder))
+    if (tasks and not library) or (library and not tasks and not adapters):
+        raise UserError(
+            "--library and --task go together: --library=DIR --task=all, or "
+            "names with commas between them"
+        )
+    if library and not tasks and not files.is_folder(library):
+        raise UserError(
+            f"--library is {library}, where there is no folder of adapters"
+        )
+    if tasks:
+        shelf = AdapterLibrary(library)
+        names = shelf.answering() if tasks == [ALL] else tasks
+        if not names:
+            raise UserError(
+                f"the library {library} holds no adapters that answer texts"
+            )
+        named += [(name, shelf.folder(name)) for name in names]
+    if not named:
+        raise UserError(
+            "no adapter is named; pass --adapter=FOLDER, or --library=DIR and "
+            "--task"
+        )
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"two adapters are called {name!r}; name them: "
+                f"--adapter=first=FOLDER --adapter=second=FOLDER"
+            )
+    return dict(named)
+
+
+def exchanged_in(
+    folders: Mapping[str, str], pairs: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Each adapter's new parts by their old names, by the adapter's name.
+
+    `pairs` has a part's new adapter by the old one's name.
+    """
+    if not pairs:
+        return {name: {} for name in folders}
+    parts = {
+        name: [
+            part.name
+            for part in registry.parse(
+                adapter_artifact.read_config(folder)["method"]
+            ).parts
+            if part.name
+        ]
+        for name, folder in folders.items()
+    }
+    all_parts = sorted({part for names in parts.values() for part in names})
+    for old in pairs:
+        if old not in all_parts:
+            raise UserError(
+                f"--exchange_part names {old!r}, but the adapters are made of: "
+                f"{', '.join(all_parts) or 'no others'}"
+            )
+    return {
+        name: {old: new for old, new in pairs.items() if old in names}
+        for name, names in parts.items()
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class OneBert:
+    """A BERT with a library of adapters, and how they are computed."""
+
+    init_checkpoint: str = Topic.MODEL.setting(
+        "",
+        "The pretrained BERT that the adapters were trained on, in any form "
+        "that run_classifier.py takes.",
+    )
+    bert_config_file: str = Topic.MODEL.setting(
+        "", "JSON file of BERT's sizes; default: the one next to the model."
+    )
+    vocab_file: str = Topic.MODEL.setting(
+        "", "File of the vocabulary; default: the one next to the model."
+    )
+    library: str = Topic.METHOD.setting(
+        "",
+        "Folder of an adapter library, where parts of compositions are looked "
+        "for too.",
+    )
+    max_seq_length: Optional[int] = Topic.DATA.setting(
+        None,
+        "Longest input in tokens, the rest is cut off; default: what each "
+        "adapter was trained with.",
+        Range(lambda value: value >= 3, "which is too small"),
+    )
+    predict_batch_size: int = Topic.EVALUATION.setting(
+        32,
+        "Rows computed at once.",
+        Range(lambda value: value >= 1, "which is too small"),
+    )
+    compute_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
+        "Type of products and activations; auto takes the faster one here.",
+        choices=DTYPES,
+    )
+    base_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
+        "Type in which BERT's matrices are kept in memory. int8 takes a "
+        "quarter of the bytes.",
+        choices=BASE_DTYPES,
+    )
+    adapter_dtype: str = Topic.HARDWARE.setting(
+        FLOAT32,
+        "Type in which the adapters of several tasks are kept in memory.",
+        choices=(FLOAT32, BFLOAT16),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Answering(OneBert):
+    """Adapters that answer, named one by one."""
+
+    adapter: list[str] = Topic.METHOD.setting(
+        [], "Folder of a trained adapter, or NAME=FOLDER", repeated=True
+    )
+    task: list[str] = Topic.METHOD.setting(
+        [], "Names of adapters in --library, as mrpc,rte, or all."
+    )
+    exchange_part: list[str] = Topic.METHOD.setting(
+        [],
+        "Trained adapters that take the places of others in compositions: "
+        "english=german puts german in the place of english.",
+    )
+
+
+def open_bert(
+    settings: OneBert, do_lower_case: Optional[bool] = None
+) -> FrozenBert:
+    """Opens the BERT that the flags name."""
+    return FrozenBert.open(
+        settings.init_checkpoint,
+        settings.bert_config_file,
+        settings.vocab_file,
+        settings.compute_dtype,
+        do_lower_case,
+        settings.base_dtype,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding:
+    """Vectors of texts."""
+
+    embeddings: Optional[str] = Topic.EVALUATION.setting(
+        None,
+        "Vectors of texts: cls (the first token's hidden states), mean (over "
+        "all tokens), tokens (of each token), trained (as the adapter was "
+        "trained, or as the BERT's folder of sentence-transformers says).",
+        choices=(*POOLINGS, TRAINED),
+    )
+    layers: list[str] = Topic.EVALUATION.setting(
+        ["-1"],
+        "Layers whose outputs make a vector of --embeddings, side by side, as "
+        "-1,-2: 0 is the first, -1 the last.",
+    )
+    normalize: Optional[bool] = Topic.EVALUATION.setting(
+        None,
+        "Whether vectors of --embeddings get the length 1; default: as trained "
+        "vectors were, else no.",
+    )
+    vector_size: Optional[int] = Topic.EVALUATION.setting(
+        None,
+        "Keep so many first entries of a vector of --embeddings; an adapter "
+        "must have been trained for the size. Default: all entries.",
+        Range(lambda value: value >= 1, "which is too small"),
+    )
+    prompt: Optional[str] = Topic.EVALUATION.setting(
+        None,
+        "Text before each text whose vector --embeddings makes, or the name of "
+        "a prompt that the adapter or the BERT's folder has, as query. "
+        "Default: that of trained vectors, else none.",
+    )
+
+
+def read_form() -> Optional[VectorForm]:
+    """Reads the form of vectors, or None if none are asked for."""
+    settings = read(Embedding)
+    if settings.embeddings is None:
+        for name in ("layers", "normalize", "vector_size", "prompt"):
+            if is_given(name):
+                raise UserError(
+                    f"--{name} is of vectors; pass --embeddings="
+                    f"{'|'.join((*POOLINGS, TRAINED))} too"
+                )
+        return None
+    return VectorForm(
+        settings.embeddings,
+        read_layers(settings),
+        settings.normalize,
+        settings.vector_size,
+        settings.prompt,
+    )
+
+
+def read_layers(settings: Embedding) -> tuple[int, ...]:
+    """Reads numbers of layers."""
+    try:
+        return tuple(map(int, settings.layers))
+    except ValueError as error:
+        raise UserError(
+            f"--layers is {','.join(settings.layers)}, expected numbers with "
+            "commas between them, as -1,-2"
+        ) from error
+
+
+def read_flags() -> Answering:
+    """Reads the flags of what answers with trained adapters."""
+    return read_asked(Answering)
+
+
+def read_asked(declaring: type[Declared]) -> Declared:
+    """As `read_flags`, of `OneBert` or a class made of it."""
+    settings = read(declaring)
+    if not settings.init_checkpoint:
+        raise UserError(
+            "--init_checkpoint is missing: the pretrained BERT that the "
+            "adapters were trained on"
+        )
+    return settings

@@ -1,0 +1,345 @@
+"""A library of adapters that is served while it changes.
+
+A thread looks at the library's folder. A new or replaced adapter is loaded, and
+answers a row, before it answers requests; so its graph is traced while the
+others go on. A row keeps the adapter that it was accepted for, so no request is
+lost when a task goes.
+"""
+
+import contextlib
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from absl import logging
+
+from adapter_bert.answering.answers import Answer, to_outputs
+from adapter_bert.answering.explanations import (
+    EXPLAINED,
+    can_explain,
+    check_explained,
+)
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.answering.trained_task import LoadedTask, check_row, describe
+from adapter_bert.answering.trained_task import TextRow as Texts
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError, first_line
+from adapter_bert.graph.exported import (
+    CHOICES,
+    EMBED,
+    EMBEDDING,
+    SIGNATURE,
+    TEXTS,
+    Row,
+    problem,
+)
+from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.server.shelf import (
+    ANSWER,
+    Question,
+    RequestRow,
+    Shelf,
+    check_members,
+)
+from adapter_bert.tasks.kinds import VECTORS
+from adapter_bert.tasks.multiple_choice import MultipleChoice
+
+# Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
+# as long as the most labels of a served task; that of `tokens` and `tags` as
+# the most words of a request's rows; `vector` has none if no row has a vector.
+OF_TEXTS = dict.fromkeys(TEXTS, ("DT_STRING", 1))
+INPUTS = {
+    **OF_TEXTS,
+    CHOICES: ("DT_STRING", 2),
+}
+OUTPUTS = {
+    "adapter": ("DT_STRING", 1),
+    "kind": ("DT_STRING", 1),
+    "label": ("DT_STRING", 1),
+    "probability": ("DT_FLOAT", 1),
+    "labels": ("DT_STRING", 2),
+    "scores": ("DT_FLOAT", 2),
+    "value": ("DT_FLOAT", 1),
+    "answer": ("DT_STRING", 1),
+    "start": ("DT_INT32", 1),
+    "end": ("DT_INT32", 1),
+    "score": ("DT_FLOAT", 1),
+    "null_score": ("DT_FLOAT", 1),
+    "tokens": ("DT_STRING", 2),
+    "tags": ("DT_STRING", 2),
+    "vector": ("DT_FLOAT", 2),
+    "novelty": ("DT_FLOAT", 1),
+}
+# Files of an adapter that are loaded.
+FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
+# Each file's inode, size and times, or None without the file.
+State = tuple[Optional[tuple[int, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LiveTask:
+    """A task of the library in memory.
+
+    Attributes:
+        description: of `describe`.
+        state: of its files when it was loaded.
+    """
+
+    loaded: LoadedTask
+    description: Mapping[str, Any]
+    state: State
+
+
+class LiveLibrary(Shelf):
+    """A library's tasks that answer texts, as the folder has them."""
+
+    # A library has no versions; each answer names its adapter.
+    version = "1"
+
+    def __init__(self, library: AdapterLibrary, predictor: Predictor):
+        """Loads the tasks; `predictor` has none of its own."""
+        self._library, self._predictor = library, predictor
+        # Replaced, never changed, since other threads read it.
+        self._tasks: dict[str, LiveTask] = {}
+        self.left_out: dict[str, str] = {}
+        self._states: dict[str, State] = {}
+        self._looking = threading.Lock()
+        # The last problem that the log has.
+        self._logged = ""
+        self.look()
+
+    @property
+    def tasks(self):
+        return {name: task.description for name, task in self._tasks.items()}
+
+    @property
+    def signatures(self):
+        """Signatures of answers, and of vectors if a task gives them."""
+        signatures = {SIGNATURE: _described(INPUTS, OUTPUTS)}
+        if any(task["kind"] == VECTORS for task in self.tasks.values()):
+            vectors = {EMBEDDING: ("DT_FLOAT", 2)}
+            signatures[EMBED] = _described(OF_TEXTS, vectors)
+        return signatures
+
+    def watch(self, seconds: float) -> None:
+        """Looks every so many seconds, in a thread."""
+
+        def run() -> None:
+            while True:
+                time.sleep(seconds)
+                try:
+                    self.look()
+                    self._logged = ""
+                except UserError as error:
+                    if self._logged != str(error):
+                        logging.warning("%s", error)
+                    self._logged = str(error)
+                except Exception:  # noqa: BLE001 - what is loaded goes on.
+                    logging.exception("cannot look for changes")
+
+        threading.Thread(target=run, name="watch", daemon=True).start()
+
+    def look(self) -> None:
+        """Loads new and replaced adapters, and lets removed ones go.
+
+        An adapter that cannot be loaded is logged and left out; if it replaces
+        a served one, that goes on.
+        """
+        with self._looking:
+            self._look()
+
+    def _look(self) -> None:
+        names = self._library.names()
+        states = {name: self._state(name) for name in names}
+        gone = sorted(set(self._tasks) - set(names))
+        if gone:
+            self._library.check_removed(gone)
+        for name in gone:
+            self._tasks = {n: t for n, t in self._tasks.items() if n != name}
+            logging.info("removed %s", name)
+        is_changed, self._states = states != self._states, states
+        self.left_out = {
+            name: why for name, why in self.left_out.items() if name in states
+        }
+        for name, state in states.items():
+            served = self._tasks.get(name)
+            if served and served.state == state:
+                self.left_out.pop(name, None)
+                continue
+            # The part that an adapter lacks may have come.
+            if is_changed or name not in self.left_out:
+                self._load(name, state)
+
+    def _load(self, name: str, state: State) -> None:
+        """Loads an adapter, lets it answer a row, and serves it."""
+        try:
+            folder = self._library.folder(name)
+            loaded = self._predictor.open(folder)
+            self._warm_up(loaded, folder)
+        except Exception as error:  # noqa: BLE001 - what answers goes on.
+            # A failed read may pass, and is tried again at the next look.
+            if isinstance(error.__cause__ or error, OSError):
+                self._states = {**self._states, name: ()}
+            # It may have gone by now.
+            if name in self._library.names():
+                self._leave_out(name, error)
+            return
+        self.left_out.pop(name, None)
+        done = "replaced" if name in self._tasks else "added"
+        task = LiveTask(loaded, describe(name, loaded), state)
+        self._tasks = {**self._tasks, name: task}
+        logging.info("%s %s, adapter %s", done, name, loaded.sha256[:12])
+
+    def _leave_out(self, name: str, error: Exception) -> None:
+        """Keeps and logs the reason, of a defect with its traceback."""
+        is_users = isinstance(error, UserError)
+        reason = str(error) if is_users else first_line(error)
+        if reason != self.left_out.get(name):
+            traceback = None if is_users else error
+            logging.warning(
+                "%s is left out: %s", name, reason, exc_info=traceback
+            )
+        self.left_out[name] = reason
+
+    def _warm_up(self, loaded: LoadedTask, folder: str) -> None:
+        """Answers a row alone, and one next to another task's."""
+        rows = [(loaded, _example(loaded))]
+        self._predictor.answer_each(rows)
+        if not loaded.can_mix:
+            return
+        served = [task.loaded for task in self._tasks.values()]
+        mixing = (other for other in served if other.can_mix)
+        # The first has a copy of itself next to it, so that the next one of
+        # its kind finds a traced graph.
+        other = next(mixing, None) or self._predictor.open(folder)
+        rows.append((other, _example(other)))
+        self._predictor.answer_each(rows)
+
+    def _state(self, name: str) -> State:
+        return tuple(
+            _stat(os.path.join(self._library.path, name, file))
+            for file in FILES
+        )
+
+    def accept(self, row, kind=ANSWER):
+        name = row.task.decode("utf-8", "replace")
+        tasks = self._tasks
+        task = tasks.get(name)
+        some = {name: task} if task else tasks
+        described = {n: one.description for n, one in some.items()}
+        fault = problem(described, Row(b"", row.text_b, row.task, row.choices))
+        if fault:
+            raise UserError(fault)
+        check_members(task.description, name, row)
+        if kind == EMBED and task.description["kind"] != VECTORS:
+            raise UserError(
+                f"the task {name} gives answers, and no vectors; ask a task of "
+                f"the kind {VECTORS}, or export it with --embeddings"
+            )
+        texts = _texts(row, task.loaded)
+        check_row(texts, task.loaded, f"the task {name}")
+        return Question(name, task, texts, sum(row.sizes().values()), kind)
+
+    def compute(self, questions, explains=False):
+        return self._predictor.answer_each(
+            [(question.of.loaded, question.row) for question in questions],
+            explains=explains,
+        )
+
+    def vectors(self, questions):
+        return [answer["vector"] for answer in self.compute(questions)]
+
+    def explained(self):
+        tasks = self._tasks.items()
+        return [name for name, task in tasks if can_explain(task.loaded)]
+
+    def unexplained(self):
+        for task in self._tasks.values():
+            if task.description["kind"] in EXPLAINED:
+                try:
+                    check_explained(task.loaded)
+                except UserError as error:
+                    return str(error)
+        return ""
+
+    def explanations(self, questions):
+        return self.compute(questions, explains=True)
+
+    def outputs(self, questions, results):
+        served = [task.description for task in self._tasks.values()]
+        # A task that has gone since may have more labels.
+        served += [question.of.description for question in questions]
+        labels = max((len(t.get("labels", ())) for t in served), default=0)
+        words, width = (
+            max((len(r.get(name, ())) for r in results), default=0)
+            for name in ("tokens", "vector")
+        )
+        return [
+            {
+                "adapter": question.of.loaded.sha256,
+                **to_outputs(
+                    question.of.description, result, labels, words, width
+                ),
+            }
+            for question, result in zip(questions, results)
+        ]
+
+    def answer(self, question, result):
+        return Answer(adapter=question.of.loaded.sha256, **result)
+
+
+def _stat(path: str) -> Optional[tuple[int, ...]]:
+    with contextlib.suppress(OSError):
+        stat = os.stat(path)
+        return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    return None
+
+
+def _described(
+    inputs: Mapping[str, tuple[str, int]],
+    outputs: Mapping[str, tuple[str, int]],
+) -> dict[str, Any]:
+    """A signature as JSON of TensorFlow's `SignatureDef`."""
+    return {
+        "inputs": _signature(inputs),
+        "outputs": _signature(outputs),
+        "method_name": "tensorflow/serving/predict",
+    }
+
+
+def _signature(members: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+    return {
+        name: {
+            "name": name,
+            "dtype": dtype,
+            "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+        }
+        for name, (dtype, axes) in members.items()
+    }
+
+
+def _texts(row: RequestRow, loaded: LoadedTask) -> Texts:
+    """A row's texts, of which other bytes than UTF-8 are left out."""
+
+    def decode(text: Any) -> Any:
+        if isinstance(text, tuple):
+            return tuple(map(decode, text))
+        return text.decode("utf-8", "ignore")
+
+    texts = [row.text]
+    # An empty second text is one where a task needs two.
+    if row.text_b or min(loaded.numbers_of_texts) - len(row.choices) > 1:
+        texts.append(row.text_b)
+    return tuple(map(decode, [*texts, *row.choices]))
+
+
+def _example(loaded: LoadedTask) -> Texts:
+    """A row that a task reads."""
+    texts = ["a text"] * max(loaded.numbers_of_texts)
+    task = loaded.task
+    if isinstance(task, MultipleChoice) and task.questions:
+        texts[1] = task.questions[0][0]
+    return tuple(texts)
