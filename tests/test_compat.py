@@ -61,6 +61,7 @@ def test_a_run_is_read_and_not_trained_again(version, bert):
         assert_allclose(values, adapter[name])
 
 
+@pytest.mark.gate
 def test_a_run_that_was_killed_goes_on(version, bert):
     run = record_compat.go_on(bert, version / "killed")
     values = load_file(f"{run.adapter}/adapter.safetensors")

@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import adapter_bert as ab
 from adapter_bert.sklearn import AdapterClassifier, AdapterRegressor
 
+pytestmark = pytest.mark.newer_stack
 TEXTS = [text for text, _ in SENTENCES * 3]
 LABELS = [label for _, label in SENTENCES * 3]
 SETTINGS = {
@@ -36,6 +37,7 @@ def classifier(tiny_bert):
     return AdapterClassifier(tiny_bert, **SETTINGS).fit(TEXTS, LABELS)
 
 
+@pytest.mark.gate
 def test_answers_are_those_of_a_training_and_a_predictor(
     classifier, tiny_bert, tmp_path
 ):
@@ -54,6 +56,7 @@ def test_answers_are_those_of_a_training_and_a_predictor(
     assert again == answers
 
 
+@pytest.mark.gate
 def test_an_estimator_is_cloned_and_pickled_with_its_adapter(
     classifier, tmp_path
 ):
@@ -70,6 +73,7 @@ def test_an_estimator_is_cloned_and_pickled_with_its_adapter(
     assert done.stdout.split("\n")[:3] == list(classifier.predict(TEXTS[:3]))
 
 
+@pytest.mark.gate
 def test_it_stands_in_pipelines_searches_and_calibrations(classifier):
     classifier = clone(classifier).set_params(num_train_steps=2)
     strip = FunctionTransformer(lambda texts: [text.strip() for text in texts])
@@ -83,6 +87,7 @@ def test_it_stands_in_pipelines_searches_and_calibrations(classifier):
     assert_array_equal(calibrated.classes_, sorted(set(LABELS)))
 
 
+@pytest.mark.gate
 def test_labels_may_be_numbers_and_texts_pairs(tiny_bert):
     pairs = np.array([[text, text[::-1]] for text in TEXTS])
     numbers = np.array([sorted(set(LABELS)).index(x) for x in LABELS])
