@@ -19,6 +19,8 @@
 # make mpnet       setup, then a pretrained MPNet of BERT-base's size (404 MB), for
 #                  adapter-bert mpnet, in .venv/mpnet
 # make notebooks   setup, then what runs notebooks/ without a browser, in .venv/notebooks
+# make release     setup, then the wheel and the sdist of the last commit, into dist;
+#                  equal commits give equal files
 # make clean       takes the virtual environments away
 #
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
@@ -54,7 +56,7 @@ ONNX := .venv-onnx
 # JAX with the compilers of accelerators, and the TensorFlow that has GPUs' kernels.
 COMPILERS := .venv-compilers
 
-.PHONY: setup quickstart test benchmark peers soak fuzz beam onnx compilers tpu-client mpnet notebooks docs lint lock clean
+.PHONY: setup quickstart test benchmark peers soak fuzz beam onnx compilers tpu-client mpnet notebooks docs release lint lock clean
 
 NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.13; name one: PYTHON=/path/to/python3.11 $(1)' >&2; exit 1; }
 
@@ -183,6 +185,24 @@ $(VENV)/docs/installed: $(INSTALLED) requirements/docs.txt
 		--upgrade --target $(VENV)/docs -r requirements/docs.txt
 	touch $@
 
+# Of a copy of the last commit. An sdist would have the times of its making.
+release: $(VENV)/release/installed
+	rm -rf build/release dist && mkdir -p build/release/source
+	git archive HEAD | tar -x -C build/release/source
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONPATH=$(CURDIR)/$(VENV)/release && \
+		$(IN_VENV) -m build --no-isolation --outdir build/release build/release/source > build/release/log && \
+		cd build/release && rm -r source && tar -xzf *.tar.gz && rm *.tar.gz && \
+		tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$$SOURCE_DATE_EPOCH -cf - */ | \
+			gzip -n9 > $$(basename */).tar.gz && rm -r */ && \
+		$(CURDIR)/$(IN_VENV) -m twine check --strict *.whl *.tar.gz
+	mkdir dist && mv build/release/*.whl build/release/*.tar.gz dist && (cd dist && sha256sum *)
+
+$(VENV)/release/installed: $(INSTALLED) requirements/release.txt
+	$(call NEEDS_310,make release)
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes \
+		--upgrade --target $(VENV)/release -r requirements/release.txt
+	touch $@
+
 lint: setup
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
@@ -190,7 +210,7 @@ lint: setup
 # Needs uv. No address of a package index gets into the locks.
 lock:
 	for lock in tf215-cpu:3.9 tf215-cuda:3.9 tf221-cpu:3.10 tf221-cuda:3.10 beam:3.10 onnx:3.11 compilers:3.11 notebooks:3.10 \
-		docs:3.10 atheris:3.9; do \
+		docs:3.10 release:3.10 atheris:3.9; do \
 		uv pip compile --quiet --upgrade --universal \
 			--python-version $${lock#*:} --generate-hashes \
 			--no-emit-index-url --no-emit-find-links --no-annotate \

@@ -10,6 +10,7 @@ docs/python_api.md tells more. TensorFlow is loaded when a name is first used.
 """
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """A name of the API, from the module that defines it."""
+    if name == "__version__":
+        return importlib.metadata.version("adapter-bert-tf")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = "errors" if name == "UserError" else "api"

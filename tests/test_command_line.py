@@ -1,12 +1,15 @@
 """How programs end."""
 
 import os
+import re
 import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 from conftest import ROOT, own_lines, run_command
 
+import adapter_bert
 from adapter_bert import command_line
 from adapter_bert.errors import UserError
 
@@ -200,3 +203,15 @@ def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment):
     assert done.stderr.decode() == f"error: {tmp_path / name}\n"
     printed = f"{tmp_path / name} caf\xe9 \u732b \\ud800\n"
     assert (done.returncode, done.stdout.decode()) == (1, printed)
+
+
+def test_env_prints_what_a_report_about_a_fault_needs(monkeypatch):
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    done = run_command(sys.executable, "-m", "adapter_bert", "env")
+    facts = dict(re.findall(r"^([^:]+): +(.*)$", done.stdout, re.M))
+    assert facts["adapter-bert"] == adapter_bert.__version__
+    assert facts["tensorflow"] == tf.__version__
+    assert facts["oneDNN kernels"] == "none"
+    assert facts["variables"] == "TF_ENABLE_ONEDNN_OPTS=0"
+    version = run_command(sys.executable, "-m", "adapter_bert", "--version")
+    assert version.stdout.strip() == facts["adapter-bert"]

@@ -5,6 +5,7 @@ import importlib
 import sys
 from typing import Any
 
+import adapter_bert
 from adapter_bert import command_line
 
 # Subcommands in the order of --help.
@@ -34,6 +35,7 @@ PROGRAMS: dict[str, str] = {
     "baseline": "Score a task without BERT.",
     "minilm": "Print the folder of the small pretrained BERT.",
     "mpnet": "Print the folder of the pretrained MPNet.",
+    "env": "Print versions and the machine, for a report about a fault.",
 }
 # Steps of scripts/.
 STEPS: dict[str, str] = {
@@ -68,6 +70,9 @@ def main() -> None:
     if not words or words[0] in ("-h", "--help", "help"):
         print(page(), end="")
         raise SystemExit(0 if words else 1)
+    if words[0] == "--version":
+        print(adapter_bert.__version__)
+        return
     name = words[0]
     programs = {**PROGRAMS, **STEPS}
     if name not in programs:

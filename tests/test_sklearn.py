@@ -1,0 +1,128 @@
+"""Adapters as scikit-learn's estimators."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import refusals
+from conftest import SENTENCES, module_fixture
+from numpy.testing import assert_array_equal
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+import adapter_bert as ab
+from adapter_bert.sklearn import AdapterClassifier, AdapterRegressor
+
+pytestmark = pytest.mark.newer_stack
+TEXTS = [text for text, _ in SENTENCES * 3]
+LABELS = [label for _, label in SENTENCES * 3]
+SETTINGS = {
+    "tuning_method": "houlsby(size=4)",
+    "num_train_epochs": 2,
+    "train_batch_size": 8,
+    "learning_rate": 3e-3,
+    "max_seq_length": 24,
+    "cpu_lanes": 1,
+}
+
+
+@module_fixture
+def classifier(tiny_bert):
+    return AdapterClassifier(tiny_bert, **SETTINGS).fit(TEXTS, LABELS)
+
+
+@pytest.mark.gate
+def test_answers_are_those_of_a_training_and_a_predictor(
+    classifier, tiny_bert, tmp_path
+):
+    bert = ab.load_bert(tiny_bert)
+    rows = list(zip(TEXTS, LABELS))
+    run = ab.train(bert, rows, output_dir=tmp_path / "run", **SETTINGS)
+    answers = ab.Predictor(bert, run).predict(TEXTS)
+    assert_array_equal(classifier.classes_, sorted(set(LABELS)))
+    assert_array_equal(
+        classifier.predict_proba(TEXTS),
+        [[a.scores[name] for name in classifier.classes_] for a in answers],
+    )
+    assert list(classifier.predict(TEXTS)) == [a.label for a in answers]
+    folder = classifier.save_adapter(tmp_path / "saved")
+    again = ab.Predictor(bert, folder).predict(TEXTS)
+    assert again == answers
+
+
+@pytest.mark.gate
+def test_an_estimator_is_cloned_and_pickled_with_its_adapter(
+    classifier, tmp_path
+):
+    assert clone(classifier).get_params() == classifier.get_params()
+    assert not hasattr(clone(classifier), "adapter_")
+    (tmp_path / "it").write_bytes(pickle.dumps(classifier))
+    program = (
+        "import pickle, sys\n"
+        "it = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(*it.predict(sys.argv[2:]), sep='\\n')\n"
+    )
+    words = [sys.executable, "-c", program, tmp_path / "it", *TEXTS[:3]]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert done.stdout.split("\n")[:3] == list(classifier.predict(TEXTS[:3]))
+
+
+@pytest.mark.gate
+def test_it_stands_in_pipelines_searches_and_calibrations(classifier):
+    classifier = clone(classifier).set_params(num_train_steps=2)
+    strip = FunctionTransformer(lambda texts: [text.strip() for text in texts])
+    pipeline = make_pipeline(strip, classifier)
+    assert len(cross_val_score(pipeline, TEXTS, LABELS, cv=2)) == 2
+    search = GridSearchCV(
+        classifier, {"learning_rate": [1e-3, 3e-3]}, cv=2
+    ).fit(TEXTS, LABELS)
+    assert search.best_params_["learning_rate"] in (1e-3, 3e-3)
+    calibrated = CalibratedClassifierCV(classifier, cv=2).fit(TEXTS, LABELS)
+    assert_array_equal(calibrated.classes_, sorted(set(LABELS)))
+
+
+@pytest.mark.gate
+def test_labels_may_be_numbers_and_texts_pairs(tiny_bert):
+    pairs = np.array([[text, text[::-1]] for text in TEXTS])
+    numbers = np.array([sorted(set(LABELS)).index(x) for x in LABELS])
+    settings = {**SETTINGS, "num_train_steps": 2, "num_train_epochs": 3}
+    classifier = AdapterClassifier(tiny_bert, **settings).fit(pairs, numbers)
+    assert set(classifier.predict(pairs)) <= set(numbers)
+    regressor = AdapterRegressor(tiny_bert, **settings).fit(pairs, numbers)
+    assert regressor.predict(pairs).shape == (len(pairs),)
+    assert regressor.predict(pairs).dtype == np.float64
+    assert np.isfinite(regressor.score(pairs, numbers))
+
+
+def test_scikit_learns_checks_hold(tiny_bert):
+    """All that do not fit on numbers."""
+    check_estimator(AdapterClassifier(tiny_bert))
+    check_estimator(AdapterRegressor(tiny_bert))
+
+
+def test_unknown_parameters_are_refused(tiny_bert):
+    with pytest.raises(TypeError, match="num_epochs"):
+        AdapterClassifier(tiny_bert, num_epochs=3)
+    with pytest.raises(ValueError, match="num_epochs"):
+        AdapterClassifier(tiny_bert).set_params(num_epochs=3)
+
+
+@pytest.mark.parametrize(
+    "x, y, parts",
+    [
+        ([1.5], "a", "X[0] 1.5 text"),
+        ("one", "a", "X 'one' list"),
+        ([("a", "b"), "c"], "ab", "X[1] 1 2"),
+        ([("a", "b", "c")], "a", "X[0] 3 one or two"),
+        (["a", "b"], "a", "X 2 y 1"),
+    ],
+)
+def test_rows_are_refused(tiny_bert, x, y, parts):
+    classifier = AdapterClassifier(tiny_bert)
+    refusals.check(lambda: classifier.fit(x, list(y)), *parts.split())
