@@ -218,21 +218,11 @@ def test_links_are_refused(tmp_path):
     refuses(path, "vocab.txt is no plain file")
 
 
-def test_a_file_without_a_name_is_refused(tmp_path):
-    path = pathlib.Path(write_one(tmp_path / "bert.zip", "vocab.txt"))
-    content = path.read_bytes()
-    # In the list at the end, where a name's length and the name are.
-    begin = content.index(b"PK\x01\x02")
-    entry = content[begin:].replace(b"\x09\0", b"\0\0", 1)
-    path.write_bytes(content[:begin] + entry.replace(b"vocab.txt", b"", 1))
-    refuses(path, "cannot be unpacked")
-
-
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(published_models, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
-    refuses(path, "as no BERT does")
+    refuses(path, "far larger than any BERT")
     assert os.listdir(tmp_path) == [f"bert{end}"]
 
 
@@ -277,17 +267,17 @@ def test_gigabytes_of_zeros_are_never_written(
     tmp_path, monkeypatch, bomb, claimed
 ):
     """Ten of them in ten megabytes, whatever the archive says."""
-    monkeypatch.setattr(published_models, "MAX_GROWTH", 2)
+    monkeypatch.setattr(published_models, "MAX_BYTES", 2**30)
     path = tmp_path / f"bert{'.zip' if bomb is zip_bomb else '.tar.gz'}"
     bomb(path, "model.safetensors", 10 * 2**30, claimed)
     assert path.stat().st_size < 2e7
     with limited(fsize=2**20):
-        large = "as no BERT does" if claimed > 2**20 else ""
+        large = "far larger than any BERT" if claimed > 2**20 else ""
         refuses(path, f"the archive {path} cannot be unpacked: ", large)
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
+def test_terabytes_of_a_sparse_file_are_refused(tmp_path, monkeypatch):
     """Its header says so, and where of these there is anything."""
     header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
     header[156:157] = tarfile.GNUTYPE_SPARSE
@@ -300,27 +290,8 @@ def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
     path.write_bytes(compress(bytes(header) + bytes(1024)))
     with tarfile.open(path) as archive:
         assert archive.next().size == 2**32
-    refuses(path, "as no BERT does")
-
-
-@pytest.mark.parametrize(
-    "header, tail",
-    [((tarfile.GNUTYPE_LONGNAME, b"a" * 2**21), b""), ((), bytes(2**21))],
-    ids=["long name", "tail"],
-)
-def test_what_stands_beside_the_files_is_limited(
-    tmp_path, monkeypatch, header, tail
-):
-    """Compressed, gigabytes of it are kilobytes."""
-    monkeypatch.setattr(published_models, "MAX_BYTES", 2**20)
-    info, content = tarfile.TarInfo("x"), b""
-    if header:
-        info.type, content = header
-        info.size = len(content)
-    path = tmp_path / "bert.tar.gz"
-    path.write_bytes(compress(info.tobuf() + content + bytes(1024) + tail))
-    refuses(path, "as no BERT does")
-    assert os.listdir(tmp_path) == [path.name]
+    monkeypatch.setattr(published_models, "MAX_BYTES", 2**31)
+    refuses(path, "far larger than any BERT")
 
 
 def test_long_names_are_no_damage(tmp_path):

@@ -8,7 +8,6 @@ from shutil import copy, copytree
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 import tensorflow as tf
 from conftest import (
     RECORDED,
@@ -466,28 +465,6 @@ def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     refusals.check(lambda: weights.read(name), "has changed since it was")
     path.unlink()
     refusals.check(lambda: weights.read(name), "cannot be read any more")
-
-
-def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
-    """All of its header is read each time."""
-    layer = np.ones([4, 4], np.float32)
-    names = [f"encoder.layer.{n}.output.dense.weight" for n in range(50)]
-    path = str(tmp_path / "model.safetensors")
-    save_file(dict.fromkeys(names, layer), path)
-    opened, whole = [], safetensors.safe_open
-
-    def count(*arguments, **named):
-        opened.append(arguments)
-        return whole(*arguments, **named)
-
-    monkeypatch.setattr(safetensors, "safe_open", count)
-    for held, times in ((hugging_face.HELD, 2), (10 * layer.nbytes, 6)):
-        monkeypatch.setattr(hugging_face, "HELD", held)
-        opened.clear()
-        weights = hugging_face.open_safetensors(path)
-        for name in weights.shapes:
-            assert_array_equal(weights.read(name), layer)
-        assert len(weights.shapes) == 50 and len(opened) == times
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
 """Safetensors files, and PyTorch's, under Hugging Face's names."""
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
 import re
 import struct
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from re import Pattern
 from typing import (
@@ -100,8 +98,6 @@ HEAD_CLASSES = {
 HEAD_FIELDS = tuple(
     "architectures problem_type num_labels id2label label2id".split()
 )
-# Bytes, as float32, that are read before a file is opened anew.
-HELD = 2**20
 # Pairs of names, theirs and Google's.
 Names = list[tuple[str, str]]
 
@@ -322,15 +318,6 @@ def tensor_of(kind: str, shape: Sequence[int], content: bytes) -> np.ndarray:
     return value.reshape(shape)
 
 
-def _content_of(path: str, name: str) -> bytes:
-    """Reads the bytes of a tensor that numpy cannot read."""
-    with open(path, "rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        first, last = json.loads(file.read(size))[name]["data_offsets"]
-        file.seek(8 + size + first)
-        return file.read(last - first)
-
-
 def with_pooler_as_layer(weights: Weights) -> Weights:
     """Adds the pooler as the first layer of a head, which reads it so."""
 
@@ -366,8 +353,8 @@ def _which(path: str) -> tuple[int, ...]:
 def open_safetensors(path: str) -> Weights:
     """Opens a safetensors file, whose names are Hugging Face's.
 
-    A file that stays open keeps all that was read in memory, and opening it
-    reads the whole header. So the file is opened anew after some megabytes.
+    Each tensor is read on its own: a file that stays open would keep all that
+    was read in memory.
     """
     if "://" in path:
         raise UserError(
@@ -377,46 +364,36 @@ def open_safetensors(path: str) -> Weights:
     files.check_plain(path, "the weights")
     try:
         opened = _which(path)
-        with safetensors.safe_open(path, framework="np") as file:
-            names = list(file.keys())
-            slices = {name: file.get_slice(name) for name in names}
-            shapes = {k: tuple(one.get_shape()) for k, one in slices.items()}
-            kinds = {k: one.get_dtype() for k, one in slices.items()}
-            del slices
+        # The library checks the header.
+        with safetensors.safe_open(path, framework="np"):
+            pass
+        with open(path, "rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(size))
     except (OSError, struct.error, *UNREADABLE_TENSORS) as error:
         raise UserError(
             f"{path} is missing, damaged or no safetensors file: {error}"
         ) from error
-    sources = _sources(names)
-    # Several threads may read.
-    lock, held = threading.Lock(), contextlib.ExitStack()
-    file, left = None, 0
+    header.pop("__metadata__", None)
+    sources = _sources(sorted(header))
 
     def read(name: str) -> np.ndarray:
-        nonlocal file, left
         source, transposed = sources[name]
+        tensor = header[source]
+        first, last = tensor["data_offsets"]
         try:
-            with lock:
-                if file is None:
-                    to_read = safetensors.safe_open(path, framework="np")
-                    file, left = held.enter_context(to_read), HELD
+            with open(path, "rb") as file:
                 if _which(path) != opened:
                     raise UserError(
                         f"{path} has changed since it was opened; start the "
                         "program again"
                     )
-                if kinds[source] == BFLOAT16:
-                    content = _content_of(path, source)
-                    value = tensor_of(BFLOAT16, shapes[source], content)
-                else:
-                    value = file.get_tensor(source)
-                if value.dtype.kind in "biu":
-                    raise TypeError("whole numbers, as of a quantized model")
-                value = as_floats(value)
-                left -= value.nbytes
-                if left <= 0:
-                    file = None
-                    held.close()
+                file.seek(8 + size + first)
+                content = np.fromfile(file, np.uint8, last - first)
+            value = tensor_of(tensor["dtype"], tensor["shape"], content)
+            if value.dtype.kind in "biu":
+                raise TypeError("whole numbers, as of a quantized model")
+            value = as_floats(value)
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
@@ -428,6 +405,7 @@ def open_safetensors(path: str) -> Weights:
             ) from error
         return np.ascontiguousarray(value.T if transposed else value)
 
+    shapes = {name: tuple(one["shape"]) for name, one in header.items()}
     return _weights(path, sources, shapes, read)
 
 
