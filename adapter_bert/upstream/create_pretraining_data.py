@@ -14,7 +14,8 @@ from typing import Any
 import tensorflow as tf
 
 from adapter_bert.data.tokenization import CLASSIFY, SEPARATE
-from adapter_bert.upstream import tokenization
+from adapter_bert.upstream import records, tokenization
+from adapter_bert.upstream.records import create_int_feature
 
 MASK = "[MASK]"
 # Shares of masked tokens. Source: Devlin et al. 2019, section 3.1.
@@ -266,11 +267,6 @@ def truncate_seq_pair(
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-def create_int_feature(values: Iterable[int]) -> tf.train.Feature:
-    """Whole numbers of an example."""
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
-
-
 def create_float_feature(values: Iterable[float]) -> tf.train.Feature:
     """Numbers of an example, float32."""
     return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))
@@ -290,35 +286,29 @@ def make_example(
     predict; `next_sentence_labels` int64 [1], 1 for a random second text.
     """
 
-    def pad(values: Sequence[Any], length: int) -> list[Any]:
-        return [*values, *[0] * (length - len(values))]
-
     ids = tokenizer.convert_tokens_to_ids(instance.tokens)
     masked = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
-    by_token = {
-        "input_ids": ids,
-        "input_mask": [1] * len(ids),
-        "segment_ids": instance.segment_ids,
-    }
-    by_prediction = {
-        "masked_lm_positions": instance.masked_lm_positions,
-        "masked_lm_ids": masked,
-    }
-    features = {
-        name: create_int_feature(pad(values, length))
-        for named, length in (
-            (by_token, max_seq_length),
-            (by_prediction, max_predictions_per_seq),
-        )
-        for name, values in named.items()
-    }
-    features["masked_lm_weights"] = create_float_feature(
-        pad([1.0] * len(masked), max_predictions_per_seq)
+    by_token = records.pad(
+        max_seq_length, ids, [1] * len(ids), instance.segment_ids
     )
-    features["next_sentence_labels"] = create_int_feature(
-        [int(instance.is_random_next)]
+    places, masked_ids, weights = records.pad(
+        max_predictions_per_seq,
+        instance.masked_lm_positions,
+        masked,
+        [1.0] * len(masked),
     )
-    return tf.train.Example(features=tf.train.Features(feature=features))
+    numbers = {
+        **dict(zip(("input_ids", "input_mask", "segment_ids"), by_token)),
+        "masked_lm_positions": places,
+        "masked_lm_ids": masked_ids,
+        "next_sentence_labels": [int(instance.is_random_next)],
+    }
+    return records.make_example(
+        {
+            **{k: create_int_feature(row) for k, row in numbers.items()},
+            "masked_lm_weights": create_float_feature(weights),
+        }
+    )
 
 
 def write_instance_to_example_files(

@@ -12,7 +12,6 @@ import tensorflow as tf
 
 from adapter_bert.upstream import modeling, records
 
-v1 = tf.compat.v1
 # Decimals of the numbers in a file.
 DECIMALS = 6
 
@@ -63,13 +62,12 @@ def convert_examples_to_features(
     """Makes the features of each line, cut and padded to `seq_length`."""
     features = []
     for example in examples:
-        tokens, segments = records.join_texts(
+        tokens, rows = records.make_row(
+            tokenizer,
             tokenizer.tokenize(example.text_a),
             tokenizer.tokenize(example.text_b) if example.text_b else None,
             seq_length,
         )
-        ids = tokenizer.convert_tokens_to_ids(tokens)
-        rows = records.pad(seq_length, ids, [1] * len(ids), segments)
         features.append(InputFeatures(example.unique_id, tokens, *rows))
     return features
 
@@ -86,8 +84,8 @@ def input_fn_builder(
             "input_mask": [f.input_mask for f in features],
             "input_type_ids": [f.input_type_ids for f in features],
         },
-        is_training=False,
-        drop_remainder=False,
+        False,
+        False,
     )
 
 
@@ -111,12 +109,12 @@ def model_fn_builder(
         if mode != modeling.ModeKeys.PREDICT:
             raise ValueError(f"the mode is {mode}, expected PREDICT")
         model = modeling.BertModel(
-            config=bert_config,
-            is_training=False,
-            input_ids=features["input_ids"],
-            input_mask=features["input_mask"],
-            token_type_ids=features["input_type_ids"],
-            use_one_hot_embeddings=use_one_hot_embeddings,
+            bert_config,
+            False,
+            features["input_ids"],
+            features["input_mask"],
+            features["input_type_ids"],
+            use_one_hot_embeddings,
             tuning_method=tuning_method,
         )
         layers = model.get_all_encoder_layers()
@@ -124,10 +122,9 @@ def model_fn_builder(
             f"layer_output_{n}": layers[index]
             for n, index in enumerate(layer_indexes)
         }
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            mode=mode,
-            predictions={"unique_id": features["unique_ids"], **outputs},
-            scaffold_fn=modeling.start_from(init_checkpoint, use_tpu),
+        outputs["unique_id"] = features["unique_ids"]
+        return modeling.make_spec(
+            mode, init_checkpoint, [use_tpu], predictions=outputs
         )
 
     return model_fn
@@ -158,10 +155,7 @@ def json_line(
     return json.dumps({"linex_index": feature.unique_id, "features": tokens})
 
 
-def _truncate_seq_pair(
-    tokens_a: list[str], tokens_b: list[str], max_length: int
-) -> None:
-    records.truncate_pair(tokens_a, tokens_b, max_length)
+_truncate_seq_pair = records.truncate_pair
 
 
 def main(_: Any = None) -> None:

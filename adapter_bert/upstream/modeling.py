@@ -49,6 +49,7 @@ from adapter_bert.upstream.optimization import (
     ADAPTERS,
     LAYER_NORM,
     add_recipe,
+    create_optimizer,
 )
 
 v1 = tf.compat.v1
@@ -482,6 +483,33 @@ def start_from(
             ", *INIT_FROM_CKPT*" if variable.name in initialized else "",
         )
     return scaffold
+
+
+def make_spec(
+    mode: str,
+    init_checkpoint: Optional[str],
+    training: Sequence[Any],
+    loss: Optional[tf.Tensor] = None,
+    predictions: Optional[Mapping[str, tf.Tensor]] = None,
+    eval_metrics: Any = None,
+) -> Any:
+    """Makes what a `model_fn` gives, of variables that start from a checkpoint.
+
+    `training` are the arguments of `create_optimizer` after the loss.
+    """
+    parts = {
+        "mode": mode,
+        "scaffold_fn": start_from(init_checkpoint, use_tpu=training[-1]),
+    }
+    if mode == ModeKeys.PREDICT:
+        parts["predictions"] = predictions
+    else:
+        parts["loss"] = loss
+    if mode == ModeKeys.EVAL:
+        parts["eval_metrics"] = eval_metrics
+    if mode == ModeKeys.TRAIN:
+        parts["train_op"] = create_optimizer(loss, *training)
+    return v1.estimator.tpu.TPUEstimatorSpec(**parts)
 
 
 def log_features(features: Mapping[str, tf.Tensor]) -> None:

@@ -1,40 +1,56 @@
 """Examples in TFRecord files, and batches of them for TPUEstimator."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
 from adapter_bert.data.tokenization import CLASSIFY, SEPARATE, fit
 
-v1 = tf.compat.v1
 # Examples among which the next one of a training is drawn.
 SHUFFLED = 100
 
 
-def make_example(features: Mapping[str, Iterable[int]]) -> bytes:
-    """Makes a `tf.train.Example` of whole numbers."""
-    named = {
-        name: tf.train.Feature(
-            int64_list=tf.train.Int64List(value=list(values))
-        )
-        for name, values in features.items()
-    }
-    return tf.train.Example(
-        features=tf.train.Features(feature=named)
-    ).SerializeToString()
+def create_int_feature(values: Iterable[int]) -> tf.train.Feature:
+    """Makes whole numbers of an example."""
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
 
 
-def record_input_fn(
-    input_file: str,
-    shapes: Mapping[str, Sequence[int]],
+def make_example(features: Mapping[str, tf.train.Feature]) -> tf.train.Example:
+    """Makes an example of features by name."""
+    return tf.train.Example(features=tf.train.Features(feature=features))
+
+
+def write_numbers(writer: Any, features: Mapping[str, Iterable[int]]) -> None:
+    """Writes an example of whole numbers."""
+    named = {k: create_int_feature(values) for k, values in features.items()}
+    writer.write(make_example(named).SerializeToString())
+
+
+def _batches(
+    make_examples: Callable[[], tf.data.Dataset],
     is_training: bool,
     drop_remainder: bool,
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
-    """Makes an `input_fn` over a TFRecord file of `make_example`'s.
+    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+        examples = make_examples()
+        if is_training:
+            examples = examples.repeat().shuffle(SHUFFLED)
+        return examples.batch(
+            params["batch_size"], drop_remainder=drop_remainder
+        )
+
+    return input_fn
+
+
+def record_input_fn(
+    input_file: str, shapes: Mapping[str, Sequence[int]], *flags: bool
+) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+    """Makes an `input_fn` over a TFRecord file of whole numbers.
 
     `shapes` are those of each feature of an example, int32 in a batch. In
-    training examples are repeated and shuffled.
+    training, the first of `flags`, examples are repeated and shuffled; the
+    second is `drop_remainder` of batches.
     """
     parsed = {
         name: tf.io.FixedLenFeature(shape, tf.int64)
@@ -46,48 +62,46 @@ def record_input_fn(
         # TPUs have no int64.
         return {k: tf.cast(v, tf.int32) for k, v in example.items()}
 
-    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
-        examples = tf.data.TFRecordDataset(input_file)
-        if is_training:
-            examples = examples.repeat().shuffle(SHUFFLED)
-        return examples.map(decode).batch(
-            params["batch_size"], drop_remainder=drop_remainder
-        )
-
-    return input_fn
+    return _batches(
+        lambda: tf.data.TFRecordDataset(input_file).map(decode), *flags
+    )
 
 
 def memory_input_fn(
-    features: Mapping[str, Any], is_training: bool, drop_remainder: bool
+    features: Mapping[str, Any], *flags: bool
 ) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
     """As `record_input_fn`, of whole numbers in memory, [examples, ...]."""
-
-    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
-        examples = tf.data.Dataset.from_tensor_slices(
+    return _batches(
+        lambda: tf.data.Dataset.from_tensor_slices(
             {k: tf.constant(v, tf.int32) for k, v in features.items()}
-        )
-        if is_training:
-            examples = examples.repeat().shuffle(SHUFFLED)
-        return examples.batch(
-            params["batch_size"], drop_remainder=drop_remainder
-        )
-
-    return input_fn
+        ),
+        *flags,
+    )
 
 
-def join_texts(tokens_a, tokens_b, max_seq_length):
-    """Gives `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and segments.
+def make_row(
+    tokenizer: Any,
+    tokens_a: list[str],
+    tokens_b: Optional[list[str]],
+    length: int,
+) -> tuple[list[str], list[list[int]]]:
+    """Makes `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Of two texts, which are cut in place, the longer loses its last token first.
+
+    Returns:
+        The tokens; their ids, a mask of ones and the segments, with zeros up to
+        `length`.
     """
     if tokens_b:
-        truncate_pair(tokens_a, tokens_b, max_seq_length - 3)
-    tokens = [CLASSIFY, *tokens_a[: max_seq_length - 2], SEPARATE]
+        truncate_pair(tokens_a, tokens_b, length - 3)
+    tokens = [CLASSIFY, *tokens_a[: length - 2], SEPARATE]
     segments = [0] * len(tokens)
     if tokens_b:
         tokens += [*tokens_b, SEPARATE]
         segments += [1] * (len(tokens_b) + 1)
-    return tokens, segments
+    ids = tokenizer.convert_tokens_to_ids(tokens)
+    return tokens, pad(length, ids, [1] * len(ids), segments)
 
 
 def truncate_pair(tokens_a, tokens_b, max_length):

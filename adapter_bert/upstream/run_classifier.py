@@ -8,7 +8,7 @@ import csv
 import dataclasses
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
@@ -18,7 +18,7 @@ from typing import (
 
 import tensorflow as tf
 
-from adapter_bert.upstream import modeling, optimization, records
+from adapter_bert.upstream import modeling, records
 
 v1 = tf.compat.v1
 # An example is told of in the log, of so many first ones.
@@ -210,13 +210,12 @@ def convert_single_example(
     if isinstance(example, PaddingInputExample):
         zeros = ([0] * max_seq_length for _ in range(3))
         return InputFeatures(*zeros, label_id=0, is_real_example=False)
-    tokens, segments = records.join_texts(
+    tokens, numbers = records.make_row(
+        tokenizer,
         tokenizer.tokenize(example.text_a),
         tokenizer.tokenize(example.text_b) if example.text_b else None,
         max_seq_length,
     )
-    ids = tokenizer.convert_tokens_to_ids(tokens)
-    numbers = records.pad(max_seq_length, ids, [1] * len(ids), segments)
     label_id = {label: n for n, label in enumerate(label_list)}[example.label]
     if ex_index < SHOWN:
         v1.logging.info("*** Example ***")
@@ -237,16 +236,14 @@ def convert_examples_to_features(
     tokenizer: Any,
 ) -> list[InputFeatures]:
     """Makes the features of each example, as `convert_single_example`."""
-    features = []
+    return list(_features(examples, label_list, max_seq_length, tokenizer))
+
+
+def _features(examples, *arguments) -> Iterator[InputFeatures]:
     for number, example in enumerate(examples):
         if number % REPORTED == 0:
             v1.logging.info("Writing example %d of %d", number, len(examples))
-        features.append(
-            convert_single_example(
-                number, example, label_list, max_seq_length, tokenizer
-            )
-        )
-    return features
+        yield convert_single_example(number, example, *arguments)
 
 
 def file_based_convert_examples_to_features(
@@ -258,25 +255,11 @@ def file_based_convert_examples_to_features(
 ) -> None:
     """Writes the features of each example to a TFRecord file."""
     with tf.io.TFRecordWriter(output_file) as writer:
-        for number, example in enumerate(examples):
-            if number % REPORTED == 0:
-                v1.logging.info(
-                    "Writing example %d of %d", number, len(examples)
-                )
-            features = convert_single_example(
-                number, example, label_list, max_seq_length, tokenizer
-            )
-            writer.write(
-                records.make_example(
-                    {
-                        "input_ids": features.input_ids,
-                        "input_mask": features.input_mask,
-                        "segment_ids": features.segment_ids,
-                        "label_ids": [features.label_id],
-                        "is_real_example": [int(features.is_real_example)],
-                    }
-                )
-            )
+        for one in _features(examples, label_list, max_seq_length, tokenizer):
+            numbers = {**vars(one), "label_ids": [one.label_id]}
+            del numbers["label_id"]
+            numbers["is_real_example"] = [int(one.is_real_example)]
+            records.write_numbers(writer, numbers)
 
 
 def file_based_input_fn_builder(
@@ -316,10 +299,7 @@ def input_fn_builder(
     )
 
 
-def _truncate_seq_pair(
-    tokens_a: list[str], tokens_b: list[str], max_length: int
-) -> None:
-    records.truncate_pair(tokens_a, tokens_b, max_length)
+_truncate_seq_pair = records.truncate_pair
 
 
 def create_model(
@@ -344,12 +324,12 @@ def create_model(
         probabilities [B, C].
     """
     model = modeling.BertModel(
-        config=bert_config,
-        is_training=is_training,
-        input_ids=input_ids,
-        input_mask=input_mask,
-        token_type_ids=segment_ids,
-        use_one_hot_embeddings=use_one_hot_embeddings,
+        bert_config,
+        is_training,
+        input_ids,
+        input_mask,
+        segment_ids,
+        use_one_hot_embeddings,
         tuning_method=tuning_method,
     )
     read = model.get_pooled_output()
@@ -400,23 +380,13 @@ def model_fn_builder(
             use_one_hot_embeddings,
             tuning_method,
         )
-        scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
-        spec: dict[str, Any] = {}
-        if mode == modeling.ModeKeys.TRAIN:
-            spec["loss"] = loss
-            spec["train_op"] = optimization.create_optimizer(
-                loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
-            )
-        elif mode == modeling.ModeKeys.EVAL:
-            spec["loss"] = loss
-            spec["eval_metrics"] = (
-                _metrics,
-                [losses, label_ids, logits, is_real],
-            )
-        else:
-            spec["predictions"] = {"probabilities": probabilities}
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            mode=mode, scaffold_fn=scaffold_fn, **spec
+        return modeling.make_spec(
+            mode,
+            init_checkpoint,
+            [learning_rate, num_train_steps, num_warmup_steps, use_tpu],
+            loss,
+            {"probabilities": probabilities},
+            (_metrics, [losses, label_ids, logits, is_real]),
         )
 
     return model_fn

@@ -24,7 +24,7 @@ import tensorflow as tf
 from absl import flags
 
 from adapter_bert import files
-from adapter_bert.upstream import modeling, optimization, records, tokenization
+from adapter_bert.upstream import modeling, records, tokenization
 
 v1 = tf.compat.v1
 # The id of the first window; the others count from it.
@@ -242,12 +242,14 @@ def convert_examples_to_features(
         spans = _spans(len(tokens), room, doc_stride)
         for span_number, span in enumerate(spans):
             places = range(span.start, span.start + span.length)
-            row, segments = records.join_texts(
-                list(query), [tokens[place] for place in places], max_seq_length
+            row, numbers = records.make_row(
+                tokenizer,
+                list(query),
+                [tokens[place] for place in places],
+                max_seq_length,
             )
             # Of the part's first token in the row, less that in the context.
             shift = len(query) + 2 - span.start
-            ids = tokenizer.convert_tokens_to_ids(row)
             features = InputFeatures(
                 unique_id,
                 number,
@@ -260,7 +262,7 @@ def convert_examples_to_features(
                     )
                     for place in places
                 },
-                *records.pad(max_seq_length, ids, [1] * len(ids), segments),
+                *numbers,
                 is_impossible=example.is_impossible,
             )
             if is_training:
@@ -333,12 +335,12 @@ def create_model(
     Arguments are those of `modeling.BertModel`.
     """
     model = modeling.BertModel(
-        config=bert_config,
-        is_training=is_training,
-        input_ids=input_ids,
-        input_mask=input_mask,
-        token_type_ids=segment_ids,
-        use_one_hot_embeddings=use_one_hot_embeddings,
+        bert_config,
+        is_training,
+        input_ids,
+        input_mask,
+        segment_ids,
+        use_one_hot_embeddings,
         tuning_method=tuning_method,
     )
     read = model.get_sequence_output()
@@ -381,8 +383,7 @@ def model_fn_builder(
             use_one_hot_embeddings,
             tuning_method,
         )
-        scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
-        spec: dict[str, Any] = {}
+        loss = None
         if mode == modeling.ModeKeys.TRAIN:
             losses = [
                 tf.reduce_mean(
@@ -392,18 +393,17 @@ def model_fn_builder(
                 )
                 for side, values in zip(("start", "end"), logits)
             ]
-            spec["loss"] = loss = (losses[0] + losses[1]) / 2.0
-            spec["train_op"] = optimization.create_optimizer(
-                loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
-            )
-        else:
-            spec["predictions"] = {
+            loss = (losses[0] + losses[1]) / 2.0
+        return modeling.make_spec(
+            mode,
+            init_checkpoint,
+            [learning_rate, num_train_steps, num_warmup_steps, use_tpu],
+            loss,
+            {
                 "unique_ids": features["unique_ids"],
                 "start_logits": logits[0],
                 "end_logits": logits[1],
-            }
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            mode=mode, scaffold_fn=scaffold_fn, **spec
+            },
         )
 
     return model_fn
@@ -447,7 +447,7 @@ class FeatureWriter:
             values["start_positions"] = [feature.start_position]
             values["end_positions"] = [feature.end_position]
             values["is_impossible"] = [int(bool(feature.is_impossible))]
-        self._writer.write(records.make_example(values))
+        records.write_numbers(self._writer, values)
 
     def close(self) -> None:
         self._writer.close()
@@ -520,13 +520,11 @@ def _candidates(
     max_answer_length: int,
 ) -> tuple[list[_Candidate], Optional[_Candidate]]:
     candidates: list[_Candidate] = []
-    null: Optional[_Candidate] = None
+    nulls = []
     for number, feature in enumerate(features):
         result = results[feature.unique_id]
         starts, ends = result.start_logits, result.end_logits
-        here = _Candidate(number, 0, 0, starts[0], ends[0])
-        if null is None or _score(here) < _score(null):
-            null = here
+        nulls.append(_Candidate(number, 0, 0, starts[0], ends[0]))
         for start in _get_best_indexes(starts, n_best_size):
             for end in _get_best_indexes(ends, n_best_size):
                 if (
@@ -537,11 +535,10 @@ def _candidates(
                     candidates.append(
                         _Candidate(number, start, end, starts[start], ends[end])
                     )
-    if not _allows_none():
-        null = None
-    elif null is None:
-        null = _Candidate(0, 0, 0, 0.0, 0.0)
-    if null is not None:
+    null = None
+    if _allows_none():
+        none = _Candidate(0, 0, 0, 0.0, 0.0)
+        null = min(nulls, key=_score, default=none)
         candidates.append(null)
     return sorted(candidates, key=_score, reverse=True), null
 

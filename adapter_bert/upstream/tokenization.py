@@ -1,27 +1,24 @@
 """Names of google-research/bert's `tokenization.py`.
 
-`FullTokenizer` runs on the `tokenizers` library, until a program changes one of
-its parts. `BasicTokenizer` and `WordpieceTokenizer` are plain Python, since
-programs subclass them and hand in vocabularies of their own.
+They are plain Python, since programs subclass tokenizers, change their parts
+and hand in vocabularies of their own.
 """
 
 import collections
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
-
-from adapter_bert.data import tokenization
 
 Text = Union[str, bytes]
 
 # Blocks of CJK ideographs. Source: google-research/bert, `tokenization.py`,
 # `BasicTokenizer._is_chinese_char`.
 CHINESE = re.compile(
-    "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f])"
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 # Google's names of models whose vocabulary has one case.
 UNCASED = (
@@ -115,32 +112,11 @@ def whitespace_tokenize(text: str) -> list[str]:
     return text.split()
 
 
-class _Vocabulary(collections.OrderedDict):
-    changes = 0
+class FullTokenizer:
+    """Splits text into word pieces; `vocab` has ids, `inv_vocab` tokens.
 
-
-def _counted(name: str) -> Any:
-    inherited = getattr(collections.OrderedDict, name)
-
-    def change(self, *args, **kwargs):
-        self.changes += 1
-        return inherited(self, *args, **kwargs)
-
-    return change
-
-
-for _name in (
-    "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
-).split():
-    setattr(_Vocabulary, _name, _counted(_name))
-
-
-class FullTokenizer(tokenization.FullTokenizer):
-    """Splits text into word pieces; `vocab` has ids, `inv_vocab` tokens."""
-
-    # The parts that the library stands for; empty in a subclass that makes its
-    # parts itself.
-    _made: tuple[Any, ...] = ()
+    A program may change `vocab`, and both tokenizers that do the work.
+    """
 
     def __init__(self, vocab_file: str, do_lower_case: bool = True):
         """Reads the vocabulary.
@@ -148,18 +124,12 @@ class FullTokenizer(tokenization.FullTokenizer):
         Raises:
             tf.errors.NotFoundError: there is no such file.
         """
-        tf.io.gfile.stat(vocab_file)
-        super().__init__(vocab_file, do_lower_case)
-        self.vocab = self.vocabulary = _Vocabulary(self.vocabulary)
+        self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {number: token for token, number in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
-        self._made = self._parts()
 
     def tokenize(self, text: Text) -> list[str]:
-        """Splits by the program's parts where it has changed any."""
-        if self._parts() == self._made:
-            return super().tokenize(convert_to_unicode(text))
         return [
             piece
             for word in self.basic_tokenizer.tokenize(text)
@@ -172,14 +142,17 @@ class FullTokenizer(tokenization.FullTokenizer):
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
         return convert_by_vocab(self.inv_vocab, ids)
 
-    def _parts(self) -> tuple[Any, ...]:
-        return (
-            self.basic_tokenizer,
-            dict(getattr(self.basic_tokenizer, "__dict__", {})),
-            self.wordpiece_tokenizer,
-            dict(getattr(self.wordpiece_tokenizer, "__dict__", {})),
-            getattr(self.vocab, "changes", None),
-        )
+
+class _Characters(dict):
+    """For `str.translate`: remembers what a function makes of a character."""
+
+    def __init__(self, make: Callable[[str], str]):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, code: int) -> str:
+        self[code] = self._make(chr(code))
+        return self[code]
 
 
 class BasicTokenizer:
@@ -189,19 +162,10 @@ class BasicTokenizer:
         self.do_lower_case = do_lower_case
 
     def tokenize(self, text: Text) -> list[str]:
-        text = "".join(
-            " " if _is_whitespace(character) else character
-            for character in convert_to_unicode(text)
-            if character not in "\0\ufffd" and not _is_control(character)
-        )
-        words = whitespace_tokenize(CHINESE.sub(r" \1 ", text))
+        words = convert_to_unicode(text).translate(CLEANED).split()
         if self.do_lower_case:
             words = [_strip_accents(word.lower()) for word in words]
-        spaced = (
-            f" {character} " if _is_punctuation(character) else character
-            for character in " ".join(words)
-        )
-        return whitespace_tokenize("".join(spaced))
+        return " ".join(words).translate(DIVIDED).split()
 
 
 class WordpieceTokenizer:
@@ -228,25 +192,20 @@ class WordpieceTokenizer:
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
         pieces: list[str] = []
-        start = 0
+        start, mark = 0, ""
         while start < len(word):
-            mark = "##" if start else ""
             for end in range(len(word), start, -1):
                 if mark + word[start:end] in self.vocab:
                     break
             else:
                 return [self.unk_token]
             pieces.append(mark + word[start:end])
-            start = end
+            start, mark = end, "##"
         return pieces
 
 
 def _strip_accents(text: str) -> str:
-    return "".join(
-        character
-        for character in unicodedata.normalize("NFD", text)
-        if unicodedata.category(character) != "Mn"
-    )
+    return unicodedata.normalize("NFD", text).translate(WITHOUT_ACCENTS)
 
 
 def _is_whitespace(char: str) -> bool:
@@ -261,3 +220,20 @@ def _is_punctuation(char: str) -> bool:
     # All ASCII that is no letter or digit, `$` and `^` among them.
     is_symbol = char.isascii() and char.isprintable() and not char.isalnum()
     return (is_symbol and char != " ") or unicodedata.category(char)[0] == "P"
+
+
+def _cleaned(char: str) -> str:
+    if char in "\0\ufffd" or _is_control(char):
+        return ""
+    if CHINESE.match(char):
+        return f" {char} "
+    return " " if _is_whitespace(char) else char
+
+
+CLEANED = _Characters(_cleaned)
+WITHOUT_ACCENTS = _Characters(
+    lambda char: "" if unicodedata.category(char) == "Mn" else char
+)
+DIVIDED = _Characters(
+    lambda char: f" {char} " if _is_punctuation(char) else char
+)
