@@ -14,10 +14,6 @@ from adapter_bert.checkpoints import dev_scores
         "{",
         "[]",
         '{"keep_best": "f1", "scores": []}',
-        '{"keep_best": "f1", "scores": {"x": {"f1": 1}}}',
-        '{"keep_best": "f1", "scores": {"\u00b2": {"f1": 1}}}',
-        f'{{"keep_best": "f1", "scores": {{"{"1" * 9999}": {{"f1": 1}}}}}}',
-        '{"keep_best": "f1", "scores": {"1": {"accuracy": 1}}}',
         '{"keep_best": "", "scores": {"1": {"accuracy": "a"}}}',
     ],
 )
@@ -57,7 +53,7 @@ def test_a_folder_that_may_not_be_used_is_one_line(tmp_path, plain_user):
     try:
         tmp_path.chmod(0o500)
         message = plain_user(dev_scores.forget_others, folder, scores)
-        assert message.startswith(f"cannot delete {folder}/best.ckpt-2.index: ")
+        assert message.startswith(f"cannot write {folder}: ")
         tmp_path.chmod(0o300)
         message = plain_user(dev_scores.forget_others, folder, scores)
         assert message.startswith(f"cannot read {folder}: ")

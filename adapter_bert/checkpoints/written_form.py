@@ -89,24 +89,23 @@ def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
 
 def check_form(config: BertConfig, form: str) -> None:
     """Refuses a form that cannot describe a model."""
-    if form != HUGGING_FACE and config.model_type != "bert":
-        raise UserError(
-            f"the model's type is {config.model_type}, but {form}'s form is "
-            "of a BERT; write it by adapter-bert convert --to=hugging_face"
-        )
-    if form != HUGGING_FACE and not config.tie_word_embeddings:
-        raise UserError(
-            "the model's head of masked words has a matrix of its own "
-            f"(tie_word_embeddings is false), but in {form}'s form it reads "
-            "the word embeddings; write it by adapter-bert convert "
-            "--to=hugging_face"
-        )
+    if form == HUGGING_FACE:
+        return
     epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
-    if form != HUGGING_FACE and epsilon != fixed:
-        raise UserError(
-            f"the model has the layer_norm_eps {epsilon}, but Google's form "
-            f"means {fixed}"
-        )
+    for is_other, fault in (
+        (config.model_type != "bert", f"type is {config.model_type}"),
+        (
+            not config.tie_word_embeddings,
+            "head of masked words has a matrix of its own "
+            "(tie_word_embeddings is false)",
+        ),
+        (epsilon != fixed, f"layer_norm_eps is {epsilon}"),
+    ):
+        if is_other:
+            raise UserError(
+                f"the model's {fault}, but {form}'s form is of a plain BERT; "
+                "write it by adapter-bert convert --to=hugging_face"
+            )
 
 
 def _config(
