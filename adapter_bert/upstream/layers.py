@@ -5,6 +5,7 @@ them. `modeling.py` has all of their names.
 """
 
 import math
+import re
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -50,21 +51,44 @@ def dropout(
     return tf.nn.dropout(input_tensor, rate=dropout_prob)
 
 
+def create_initializer(initializer_range: float = 0.02) -> Any:
+    """Makes a truncated normal of this standard deviation."""
+    return v1.truncated_normal_initializer(stddev=initializer_range)
+
+
+def make_variable(
+    name: str,
+    shape: Shape,
+    initializer_range: float = 0.02,
+    collections: Optional[list[str]] = None,
+    trainable: bool = True,
+) -> Any:
+    """Makes or finds a variable; biases begin as 0, gammas as 1."""
+    if name.endswith("gamma"):
+        initializer = v1.ones_initializer()
+    elif re.search(r"beta$|bias(es\d)?$", name):
+        initializer = v1.zeros_initializer()
+    else:
+        initializer = create_initializer(initializer_range)
+    if collections is not None:
+        collections = [v1.GraphKeys.GLOBAL_VARIABLES, *collections]
+    return v1.get_variable(
+        name,
+        shape,
+        initializer=initializer,
+        collections=collections,
+        trainable=trainable,
+    )
+
+
 def layer_norm(
     input_tensor: tf.Tensor, name: Optional[str] = None
 ) -> tf.Tensor:
     """Layer normalization over the last axis; variables `beta`, `gamma`."""
-    size = [input_tensor.shape[-1]]
-    collections = [LAYER_NORM, v1.GraphKeys.GLOBAL_VARIABLES]
     with v1.variable_scope(name, default_name="LayerNorm"):
         beta, gamma = (
-            v1.get_variable(
-                kind, size, initializer=initializer, collections=collections
-            )
-            for kind, initializer in (
-                ("beta", v1.zeros_initializer()),
-                ("gamma", v1.ones_initializer()),
-            )
+            make_variable(kind, [input_tensor.shape[-1]], collections=[LAYER_NORM])
+            for kind in ("beta", "gamma")
         )
     return functional.layer_norm(
         input_tensor, *map(tf.convert_to_tensor, (gamma, beta))
@@ -80,11 +104,6 @@ def layer_norm_and_dropout(
     return dropout(layer_norm(input_tensor, name), dropout_prob)
 
 
-def create_initializer(initializer_range: float = 0.02) -> Any:
-    """Makes a truncated normal of this standard deviation."""
-    return v1.truncated_normal_initializer(stddev=initializer_range)
-
-
 def embedding_lookup(
     input_ids: tf.Tensor,
     vocab_size: int,
@@ -98,11 +117,8 @@ def embedding_lookup(
     Returns:
         float32 [B, T, E or K E], and the variable, [V, E].
     """
-    table = v1.get_variable(
-        word_embedding_name,
-        [vocab_size, embedding_size],
-        initializer=create_initializer(initializer_range),
-    )
+    size = [vocab_size, embedding_size]
+    table = make_variable(word_embedding_name, size, initializer_range)
     flat = tf.reshape(input_ids, [-1])
     if use_one_hot_embeddings:
         vectors = tf.matmul(tf.one_hot(flat, vocab_size), table)
@@ -134,16 +150,12 @@ def embedding_postprocessor(
         ValueError: no segments, or more tokens than positions.
     """
     _, length, width = get_shape_list(input_tensor, expected_rank=3)
-    initializer = create_initializer(initializer_range)
     output = input_tensor
     if use_token_type:
         if token_type_ids is None:
             raise ValueError("use_token_type needs token_type_ids, found None")
-        table = v1.get_variable(
-            token_type_embedding_name,
-            [token_type_vocab_size, width],
-            initializer=initializer,
-        )
+        size = [token_type_vocab_size, width]
+        table = make_variable(token_type_embedding_name, size, initializer_range)
         one_hot = tf.one_hot(token_type_ids, token_type_vocab_size)
         output += tf.tensordot(one_hot, table, 1)
     if use_position_embeddings:
@@ -152,11 +164,8 @@ def embedding_postprocessor(
                 f"found {length} tokens, expected at most the "
                 f"{max_position_embeddings} of max_position_embeddings"
             )
-        table = v1.get_variable(
-            position_embedding_name,
-            [max_position_embeddings, width],
-            initializer=initializer,
-        )
+        size = [max_position_embeddings, width]
+        table = make_variable(position_embedding_name, size, initializer_range)
         output += table[:length]
     return layer_norm_and_dropout(output, dropout_prob)
 
@@ -176,14 +185,9 @@ def create_attention_mask_from_input_mask(
 def _dense(inputs, size, activation, name, initializer_range):
     """float32 [R, I] -> [R, O]; variables `<name>/kernel`, `<name>/bias`."""
     with v1.variable_scope(name):
-        kernel = v1.get_variable(
-            "kernel",
-            [inputs.shape[-1], size],
-            initializer=create_initializer(initializer_range),
-        )
-        bias = v1.get_variable(
-            "bias", [size], initializer=v1.zeros_initializer()
-        )
+        shape = [inputs.shape[-1], size]
+        kernel = make_variable("kernel", shape, initializer_range)
+        bias = make_variable("bias", [size])
     outputs = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
     return outputs if activation is None else activation(outputs)
 
@@ -238,13 +242,8 @@ def attention_layer(
     width = num_attention_heads * size_per_head
 
     def project(inputs, length, name, activation):
-        outputs = _dense(
-            reshape_to_matrix(inputs),
-            width,
-            activation,
-            name,
-            initializer_range,
-        )
+        flat = reshape_to_matrix(inputs)
+        outputs = _dense(flat, width, activation, name, initializer_range)
         heads = [batch_size, length, num_attention_heads, size_per_head]
         return tf.transpose(tf.reshape(outputs, heads), [0, 2, 1, 3])
 
@@ -312,9 +311,10 @@ def transformer_model(
         with v1.variable_scope(f"layer_{number}"):
             with v1.variable_scope("attention"):
                 with v1.variable_scope("self"):
+                    states = reshape_from_matrix(hidden, shape)
                     attended = attention_layer(
-                        hidden,
-                        hidden,
+                        states,
+                        states,
                         attention_mask,
                         num_attention_heads,
                         hidden_size // num_attention_heads,
@@ -323,9 +323,6 @@ def transformer_model(
                         ),
                         initializer_range=initializer_range,
                         do_return_2d_tensor=True,
-                        batch_size=shape[0],
-                        from_seq_length=shape[1],
-                        to_seq_length=shape[1],
                     )
                 with v1.variable_scope("output"):
                     hidden = join(attended, hidden)
@@ -409,20 +406,11 @@ def feedforward_adapter(
     Source: Houlsby et al. 2019, section 2.1; google-research/adapter-bert.
     """
     size = input_tensor.shape[-1]
-    collections = [ADAPTERS, v1.GraphKeys.GLOBAL_VARIABLES]
 
     def project(inputs, number, shape):
-        kernel = v1.get_variable(
-            f"weights{number}",
-            shape,
-            initializer=create_initializer(init_scale),
-            collections=collections,
-        )
-        bias = v1.get_variable(
-            f"biases{number}",
-            [1, shape[1]],
-            initializer=v1.zeros_initializer(),
-            collections=collections,
+        kernel, bias = (
+            make_variable(f"{name}{number}", of, init_scale, [ADAPTERS])
+            for name, of in (("weights", shape), ("biases", [1, shape[1]]))
         )
         return tf.matmul(inputs, kernel) + bias
 
@@ -453,18 +441,7 @@ def head_variables(
     weights: str, bias: str, count: int, size: int
 ) -> tuple[Any, Any]:
     """Makes a head's last layer: float32 [C, D] and [C], in `head` too."""
-    collections = [v1.GraphKeys.GLOBAL_VARIABLES, HEAD]
     return (
-        v1.get_variable(
-            weights,
-            [count, size],
-            initializer=create_initializer(),
-            collections=collections,
-        ),
-        v1.get_variable(
-            bias,
-            [count],
-            initializer=v1.zeros_initializer(),
-            collections=collections,
-        ),
+        make_variable(weights, [count, size], collections=[HEAD]),
+        make_variable(bias, [count], collections=[HEAD]),
     )

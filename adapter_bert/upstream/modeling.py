@@ -44,6 +44,7 @@ from adapter_bert.upstream.layers import (  # noqa: F401
     reshape_from_matrix,
     reshape_to_matrix,
     transformer_model,
+    make_variable,
 )
 from adapter_bert.upstream.optimization import (
     ADAPTERS,
@@ -327,18 +328,12 @@ class _VariableMaker:
         self._seed = v1.get_default_graph().seed or 0
 
     def __call__(self, name: str, shape: encoder.Shape, _: Any) -> Any:
-        kind = name.rpartition("/")[2]
-        if kind == "gamma":
-            initializer = v1.ones_initializer()
-        elif kind in ("beta", "bias"):
-            initializer = v1.zeros_initializer()
-        else:
-            initializer = create_initializer(self._range)
         is_trained = bool(re.fullmatch(self._trains, name))
         collections = [v1.GraphKeys.TRAINABLE_VARIABLES, OWN]
         if is_trained and "/LayerNorm/" in name:
             collections.append(LAYER_NORM)
-        return self._get(name, shape, initializer, is_trained, collections)
+        name = name.removeprefix("bert/")
+        return make_variable(name, list(shape), self._range, collections, is_trained)
 
     def added(self, name: str, declared: Any) -> Any:
         """Makes a variable of the method's.
@@ -361,20 +356,15 @@ class _VariableMaker:
                 )
             )
 
-        collections = []
+        collections = [v1.GraphKeys.GLOBAL_VARIABLES]
         if declared.trained:
-            collections = [ADAPTERS, v1.GraphKeys.TRAINABLE_VARIABLES]
-        return self._get(
-            name, declared.shape, initialize, declared.trained, collections
-        )
-
-    def _get(self, name, shape, initializer, is_trained, collections):
+            collections += [ADAPTERS, v1.GraphKeys.TRAINABLE_VARIABLES]
         return v1.get_variable(
             name.removeprefix("bert/"),
-            list(shape),
-            initializer=initializer,
-            trainable=is_trained,
-            collections=[v1.GraphKeys.GLOBAL_VARIABLES, *collections],
+            list(declared.shape),
+            initializer=initialize,
+            trainable=declared.trained,
+            collections=collections,
         )
 
 
