@@ -7,9 +7,6 @@ make equal instances. `do_whole_word_mask`, a flag there, is an argument here.
 import collections
 import contextlib
 import dataclasses
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -49,7 +46,7 @@ class TrainingInstance:
     masked_lm_labels: list[str]
     is_random_next: bool
 
-    def __str__(self) -> str:
+    def __str__(self):
         fields = {
             "tokens": " ".join(map(tokenization.printable_text, self.tokens)),
             "segment_ids": " ".join(map(str, self.segment_ids)),
@@ -65,16 +62,16 @@ class TrainingInstance:
 
 
 def create_training_instances(
-    input_files: Sequence[str],
-    tokenizer: Any,
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
+    input_files,
+    tokenizer,
+    max_seq_length,
+    dupe_factor,
+    short_seq_prob,
+    masked_lm_prob,
+    max_predictions_per_seq,
+    rng,
+    do_whole_word_mask=False,
+):
     """Makes shuffled instances of files of raw text.
 
     A line holds a sentence; an empty line ends a document.
@@ -93,12 +90,12 @@ def create_training_instances(
 
 
 def make_instances(
-    documents: list[Document],
-    vocab: Mapping[str, int],
-    dupe_factor: int,
-    rng: random.Random,
-    **of_document: Any,
-) -> list[TrainingInstance]:
+    documents,
+    vocab,
+    dupe_factor,
+    rng,
+    **of_document,
+):
     """Shuffles documents, and makes shuffled instances of them.
 
     `of_document` are arguments of `create_instances_from_document`.
@@ -115,13 +112,13 @@ def make_instances(
     return instances
 
 
-def _lines(input_files: Sequence[str]) -> Iterator[str]:
+def _lines(input_files):
     for path in input_files:
         with tf.io.gfile.GFile(path, "r") as file:
             yield from file
 
 
-def read_documents(lines: Iterable[str], tokenizer: Any) -> list[Document]:
+def read_documents(lines, tokenizer):
     """Divides lines into documents, without empty sentences and documents."""
     documents: list[Document] = [[]]
     for line in lines:
@@ -135,16 +132,16 @@ def read_documents(lines: Iterable[str], tokenizer: Any) -> list[Document]:
 
 
 def create_instances_from_document(
-    all_documents: Sequence[Document],
-    document_index: int,
-    max_seq_length: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocab_words: Sequence[str],
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
+    all_documents,
+    document_index,
+    max_seq_length,
+    short_seq_prob,
+    masked_lm_prob,
+    max_predictions_per_seq,
+    vocab_words,
+    rng,
+    do_whole_word_mask=False,
+):
     """Makes the instances of one document.
 
     Sentences are gathered until they fill a row, or at `short_seq_prob` a
@@ -193,11 +190,11 @@ def create_instances_from_document(
 
 
 def _random_text(
-    documents: Sequence[Document],
-    excluded: int,
-    wanted: int,
-    rng: random.Random,
-) -> list[str]:
+    documents,
+    excluded,
+    wanted,
+    rng,
+):
     """Sentences from a random place of another document, if one is drawn."""
     for _ in range(DRAWS):
         drawn = rng.randint(0, len(documents) - 1)
@@ -213,13 +210,13 @@ def _random_text(
 
 
 def create_masked_lm_predictions(
-    tokens: Sequence[str],
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocab_words: Sequence[str],
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> tuple[list[str], list[int], list[str]]:
+    tokens,
+    masked_lm_prob,
+    max_predictions_per_seq,
+    vocab_words,
+    rng,
+    do_whole_word_mask=False,
+):
     """Masks tokens: 80% become `[MASK]`, 10% any word, 10% stay.
 
     Whole words that exceed the number of predictions are passed over.
@@ -256,28 +253,28 @@ def create_masked_lm_predictions(
 
 
 def truncate_seq_pair(
-    tokens_a: list[str],
-    tokens_b: list[str],
-    max_num_tokens: int,
-    rng: random.Random,
-) -> None:
+    tokens_a,
+    tokens_b,
+    max_num_tokens,
+    rng,
+):
     """Cuts two texts in place: the longer one, at its start or its end."""
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-def create_float_feature(values: Iterable[float]) -> tf.train.Feature:
+def create_float_feature(values):
     """Numbers of an example, float32."""
     return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))
 
 
 def make_example(
-    instance: TrainingInstance,
-    tokenizer: Any,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> tf.train.Example:
+    instance,
+    tokenizer,
+    max_seq_length,
+    max_predictions_per_seq,
+):
     """Gives an instance as numbers, padded with zeros.
 
     `input_ids`, `input_mask`, `segment_ids` int64 [max_seq_length];
@@ -312,12 +309,12 @@ def make_example(
 
 
 def write_instance_to_example_files(
-    instances: Sequence[TrainingInstance],
-    tokenizer: Any,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    output_files: Sequence[str],
-) -> None:
+    instances,
+    tokenizer,
+    max_seq_length,
+    max_predictions_per_seq,
+    output_files,
+):
     """Writes instances to TFRecord files, one to each file in turn."""
     log = tf.compat.v1.logging
     with contextlib.ExitStack() as stack:

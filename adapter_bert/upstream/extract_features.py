@@ -4,10 +4,8 @@ import dataclasses
 import importlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional
+from typing import Optional
 
-import numpy as np
 import tensorflow as tf
 
 from adapter_bert.upstream import modeling, records
@@ -39,13 +37,13 @@ class InputFeatures:
     input_type_ids: list[int]
 
 
-def read_examples(input_file: str) -> list[InputExample]:
+def read_examples(input_file):
     """Reads a text a line; ` ||| ` stands between two."""
     with tf.io.gfile.GFile(input_file, "r") as file:
         return examples_of(file)
 
 
-def examples_of(lines: Iterable[str]) -> list[InputExample]:
+def examples_of(lines):
     """Makes the examples of lines, as `read_examples` reads them."""
     examples = []
     for number, line in enumerate(lines):
@@ -56,9 +54,7 @@ def examples_of(lines: Iterable[str]) -> list[InputExample]:
     return examples
 
 
-def convert_examples_to_features(
-    examples: Sequence[InputExample], seq_length: int, tokenizer: Any
-) -> list[InputFeatures]:
+def convert_examples_to_features(examples, seq_length, tokenizer):
     """Makes the features of each line, cut and padded to `seq_length`."""
     features = []
     for example in examples:
@@ -72,9 +68,7 @@ def convert_examples_to_features(
     return features
 
 
-def input_fn_builder(
-    features: Sequence[InputFeatures], seq_length: int
-) -> Callable:
+def input_fn_builder(features, seq_length):
     """Makes an `input_fn` over features in memory."""
     del seq_length
     return records.memory_input_fn(
@@ -90,13 +84,13 @@ def input_fn_builder(
 
 
 def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    init_checkpoint: str,
-    layer_indexes: Sequence[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> Callable:
+    bert_config,
+    init_checkpoint,
+    layer_indexes,
+    use_tpu,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a `model_fn` for prediction: `layer_output_<n>`, float32 [B, T, D].
 
     Arguments are those of `modeling.BertModel`; `layer_indexes` count from 0 or
@@ -131,10 +125,10 @@ def model_fn_builder(
 
 
 def json_line(
-    feature: InputFeatures,
-    layer_indexes: Sequence[int],
-    outputs: Sequence[np.ndarray],
-) -> str:
+    feature,
+    layer_indexes,
+    outputs,
+):
     """Gives a line of hidden states, float32 [T, D] for each layer."""
     tokens = [
         {
@@ -158,7 +152,7 @@ def json_line(
 _truncate_seq_pair = records.truncate_pair
 
 
-def main(_: Any = None) -> None:
+def main(_=None):
     """Runs the program by the command line's flags; raises SystemExit."""
     # The program stands above this room.
     importlib.import_module("adapter_bert.commands").run("extract_features")

@@ -1,7 +1,5 @@
 """Examples in TFRecord files, and batches of them for TPUEstimator."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -11,28 +9,28 @@ from adapter_bert.data.tokenization import CLASSIFY, SEPARATE, fit
 SHUFFLED = 100
 
 
-def create_int_feature(values: Iterable[int]) -> tf.train.Feature:
+def create_int_feature(values):
     """Makes whole numbers of an example."""
     return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
 
 
-def make_example(features: Mapping[str, tf.train.Feature]) -> tf.train.Example:
+def make_example(features):
     """Makes an example of features by name."""
     return tf.train.Example(features=tf.train.Features(feature=features))
 
 
-def write_numbers(writer: Any, features: Mapping[str, Iterable[int]]) -> None:
+def write_numbers(writer, features):
     """Writes an example of whole numbers."""
     named = {k: create_int_feature(values) for k, values in features.items()}
     writer.write(make_example(named).SerializeToString())
 
 
 def _batches(
-    make_examples: Callable[[], tf.data.Dataset],
-    is_training: bool,
-    drop_remainder: bool,
-) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
-    def input_fn(params: Mapping[str, Any]) -> tf.data.Dataset:
+    make_examples,
+    is_training,
+    drop_remainder,
+):
+    def input_fn(params):
         examples = make_examples()
         if is_training:
             examples = examples.repeat().shuffle(SHUFFLED)
@@ -43,9 +41,7 @@ def _batches(
     return input_fn
 
 
-def record_input_fn(
-    input_file: str, shapes: Mapping[str, Sequence[int]], *flags: bool
-) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+def record_input_fn(input_file, shapes, *flags):
     """Makes an `input_fn` over a TFRecord file of whole numbers.
 
     `shapes` are those of each feature of an example, int32 in a batch. In
@@ -57,7 +53,7 @@ def record_input_fn(
         for name, shape in shapes.items()
     }
 
-    def decode(record: tf.Tensor) -> dict[str, tf.Tensor]:
+    def decode(record):
         example = tf.io.parse_single_example(record, parsed)
         # TPUs have no int64.
         return {k: tf.cast(v, tf.int32) for k, v in example.items()}
@@ -67,9 +63,7 @@ def record_input_fn(
     )
 
 
-def memory_input_fn(
-    features: Mapping[str, Any], *flags: bool
-) -> Callable[[Mapping[str, Any]], tf.data.Dataset]:
+def memory_input_fn(features, *flags):
     """As `record_input_fn`, of whole numbers in memory, [examples, ...]."""
     return _batches(
         lambda: tf.data.Dataset.from_tensor_slices(
@@ -80,11 +74,11 @@ def memory_input_fn(
 
 
 def make_row(
-    tokenizer: Any,
-    tokens_a: list[str],
-    tokens_b: Optional[list[str]],
-    length: int,
-) -> tuple[list[str], list[list[int]]]:
+    tokenizer,
+    tokens_a,
+    tokens_b,
+    length,
+):
     """Makes `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Of two texts, which are cut in place, the longer loses its last token first.
@@ -110,6 +104,6 @@ def truncate_pair(tokens_a, tokens_b, max_length):
     del tokens_a[count_a:], tokens_b[count_b:]
 
 
-def pad(length: int, *rows: Iterable[int]):
+def pad(length, *rows):
     """Each row with zeros up to a length."""
     return [[*row, *[0] * (length - len(row))] for row in rows]

@@ -8,10 +8,8 @@ import csv
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import (
-    Any,
-    Callable,
     NamedTuple,
     Optional,
 )
@@ -63,22 +61,20 @@ class InputFeatures:
 class DataProcessor:
     """Reads the examples of a task; a subclass declares one."""
 
-    def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    def get_train_examples(self, data_dir):
         raise NotImplementedError()
 
-    def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    def get_dev_examples(self, data_dir):
         raise NotImplementedError()
 
-    def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    def get_test_examples(self, data_dir):
         raise NotImplementedError()
 
-    def get_labels(self) -> list[str]:
+    def get_labels(self):
         raise NotImplementedError()
 
     @classmethod
-    def _read_tsv(
-        cls, input_file: str, quotechar: Optional[str] = None
-    ) -> list[list[str]]:
+    def _read_tsv(cls, input_file, quotechar=None):
         with tf.io.gfile.GFile(input_file, "r") as file:
             return list(csv.reader(file, delimiter="\t", quotechar=quotechar))
 
@@ -110,7 +106,7 @@ class _TableProcessor(DataProcessor):
     def get_labels(self):
         return list(self.labels)
 
-    def _read(self, data_dir: str, split: str) -> list[InputExample]:
+    def _read(self, data_dir, split):
         file = self.splits[split]
         lines = self._read_tsv(os.path.join(data_dir, file.name))
         # As in upstream's MNLI, whose guids say which development set.
@@ -196,12 +192,12 @@ class XnliProcessor(DataProcessor):
 
 
 def convert_single_example(
-    ex_index: int,
-    example: Any,
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: Any,
-) -> InputFeatures:
+    ex_index,
+    example,
+    label_list,
+    max_seq_length,
+    tokenizer,
+):
     """Makes the features of an example; the first ones are logged.
 
     `label_list` is in the order of the logits. Raises KeyError for another
@@ -230,16 +226,16 @@ def convert_single_example(
 
 
 def convert_examples_to_features(
-    examples: Sequence[Any],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: Any,
-) -> list[InputFeatures]:
+    examples,
+    label_list,
+    max_seq_length,
+    tokenizer,
+):
     """Makes the features of each example, as `convert_single_example`."""
     return list(_features(examples, label_list, max_seq_length, tokenizer))
 
 
-def _features(examples, *arguments) -> Iterator[InputFeatures]:
+def _features(examples, *arguments):
     for number, example in enumerate(examples):
         if number % REPORTED == 0:
             v1.logging.info("Writing example %d of %d", number, len(examples))
@@ -247,12 +243,12 @@ def _features(examples, *arguments) -> Iterator[InputFeatures]:
 
 
 def file_based_convert_examples_to_features(
-    examples: Sequence[Any],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: Any,
-    output_file: str,
-) -> None:
+    examples,
+    label_list,
+    max_seq_length,
+    tokenizer,
+    output_file,
+):
     """Writes the features of each example to a TFRecord file."""
     with tf.io.TFRecordWriter(output_file) as writer:
         for one in _features(examples, label_list, max_seq_length, tokenizer):
@@ -263,8 +259,8 @@ def file_based_convert_examples_to_features(
 
 
 def file_based_input_fn_builder(
-    input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
-) -> Callable:
+    input_file, seq_length, is_training, drop_remainder
+):
     """Makes an `input_fn` over what `file_based_convert_...` wrote."""
     row = [seq_length]
     shapes: dict[str, list[int]] = {
@@ -280,11 +276,11 @@ def file_based_input_fn_builder(
 
 
 def input_fn_builder(
-    features: Sequence[InputFeatures],
-    seq_length: int,
-    is_training: bool,
-    drop_remainder: bool,
-) -> Callable:
+    features,
+    seq_length,
+    is_training,
+    drop_remainder,
+):
     """Makes an `input_fn` over features in memory."""
     del seq_length
     return records.memory_input_fn(
@@ -303,16 +299,16 @@ _truncate_seq_pair = records.truncate_pair
 
 
 def create_model(
-    bert_config: modeling.BertConfig,
-    is_training: bool,
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
-    labels: tf.Tensor,
-    num_labels: int,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    bert_config,
+    is_training,
+    input_ids,
+    input_mask,
+    segment_ids,
+    labels,
+    num_labels,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a classifier on the pooled output of a `modeling.BertModel`.
 
     Args:
@@ -350,16 +346,16 @@ def create_model(
 
 
 def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    num_labels: int,
-    init_checkpoint: Optional[str],
-    learning_rate: float,
-    num_train_steps: Optional[int],
-    num_warmup_steps: Optional[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> Callable:
+    bert_config,
+    num_labels,
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a `model_fn` for TPUEstimator; arguments of `create_model`."""
 
     def model_fn(features, labels, mode, params):
@@ -403,9 +399,9 @@ def _metrics(losses, label_ids, logits, is_real):
 
 
 def main(
-    _: Any = None,
-    processors: Optional[Mapping[str, Callable[[], DataProcessor]]] = None,
-) -> None:
+    _=None,
+    processors=None,
+):
     """Runs the program by the command line's flags; raises SystemExit.
 
     `processors` make processors, by the name that `--task_name` takes in lower

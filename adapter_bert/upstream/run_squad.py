@@ -15,7 +15,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import (
     Any,
-    Callable,
     NamedTuple,
     Optional,
 )
@@ -49,7 +48,7 @@ class SquadExample:
     end_position: Optional[int] = None
     is_impossible: bool = False
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         shown = {
             "qas_id": self.qas_id,
             "question_text": self.question_text,
@@ -112,18 +111,16 @@ class _Candidate(NamedTuple):
     end_logit: float
 
 
-def _flag(name: str, default: Any) -> Any:
+def _flag(name, default):
     is_defined = name in flags.FLAGS and flags.FLAGS.is_parsed()
     return flags.FLAGS[name].value if is_defined else default
 
 
-def _allows_none() -> bool:
+def _allows_none():
     return _flag("version_2_with_negative", False)
 
 
-def read_squad_examples(
-    input_file: str, is_training: bool
-) -> list[SquadExample]:
+def read_squad_examples(input_file, is_training):
     """Reads the questions of a file in SQuAD's layout.
 
     Questions are left out, with a warning, whose answer is not at its place.
@@ -149,7 +146,7 @@ def read_squad_examples(
     return examples
 
 
-def _split(context: str) -> tuple[list[str], list[int]]:
+def _split(context):
     words: list[str] = []
     word_of: list[int] = []
     is_inside = False
@@ -165,9 +162,7 @@ def _split(context: str) -> tuple[list[str], list[int]]:
     return words, word_of
 
 
-def _find_answer(
-    qa: Mapping[str, Any], words: list[str], word_of: list[int]
-) -> Optional[dict[str, Any]]:
+def _find_answer(qa, words, word_of):
     if _allows_none() and qa["is_impossible"]:
         return {
             "orig_answer_text": "",
@@ -197,14 +192,14 @@ def _find_answer(
 
 
 def convert_examples_to_features(
-    examples: Sequence[SquadExample],
-    tokenizer: Any,
-    max_seq_length: int,
-    doc_stride: int,
-    max_query_length: int,
-    is_training: bool,
-    output_fn: Callable[[InputFeatures], Any],
-) -> None:
+    examples,
+    tokenizer,
+    max_seq_length,
+    doc_stride,
+    max_query_length,
+    is_training,
+    output_fn,
+):
     """Hands each window of each question to `output_fn`.
 
     Lengths and `doc_stride`, the distance of a context's windows, are in
@@ -281,7 +276,7 @@ def convert_examples_to_features(
             unique_id += 1
 
 
-def _spans(count: int, room: int, stride: int) -> list[_Span]:
+def _spans(count, room, stride):
     spans: list[_Span] = []
     start = 0
     while start < count:
@@ -293,12 +288,12 @@ def _spans(count: int, room: int, stride: int) -> list[_Span]:
 
 
 def _improve_answer_span(
-    doc_tokens: list[str],
-    input_start: int,
-    input_end: int,
-    tokenizer: Any,
-    orig_answer_text: str,
-) -> tuple[int, int]:
+    doc_tokens,
+    input_start,
+    input_end,
+    tokenizer,
+    orig_answer_text,
+):
     answer = tokenizer.tokenize(orig_answer_text)
     for start in range(input_start, input_end + 1):
         end = start + len(answer)
@@ -307,9 +302,7 @@ def _improve_answer_span(
     return input_start, input_end
 
 
-def _check_is_max_context(
-    doc_spans: Sequence[Any], cur_span_index: int, position: int
-) -> bool:
+def _check_is_max_context(doc_spans, cur_span_index, position):
     """Tells if no span, or none before it, has as much text around."""
     scores = []
     for span in doc_spans:
@@ -322,14 +315,14 @@ def _check_is_max_context(
 
 
 def create_model(
-    bert_config: modeling.BertConfig,
-    is_training: bool,
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
+    bert_config,
+    is_training,
+    input_ids,
+    input_mask,
+    segment_ids,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes start and end logits of every token, padding too, float32 [B, T].
 
     Arguments are those of `modeling.BertModel`.
@@ -357,15 +350,15 @@ def create_model(
 
 
 def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    init_checkpoint: Optional[str],
-    learning_rate: float,
-    num_train_steps: Optional[int],
-    num_warmup_steps: Optional[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> Callable:
+    bert_config,
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a `model_fn` for TPUEstimator; arguments of `create_model`."""
 
     def model_fn(features, labels, mode, params):
@@ -409,9 +402,7 @@ def model_fn_builder(
     return model_fn
 
 
-def input_fn_builder(
-    input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
-) -> Callable:
+def input_fn_builder(input_file, seq_length, is_training, drop_remainder):
     """Makes an `input_fn` over what `FeatureWriter` wrote."""
     shapes: dict[str, list[int]] = {
         "unique_ids": [],
@@ -429,13 +420,13 @@ def input_fn_builder(
 class FeatureWriter:
     """Writes windows to a TFRecord file; `num_features` were written."""
 
-    def __init__(self, filename: str, is_training: bool):
+    def __init__(self, filename, is_training):
         self.filename = filename
         self.is_training = is_training
         self.num_features = 0
         self._writer = tf.io.TFRecordWriter(filename)
 
-    def process_feature(self, feature: InputFeatures) -> None:
+    def process_feature(self, feature):
         self.num_features += 1
         values = {
             "unique_ids": [feature.unique_id],
@@ -449,21 +440,21 @@ class FeatureWriter:
             values["is_impossible"] = [int(bool(feature.is_impossible))]
         records.write_numbers(self._writer, values)
 
-    def close(self) -> None:
+    def close(self):
         self._writer.close()
 
 
 def write_predictions(
-    all_examples: Sequence[SquadExample],
-    all_features: Sequence[InputFeatures],
-    all_results: Sequence[RawResult],
-    n_best_size: int,
-    max_answer_length: int,
-    do_lower_case: bool,
-    output_prediction_file: str,
-    output_nbest_file: str,
-    output_null_log_odds_file: str,
-) -> None:
+    all_examples,
+    all_features,
+    all_results,
+    n_best_size,
+    max_answer_length,
+    do_lower_case,
+    output_prediction_file,
+    output_nbest_file,
+    output_null_log_odds_file,
+):
     """Writes answers, candidates and, for SQuAD 2.0, null odds as JSON.
 
     `output_prediction_file` has id -> answer, `output_nbest_file` id ->
@@ -514,11 +505,11 @@ def write_predictions(
 
 
 def _candidates(
-    features: Sequence[InputFeatures],
-    results: Mapping[int, RawResult],
-    n_best_size: int,
-    max_answer_length: int,
-) -> tuple[list[_Candidate], Optional[_Candidate]]:
+    features,
+    results,
+    n_best_size,
+    max_answer_length,
+):
     candidates: list[_Candidate] = []
     nulls = []
     for number, feature in enumerate(features):
@@ -543,17 +534,17 @@ def _candidates(
     return sorted(candidates, key=_score, reverse=True), null
 
 
-def _score(candidate: _Candidate) -> float:
+def _score(candidate):
     return candidate.start_logit + candidate.end_logit
 
 
 def _texts(
-    example: SquadExample,
-    features: Sequence[InputFeatures],
-    candidates: Sequence[_Candidate],
-    n_best_size: int,
-    do_lower_case: bool,
-) -> dict[str, tuple[float, float]]:
+    example,
+    features,
+    candidates,
+    n_best_size,
+    do_lower_case,
+):
     best: dict[str, tuple[float, float]] = {}
     for candidate in candidates:
         if len(best) >= n_best_size:
@@ -574,7 +565,7 @@ def _texts(
     return best
 
 
-def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
+def get_final_text(pred_text, orig_text, do_lower_case):
     """Finds the piece of a text whose words, tokenized, are a prediction's.
 
     Gives all of `orig_text` where the letters of both do not match one for one.
@@ -594,12 +585,12 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
     return orig_text[letters[before] : letters[before + count - 1] + 1]
 
 
-def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+def _get_best_indexes(logits, n_best_size):
     order = sorted(range(len(logits)), key=lambda n: logits[n], reverse=True)
     return order[:n_best_size]
 
 
-def _compute_softmax(scores: Sequence[float]) -> list[float]:
+def _compute_softmax(scores):
     if not scores:
         return []
     most = max(scores)
@@ -608,7 +599,7 @@ def _compute_softmax(scores: Sequence[float]) -> list[float]:
     return [share / total for share in shares]
 
 
-def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
+def validate_flags_or_throw(bert_config):
     """Compares the flags with one another and with the model.
 
     Raises:
@@ -636,7 +627,7 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
         )
 
 
-def main(_: Any = None) -> None:
+def main(_=None):
     """Runs the program by the command line's flags; raises SystemExit."""
     # The program stands above this room.
     importlib.import_module("adapter_bert.commands").run("run_squad")

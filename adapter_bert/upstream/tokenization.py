@@ -7,8 +7,7 @@ and hand in vocabularies of their own.
 import collections
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
-from typing import Any, Callable, Optional, Union
+from typing import Union
 
 import tensorflow as tf
 
@@ -34,9 +33,7 @@ CASED = (
 )
 
 
-def validate_case_matches_checkpoint(
-    do_lower_case: bool, init_checkpoint: Optional[str]
-) -> None:
+def validate_case_matches_checkpoint(do_lower_case, init_checkpoint):
     """Compares the case with the name of one of Google's checkpoints.
 
     Raises:
@@ -55,7 +52,7 @@ def validate_case_matches_checkpoint(
         )
 
 
-def convert_to_unicode(text: Text) -> str:
+def convert_to_unicode(text):
     """Decodes bytes as UTF-8, without what cannot be decoded.
 
     Raises:
@@ -68,12 +65,12 @@ def convert_to_unicode(text: Text) -> str:
     return text
 
 
-def printable_text(text: Text) -> str:
+def printable_text(text):
     """Gives a text as `print` takes it."""
     return convert_to_unicode(text)
 
 
-def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
+def load_vocab(vocab_file):
     """Reads `vocab.txt`: an entry a line, its line number the id.
 
     Raises:
@@ -88,26 +85,22 @@ def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
     )
 
 
-def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable) -> list:
+def convert_by_vocab(vocab, items):
     """Looks each item up in the vocabulary; KeyError of one it lacks."""
     return [vocab[item] for item in items]
 
 
-def convert_tokens_to_ids(
-    vocab: Mapping[str, int], tokens: Iterable[str]
-) -> list[int]:
+def convert_tokens_to_ids(vocab, tokens):
     """Looks up tokens."""
     return convert_by_vocab(vocab, tokens)
 
 
-def convert_ids_to_tokens(
-    inv_vocab: Mapping[int, str], ids: Iterable[int]
-) -> list[str]:
+def convert_ids_to_tokens(inv_vocab, ids):
     """Looks up ids."""
     return convert_by_vocab(inv_vocab, ids)
 
 
-def whitespace_tokenize(text: str) -> list[str]:
+def whitespace_tokenize(text):
     """Splits a text at white space."""
     return text.split()
 
@@ -118,7 +111,7 @@ class FullTokenizer:
     A program may change `vocab`, and both tokenizers that do the work.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+    def __init__(self, vocab_file, do_lower_case=True):
         """Reads the vocabulary.
 
         Raises:
@@ -129,28 +122,28 @@ class FullTokenizer:
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
 
-    def tokenize(self, text: Text) -> list[str]:
+    def tokenize(self, text):
         return [
             piece
             for word in self.basic_tokenizer.tokenize(text)
             for piece in self.wordpiece_tokenizer.tokenize(word)
         ]
 
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+    def convert_tokens_to_ids(self, tokens):
         return convert_by_vocab(self.vocab, tokens)
 
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids):
         return convert_by_vocab(self.inv_vocab, ids)
 
 
 class _Characters(dict):
     """For `str.translate`: remembers what a function makes of a character."""
 
-    def __init__(self, make: Callable[[str], str]):
+    def __init__(self, make):
         super().__init__()
         self._make = make
 
-    def __missing__(self, code: int) -> str:
+    def __missing__(self, code):
         self[code] = self._make(chr(code))
         return self[code]
 
@@ -158,10 +151,10 @@ class _Characters(dict):
 class BasicTokenizer:
     """Text to words: cleaned, lower-cased, split at punctuation."""
 
-    def __init__(self, do_lower_case: bool = True):
+    def __init__(self, do_lower_case=True):
         self.do_lower_case = do_lower_case
 
-    def tokenize(self, text: Text) -> list[str]:
+    def tokenize(self, text):
         words = convert_to_unicode(text).translate(CLEANED).split()
         if self.do_lower_case:
             words = [_strip_accents(word.lower()) for word in words]
@@ -173,22 +166,22 @@ class WordpieceTokenizer:
 
     def __init__(
         self,
-        vocab: Mapping[str, int],
-        unk_token: str = "[UNK]",
-        max_input_chars_per_word: int = 200,
+        vocab,
+        unk_token="[UNK]",
+        max_input_chars_per_word=200,
     ):
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
 
-    def tokenize(self, text: Text) -> list[str]:
+    def tokenize(self, text):
         return [
             piece
             for word in whitespace_tokenize(convert_to_unicode(text))
             for piece in self._pieces(word)
         ]
 
-    def _pieces(self, word: str) -> list[str]:
+    def _pieces(self, word):
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
         pieces: list[str] = []
@@ -204,25 +197,25 @@ class WordpieceTokenizer:
         return pieces
 
 
-def _strip_accents(text: str) -> str:
+def _strip_accents(text):
     return unicodedata.normalize("NFD", text).translate(WITHOUT_ACCENTS)
 
 
-def _is_whitespace(char: str) -> bool:
+def _is_whitespace(char):
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
-def _is_control(char: str) -> bool:
+def _is_control(char):
     return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
 
 
-def _is_punctuation(char: str) -> bool:
+def _is_punctuation(char):
     # All ASCII that is no letter or digit, `$` and `^` among them.
     is_symbol = char.isascii() and char.isprintable() and not char.isalnum()
     return (is_symbol and char != " ") or unicodedata.category(char)[0] == "P"
 
 
-def _cleaned(char: str) -> str:
+def _cleaned(char):
     if char in "\0\ufffd" or _is_control(char):
         return ""
     if CHINESE.match(char):
