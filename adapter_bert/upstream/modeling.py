@@ -133,12 +133,6 @@ def _check_features(
     _, length = get_shape_list(input_ids, 2, "input_ids")
     get_shape_list(input_mask, 2, "input_mask")
     get_shape_list(token_type_ids, 2, "token_type_ids")
-    for name, ids in (
-        ("input_ids", input_ids),
-        ("token_type_ids", token_type_ids),
-    ):
-        if not ids.dtype.is_integer:
-            raise TypeError(f"{name} is {ids.dtype.name}, expected int32")
     most = config.max_position_embeddings
     if isinstance(length, int) and length > most:
         raise ValueError(
@@ -191,7 +185,6 @@ class BertModel:
         Raises:
             RuntimeError: TensorFlow executes eagerly.
             ValueError: sizes or shapes that do not fit.
-            TypeError: ids that are no whole numbers.
         """
         if tf.executing_eagerly():
             raise RuntimeError(

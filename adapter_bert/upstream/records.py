@@ -1,6 +1,5 @@
 """Examples in TFRecord files, and batches of them for TPUEstimator."""
 
-
 import tensorflow as tf
 
 from adapter_bert.data.tokenization import CLASSIFY, SEPARATE, fit

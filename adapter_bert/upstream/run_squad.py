@@ -9,12 +9,12 @@ defined and parsed, else they have their defaults.
 import collections
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import (
-    Any,
     NamedTuple,
     Optional,
 )
@@ -103,14 +103,6 @@ class _Span(NamedTuple):
     length: int
 
 
-class _Candidate(NamedTuple):
-    feature_index: int
-    start_index: int
-    end_index: int
-    start_logit: float
-    end_logit: float
-
-
 def _flag(name, default):
     is_defined = name in flags.FLAGS and flags.FLAGS.is_parsed()
     return flags.FLAGS[name].value if is_defined else default
@@ -134,15 +126,13 @@ def read_squad_examples(input_file, is_training):
     for paragraph in (p for a in articles for p in a["paragraphs"]):
         words, word_of = _split(paragraph["context"])
         for qa in paragraph["qas"]:
-            answer: dict[str, Any] = {}
+            answer = ()
             if is_training:
-                span = _find_answer(qa, words, word_of)
-                if span is None:
-                    continue
-                answer = span
-            examples.append(
-                SquadExample(qa["id"], qa["question"], words, **answer)
-            )
+                answer = _find_answer(qa, words, word_of)
+            if answer is not None:
+                examples.append(
+                    SquadExample(qa["id"], qa["question"], words, *answer)
+                )
     return examples
 
 
@@ -164,12 +154,7 @@ def _split(context):
 
 def _find_answer(qa, words, word_of):
     if _allows_none() and qa["is_impossible"]:
-        return {
-            "orig_answer_text": "",
-            "start_position": -1,
-            "end_position": -1,
-            "is_impossible": True,
-        }
+        return "", -1, -1, True
     if len(qa["answers"]) != 1:
         raise ValueError(
             f"question {qa['id']!r} has {len(qa['answers'])} answers; for "
@@ -184,11 +169,7 @@ def _find_answer(qa, words, word_of):
             "Could not find answer: '%s' vs. '%s'", context, text
         )
         return None
-    return {
-        "orig_answer_text": text,
-        "start_position": start,
-        "end_position": end,
-    }
+    return text, start, end
 
 
 def convert_examples_to_features(
@@ -216,9 +197,7 @@ def convert_examples_to_features(
         word_of = [n for n, word in enumerate(pieces) for _ in word]
         answer = None
         if is_training and not example.is_impossible:
-            first_of = [0]
-            for word in pieces:
-                first_of.append(first_of[-1] + len(word))
+            first_of = [0, *itertools.accumulate(map(len, pieces))]
             answer = _improve_answer_span(
                 tokens,
                 first_of[example.start_position],
@@ -234,7 +213,13 @@ def convert_examples_to_features(
                 f"({len(query)} tokens of the question {example.qas_id!r} and "
                 "4 more) and at least 1"
             )
-        spans = _spans(len(tokens), room, doc_stride)
+        # Until one reaches the end; none of an empty context.
+        step, count = min(room, doc_stride), len(tokens)
+        last = max(count - room, 0) + step if tokens else 0
+        spans = [
+            _Span(first, min(room, count - first))
+            for first in range(0, last, step)
+        ]
         for span_number, span in enumerate(spans):
             places = range(span.start, span.start + span.length)
             row, numbers = records.make_row(
@@ -274,17 +259,6 @@ def convert_examples_to_features(
                 )
             output_fn(features)
             unique_id += 1
-
-
-def _spans(count, room, stride):
-    spans: list[_Span] = []
-    start = 0
-    while start < count:
-        spans.append(_Span(start, min(room, count - start)))
-        if start + spans[-1].length == count:
-            break
-        start += min(spans[-1].length, stride)
-    return spans
 
 
 def _improve_answer_span(
@@ -466,16 +440,15 @@ def write_predictions(
     results = {result.unique_id: result for result in all_results}
     answers, candidates, odds = {}, {}, {}
     for number, example in enumerate(all_examples):
-        features = windows[number]
-        spans, null = _candidates(
-            features, results, n_best_size, max_answer_length
+        best, null = _best_texts(
+            example,
+            windows[number],
+            results,
+            n_best_size,
+            max_answer_length,
+            do_lower_case,
         )
-        best = _texts(example, features, spans, n_best_size, do_lower_case)
         name = example.qas_id
-        if null is not None:
-            best.setdefault("", (null.start_logit, null.end_logit))
-        # In rare cases nothing is allowed.
-        best = best or {"empty": (0.0, 0.0)}
         shares = _compute_softmax([start + end for start, end in best.values()])
         candidates[name] = [
             {
@@ -490,7 +463,7 @@ def write_predictions(
         if null is not None:
             answers[name] = next((text for text in best if text), "")
             start, end = best.get(answers[name], (0.0, 0.0))
-            odds[name] = null.start_logit + null.end_logit - start - end
+            odds[name] = sum(null) - start - end
             if odds[name] > _flag("null_score_diff_threshold", 0.0):
                 answers[name] = ""
     contents = {
@@ -504,55 +477,35 @@ def write_predictions(
         files.write_bytes(path, text.encode())
 
 
-def _candidates(
-    features,
-    results,
-    n_best_size,
-    max_answer_length,
+def _best_texts(
+    example, features, results, n_best_size, max_answer_length, do_lower_case
 ):
-    candidates: list[_Candidate] = []
-    nulls = []
-    for number, feature in enumerate(features):
+    """Gives the best texts with their logits, and the logits of no answer."""
+    spans, nulls = [], []
+    for feature in features:
         result = results[feature.unique_id]
         starts, ends = result.start_logits, result.end_logits
-        nulls.append(_Candidate(number, 0, 0, starts[0], ends[0]))
-        for start in _get_best_indexes(starts, n_best_size):
-            for end in _get_best_indexes(ends, n_best_size):
-                if (
-                    feature.token_is_max_context.get(start, False)
-                    and end in feature.token_to_orig_map
-                    and start <= end < start + max_answer_length
-                ):
-                    candidates.append(
-                        _Candidate(number, start, end, starts[start], ends[end])
-                    )
+        nulls.append((starts[0], ends[0]))
+        spans += [
+            ((starts[start], ends[end]), feature, start, end)
+            for start in _get_best_indexes(starts, n_best_size)
+            for end in _get_best_indexes(ends, n_best_size)
+            if feature.token_is_max_context.get(start, False)
+            and end in feature.token_to_orig_map
+            and start <= end < start + max_answer_length
+        ]
     null = None
     if _allows_none():
-        none = _Candidate(0, 0, 0, 0.0, 0.0)
-        null = min(nulls, key=_score, default=none)
-        candidates.append(null)
-    return sorted(candidates, key=_score, reverse=True), null
-
-
-def _score(candidate):
-    return candidate.start_logit + candidate.end_logit
-
-
-def _texts(
-    example,
-    features,
-    candidates,
-    n_best_size,
-    do_lower_case,
-):
-    best: dict[str, tuple[float, float]] = {}
-    for candidate in candidates:
+        null = min(nulls, key=sum, default=(0.0, 0.0))
+        spans.append((null, None, 0, 0))
+    best = {}
+    for logits, feature, start, end in sorted(
+        spans, key=lambda span: sum(span[0]), reverse=True
+    ):
         if len(best) >= n_best_size:
             break
-        start, end = candidate.start_index, candidate.end_index
         text = ""
-        if start:
-            feature = features[candidate.feature_index]
+        if feature is not None:
             pieces = " ".join(feature.tokens[start : end + 1])
             pieces = pieces.replace(" ##", "").replace("##", "")
             words = feature.token_to_orig_map
@@ -561,8 +514,11 @@ def _texts(
                 " ".join(example.doc_tokens[words[start] : words[end] + 1]),
                 do_lower_case,
             )
-        best.setdefault(text, (candidate.start_logit, candidate.end_logit))
-    return best
+        best.setdefault(text, logits)
+    if null is not None:
+        best.setdefault("", null)
+    # In rare cases nothing is allowed.
+    return best or {"empty": (0.0, 0.0)}, null
 
 
 def get_final_text(pred_text, orig_text, do_lower_case):
