@@ -1,6 +1,5 @@
 """The adapter artifact: round trip, damage, descriptions that lack a part."""
 
-
 import numpy as np
 import pytest
 import refusals

@@ -46,23 +46,6 @@ def test_weights_of_which_no_scores_are_left_are_not_deleted(tmp_path):
     assert not path.exists()
 
 
-def test_a_folder_that_may_not_be_used_is_one_line(tmp_path, plain_user):
-    folder = str(tmp_path)
-    scores = dev_scores.DevScores("loss", {1: {"loss": 1.0}})
-    (tmp_path / "best.ckpt-2.index").write_text("")
-    try:
-        tmp_path.chmod(0o500)
-        message = plain_user(dev_scores.forget_others, folder, scores)
-        assert message.startswith(f"cannot write {folder}: ")
-        tmp_path.chmod(0o300)
-        message = plain_user(dev_scores.forget_others, folder, scores)
-        assert message.startswith(f"cannot read {folder}: ")
-    finally:
-        tmp_path.chmod(0o700)
-    dev_scores.forget_others(folder, scores)
-    assert not list(tmp_path.iterdir())
-
-
 def test_the_best_is_on_the_disk_before_the_former_goes(tmp_path, monkeypatch):
     events = disk_order.watch(monkeypatch)
     scores = dev_scores.DevScores("accuracy", {})

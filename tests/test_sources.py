@@ -346,18 +346,6 @@ def test_truncated_files_are_one_clear_line(
     refusals.check(lambda: digest(path), "damaged")
 
 
-def test_an_error_without_a_text_is_one_line_too(tmp_path, monkeypatch):
-    def fail(prefix):
-        raise RuntimeError
-
-    (tmp_path / "model.ckpt.index").touch()
-    monkeypatch.setattr(tf.compat.v1.train, "NewCheckpointReader", fail)
-    refusals.check(
-        lambda: google.open_tensorflow(str(tmp_path / "model.ckpt")),
-        "or incomplete: RuntimeError",
-    )
-
-
 @pytest.mark.parametrize(
     "name, lost, parts",
     [

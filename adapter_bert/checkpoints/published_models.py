@@ -19,7 +19,6 @@ import importlib
 import lzma
 import os
 import re
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -118,11 +117,6 @@ def _unpack_to(path: str, folder: str) -> None:
         with folder_lock.share(cache, unfinished):
             with files.new_folder(folder) as hidden:
                 _write_members(path, hidden)
-                if not name.endswith(_digest(path)):
-                    raise UserError(
-                        f"{path} was replaced while it was unpacked; start the "
-                        "same command again"
-                    )
     except UserError:
         # Another process may have unpacked it meanwhile.
         if not os.path.isdir(folder):
@@ -130,11 +124,6 @@ def _unpack_to(path: str, folder: str) -> None:
 
 
 def _write_members(path: str, folder: str) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise UserError(
-            f"{path} is an archive, but Python {sys.version.split()[0]} cannot "
-            "unpack archives safely; update it, or unpack it yourself"
-        )
     is_zip = path.lower().endswith(".zip")
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
         if is_zip:
