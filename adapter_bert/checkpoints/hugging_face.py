@@ -375,11 +375,9 @@ def open_safetensors(path: str) -> Weights:
             f"{path} is missing, damaged or no safetensors file: {error}"
         ) from error
     header.pop("__metadata__", None)
-    sources = _sources(sorted(header))
 
     def read(name: str) -> np.ndarray:
-        source, transposed = sources[name]
-        tensor = header[source]
+        tensor = header[name]
         first, last = tensor["data_offsets"]
         try:
             with open(path, "rb") as file:
@@ -393,20 +391,19 @@ def open_safetensors(path: str) -> Weights:
             value = tensor_of(tensor["dtype"], tensor["shape"], content)
             if value.dtype.kind in "biu":
                 raise TypeError("whole numbers, as of a quantized model")
-            value = as_floats(value)
+            return as_floats(value)
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
             ) from error
         except UNREADABLE_TENSORS as error:
             raise UserError(
-                f"{path}: the tensor {source} cannot be read ({error}); save "
-                "it as float32"
+                f"{path}: the tensor {name} cannot be read ({error}); save it "
+                "as float32"
             ) from error
-        return np.ascontiguousarray(value.T if transposed else value)
 
-    shapes = {name: tuple(one["shape"]) for name, one in header.items()}
-    return _weights(path, sources, shapes, read)
+    shapes = {name: tuple(header[name]["shape"]) for name in sorted(header)}
+    return _weights(path, shapes, read)
 
 
 def open_torch(path: str) -> Weights:
@@ -417,36 +414,31 @@ def open_torch(path: str) -> Weights:
     from adapter_bert.checkpoints import torch_files
 
     tensors = torch_files.read(path, lambda name: bool(google_name(name)[0]))
-    sources = _sources(tensors)
-
-    def read(name: str) -> np.ndarray:
-        source, transposed = sources[name]
-        value = tensors[source]
-        return np.array(value.T if transposed else value, order="C")
-
     shapes = {name: value.shape for name, value in tensors.items()}
-    return _weights(path, sources, shapes, read)
-
-
-def _sources(names: Iterable[str]) -> dict[str, tuple[str, bool]]:
-    """Names of `google_name` -> names of tensors, whether to transpose."""
-    sources = {}
-    for name in names:
-        target, transposed = google_name(name)
-        if target:
-            sources[target] = name, transposed
-    return sources
+    return _weights(path, shapes, lambda name: tensors[name].copy())
 
 
 def _weights(
     path: str,
-    sources: Mapping[str, tuple[str, bool]],
-    stored: Mapping[str, tuple[int, ...]],
-    read: Callable[[str], np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    read_tensor: Callable[[str], np.ndarray],
 ) -> Weights:
-    shapes = {
-        name: stored[source][::-1] if transposed else stored[source]
-        for name, (source, transposed) in sources.items()
+    """Gives tensors by Google's names that have shapes by Hugging Face's."""
+    names = {google_name(name): name for name in shapes}
+    sources = {
+        name: (source, is_transposed)
+        for (name, is_transposed), source in names.items()
+        if name
+    }
+
+    def read(name: str) -> np.ndarray:
+        source, is_transposed = sources[name]
+        value = read_tensor(source)
+        return np.ascontiguousarray(value.T if is_transposed else value)
+
+    by_name = {
+        name: shapes[source][:: -1 if is_transposed else 1]
+        for name, (source, is_transposed) in sources.items()
     }
     # Hugging Face's `gelu` is the error function.
-    return Weights(path, shapes, read, "gelu_erf")
+    return Weights(path, by_name, read, "gelu_erf")
