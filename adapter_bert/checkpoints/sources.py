@@ -243,10 +243,7 @@ def _open_hugging_face(path: str) -> Pretrained:
         hugging_face.open_torch if is_torch else hugging_face.open_safetensors
     )
     weights, folder = open_it(path), os.path.dirname(path)
-    config = {}
-    place = os.path.join(folder, CONFIG_FILE)
-    if files.exists(place):
-        config = files.read_object(place, "a description of a model", {})
+    config = _read_near(folder, CONFIG_FILE)
     # A tokenizer that is none of BERT's is refused before all else.
     read_rules(folder, {}, folder)
     model = ARCHITECTURES.get(str(config.get("model_type")))
@@ -270,11 +267,15 @@ def _open_checkpoint(path: str) -> Pretrained:
         heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
     # A merged BERT's head is described here.
-    config = {}
-    place = os.path.join(folder, BERT_CONFIG_FILE)
-    if files.exists(place):
-        config = files.read_object(place, "the BERT config", {})
+    config = _read_near(folder, BERT_CONFIG_FILE)
     return Pretrained(path, folder, weights, **_head(config))
+
+
+def _read_near(folder: str, name: str) -> dict[str, Any]:
+    path = os.path.join(folder, name)
+    if not files.exists(path):
+        return {}
+    return files.read_object(path, "a description of a model", {})
 
 
 def _is_called(*ends: str) -> Callable[[str], bool]:
@@ -386,11 +387,9 @@ def read_tokenizer(
             )
         rules = _rules_of(opened, config, path, {})
         return _checked(kind(path, new_tokens, rules), config)
-    described = {}
-    place = os.path.join(os.path.dirname(path), TOKENIZER_FILE)
-    place = path if path.endswith(".json") else place
-    if files.exists(place):
-        described = files.read_object(place, "the tokenizer of a BERT", {})
+    folder, name = os.path.split(path)
+    name = name if name.endswith(".json") else TOKENIZER_FILE
+    described = _read_near(folder, name)
     rules = _rules_of(opened, config, path, described)
     contrary, more = "", (new_tokens, rules, described)
     if do_lower_case is None and is_case_said:
