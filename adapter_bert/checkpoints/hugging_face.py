@@ -7,7 +7,6 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from re import Pattern
 from typing import (
     Any,
     Callable,
@@ -138,29 +137,31 @@ def _names(scopes: Iterable[Scope], models: Iterable[Architecture]) -> Names:
     return pairs
 
 
-def _pattern(name: str, end: str = "") -> Pattern:
-    pattern = re.escape(name)
-    for place, expression in PLACES.items():
-        pattern = pattern.replace(re.escape(place), expression)
-    return re.compile(pattern + end)
-
-
-def _renamed(
-    name: str, patterns: Iterable[tuple[Pattern, str]], separator: str
-) -> Optional[str]:
-    """Renames by the first pattern that matches, or gives None.
+def _renaming(
+    pairs: Iterable[tuple[str, str]], separator: str, end: str = r"\Z"
+) -> Callable[[str], Optional[str]]:
+    """Makes a function that renames by the first pair that fits, or gives None.
 
     What a place holds gets the separator in the place of dots and slashes.
     """
-    for pattern, new in patterns:
-        match = pattern.match(name)
-        if match:
-            values = {
-                place: re.sub("[./]", separator, value)
-                for place, value in match.groupdict().items()
-            }
-            return new.format(**values) + name[match.end() :]
-    return None
+    patterns = []
+    for name, new in pairs:
+        pattern = re.escape(name)
+        for place, expression in PLACES.items():
+            pattern = pattern.replace(re.escape(place), expression)
+        patterns.append((re.compile(pattern + end), new))
+
+    def rename(name: str) -> Optional[str]:
+        for pattern, new in patterns:
+            if match := pattern.match(name):
+                values = {
+                    place: re.sub("[./]", separator, value)
+                    for place, value in match.groupdict().items()
+                }
+                return new.format(**values) + name[match.end() :]
+        return None
+
+    return rename
 
 
 def _all_names() -> Names:
@@ -175,9 +176,7 @@ def _all_names() -> Names:
     return _names([*scopes, *heads, *SCOPES], every)
 
 
-GOOGLE_NAMES = [
-    (_pattern(theirs, r"\Z"), ours) for theirs, ours in _all_names()
-]
+_to_google = _renaming(_all_names(), "/")
 
 
 def google_name(hugging_face_name: str) -> tuple[Optional[str], bool]:
@@ -189,20 +188,17 @@ def google_name(hugging_face_name: str) -> tuple[Optional[str], bool]:
     name = WRAPPERS.sub("", hugging_face_name, 1)
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
-    target = _renamed(name, GOOGLE_NAMES, "/")
+    target = _to_google(name)
     return target, bool(target and target.endswith("/kernel"))
 
 
 @functools.cache
-def _their_names(model_type: str, kind: str) -> list[tuple[Pattern, str]]:
+def _from_google(model_type: str, kind: str) -> Callable[[str], Optional[str]]:
     model = ARCHITECTURES[model_type]
     kinds = kind, *HEAD_CLASSES
     heads = [scope for each in kinds for scope in _head_names(each, model)]
-    scopes = [*model.scopes, *heads, *SCOPES]
-    return [
-        (_pattern(ours, r"\Z"), theirs)
-        for theirs, ours in _names(scopes, [model])
-    ]
+    names = _names([*model.scopes, *heads, *SCOPES], [model])
+    return _renaming([(ours, theirs) for theirs, ours in names], ".")
 
 
 def hugging_face_name(
@@ -218,7 +214,7 @@ def hugging_face_name(
     Returns:
         None for what has no part in the encoder or a head.
     """
-    theirs = _renamed(name, _their_names(model_type, kind), ".")
+    theirs = _from_google(model_type, kind)(name)
     if theirs is None:
         return None
     if name.startswith("bert/"):
@@ -227,8 +223,8 @@ def hugging_face_name(
 
 
 @functools.cache
-def _modules(model_type: str) -> list[tuple[str, str]]:
-    """Pairs modules of BERT with the architecture's in their place.
+def _modules(model_type: str, to_bert: bool) -> Callable[[str], Optional[str]]:
+    """Renames modules of an architecture to BERT's in their place, or back.
 
     Modules within others come first.
     """
@@ -239,7 +235,10 @@ def _modules(model_type: str) -> list[tuple[str, str]]:
             ours = ours[len("bert/") : -len("/{end}")]
             ours = re.sub(r"(layer|group)_", "layer/", ours)
             pairs.append((ours.replace("/", "."), theirs))
-    return sorted(pairs, key=lambda pair: -len(pair[0]))
+    pairs.sort(key=lambda pair: -len(pair[0]))
+    if to_bert:
+        pairs = [(theirs, ours) for ours, theirs in pairs]
+    return _renaming(pairs, ".", r"(?![^.])")
 
 
 def as_bert(name: str, model_type: str) -> str:
@@ -247,29 +246,20 @@ def as_bert(name: str, model_type: str) -> str:
 
     Shared layers are the layer 0.
     """
-    prefix = ARCHITECTURES[model_type].prefix
-    pairs = [
-        (_pattern(theirs, r"(?![^.])"), ours)
-        for ours, theirs in _modules(model_type)
-    ]
-    rest = name.removeprefix(prefix)
-    module = _renamed(rest, pairs, ".")
-    if module is not None or rest != name:
-        return f"bert.{module or rest}"
-    return name
+    rest = name.removeprefix(ARCHITECTURES[model_type].prefix)
+    module = _modules(model_type, to_bert=True)(rest)
+    if module is None and rest == name:
+        return name
+    return f"bert.{module or rest}"
 
 
 def from_bert(name: str, model_type: str) -> str:
     """Inverts `as_bert`."""
     if not name.startswith("bert."):
         return name
-    pairs = [
-        (_pattern(ours, r"(?![^.])"), theirs)
-        for ours, theirs in _modules(model_type)
-    ]
     rest = name.removeprefix("bert.")
-    prefix = ARCHITECTURES[model_type].prefix
-    return prefix + (_renamed(rest, pairs, ".") or rest)
+    module = _modules(model_type, to_bert=False)(rest)
+    return ARCHITECTURES[model_type].prefix + (module or rest)
 
 
 def describe_head(
