@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -146,7 +146,9 @@ def supplied(
         ("columns", settings.get("columns")),
     ):
         if names and isinstance(names, list):
-            lines.append(f"{key} {_shown(names)}")
+            shown = json.dumps(names[:SHOWN], ensure_ascii=False)[1:-1]
+            more = len(names) - SHOWN
+            lines.append(f"{key} {shown}{f' and {more} more' * (more > 0)}")
     lines.append(
         f"method {description.get('trained_with') or description['method']}"
     )
@@ -162,12 +164,6 @@ def supplied(
         here = "" if trained_length == length else f", not {length} as here"
         about.append(f"--max_seq_length={trained_length}{here}")
     return f"{', '.join(lines)} (trained with {', '.join(about)})"
-
-
-def _shown(names: Sequence[str]) -> str:
-    shown = json.dumps(names[:SHOWN], ensure_ascii=False)[1:-1]
-    more = len(names) - SHOWN
-    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:

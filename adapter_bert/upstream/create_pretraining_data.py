@@ -47,16 +47,19 @@ class TrainingInstance:
     is_random_next: bool
 
     def __str__(self):
-        fields = {
-            "tokens": " ".join(map(tokenization.printable_text, self.tokens)),
-            "segment_ids": " ".join(map(str, self.segment_ids)),
-            "is_random_next": self.is_random_next,
-            "masked_lm_positions": " ".join(map(str, self.masked_lm_positions)),
-            "masked_lm_labels": " ".join(
-                map(tokenization.printable_text, self.masked_lm_labels)
-            ),
-        }
-        return "".join(f"{k}: {v}\n" for k, v in fields.items()) + "\n"
+        text = ""
+        for name in (
+            "tokens",
+            "segment_ids",
+            "is_random_next",
+            "masked_lm_positions",
+            "masked_lm_labels",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, list):
+                value = " ".join(map(str, value))
+            text += f"{name}: {value}\n"
+        return text + "\n"
 
     __repr__ = __str__
 
