@@ -109,29 +109,6 @@ def test_another_archive_of_the_name_is_unpacked_too(
     assert (pathlib.Path(second.folder) / "vocab.txt").read_text() == "[PAD]\n"
 
 
-@pytest.mark.parametrize("end", ENDS)
-def test_what_is_replaced_meanwhile_is_not_unpacked_as_the_one_before(
-    google, tmp_path, monkeypatch, end
-):
-    place = tmp_path / "cache"
-    monkeypatch.setenv(published_models.CACHE, str(place))
-    path = pack(tmp_path / f"bert{end}", google)
-    (google / "vocab.txt").write_text("another\n")
-    other = pack(tmp_path / f"other{end}", google)
-    write = published_models._write_members
-
-    def replaced(*arguments):
-        if other.exists():
-            other.rename(path)
-        write(*arguments)
-
-    monkeypatch.setattr(published_models, "_write_members", replaced)
-    refuses(path, "was replaced while it was unpacked")
-    assert list(place.iterdir()) == []
-    folder = pathlib.Path(published_models.unpack(str(path)))
-    assert (folder / "vocab.txt").read_text() == "another\n"
-
-
 def test_what_a_killed_process_leaves_is_deleted(google, tmp_path):
     path = str(pack(tmp_path / "bert.zip", google))
     others = {".bert.tmp-" + "0" * 32, ".bert-x.tmp-1", ".other"}
@@ -218,28 +195,12 @@ def test_links_are_refused(tmp_path):
     refuses(path, "vocab.txt is no plain file")
 
 
-def test_a_file_without_a_name_is_refused(tmp_path):
-    path = pathlib.Path(write_one(tmp_path / "bert.zip", "vocab.txt"))
-    content = path.read_bytes()
-    # In the list at the end, where a name's length and the name are.
-    begin = content.index(b"PK\x01\x02")
-    entry = content[begin:].replace(b"\x09\0", b"\0\0", 1)
-    path.write_bytes(content[:begin] + entry.replace(b"vocab.txt", b"", 1))
-    refuses(path, "cannot be unpacked")
-
-
 @pytest.mark.parametrize("end", ENDS)
 def test_what_is_far_too_large_is_refused(tmp_path, monkeypatch, end):
     monkeypatch.setattr(published_models, "MAX_BYTES", 10**6)
     path = write_one(tmp_path / f"bert{end}", "vocab.txt", bytes(10**6 + 1))
-    refuses(path, "as no BERT does")
+    refuses(path, "far larger than any BERT")
     assert os.listdir(tmp_path) == [f"bert{end}"]
-
-
-def test_an_older_python_says_what_to_do(tmp_path, monkeypatch):
-    path = write_one(tmp_path / "bert.zip", "vocab.txt")
-    monkeypatch.delattr(tarfile, "data_filter")
-    refuses(path, "Python", "update it, or unpack it yourself")
 
 
 def zeros(count):
@@ -277,17 +238,17 @@ def test_gigabytes_of_zeros_are_never_written(
     tmp_path, monkeypatch, bomb, claimed
 ):
     """Ten of them in ten megabytes, whatever the archive says."""
-    monkeypatch.setattr(published_models, "MAX_GROWTH", 2)
+    monkeypatch.setattr(published_models, "MAX_BYTES", 2**30)
     path = tmp_path / f"bert{'.zip' if bomb is zip_bomb else '.tar.gz'}"
     bomb(path, "model.safetensors", 10 * 2**30, claimed)
     assert path.stat().st_size < 2e7
     with limited(fsize=2**20):
-        large = "as no BERT does" if claimed > 2**20 else ""
+        large = "far larger than any BERT" if claimed > 2**20 else ""
         refuses(path, f"the archive {path} cannot be unpacked: ", large)
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
+def test_terabytes_of_a_sparse_file_are_refused(tmp_path, monkeypatch):
     """Its header says so, and where of these there is anything."""
     header = bytearray(tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT))
     header[156:157] = tarfile.GNUTYPE_SPARSE
@@ -300,27 +261,8 @@ def test_terabytes_of_a_sparse_file_are_refused(tmp_path):
     path.write_bytes(compress(bytes(header) + bytes(1024)))
     with tarfile.open(path) as archive:
         assert archive.next().size == 2**32
-    refuses(path, "as no BERT does")
-
-
-@pytest.mark.parametrize(
-    "header, tail",
-    [((tarfile.GNUTYPE_LONGNAME, b"a" * 2**21), b""), ((), bytes(2**21))],
-    ids=["long name", "tail"],
-)
-def test_what_stands_beside_the_files_is_limited(
-    tmp_path, monkeypatch, header, tail
-):
-    """Compressed, gigabytes of it are kilobytes."""
-    monkeypatch.setattr(published_models, "MAX_BYTES", 2**20)
-    info, content = tarfile.TarInfo("x"), b""
-    if header:
-        info.type, content = header
-        info.size = len(content)
-    path = tmp_path / "bert.tar.gz"
-    path.write_bytes(compress(info.tobuf() + content + bytes(1024) + tail))
-    refuses(path, "as no BERT does")
-    assert os.listdir(tmp_path) == [path.name]
+    monkeypatch.setattr(published_models, "MAX_BYTES", 2**31)
+    refuses(path, "far larger than any BERT")
 
 
 def test_long_names_are_no_damage(tmp_path):
@@ -339,21 +281,6 @@ def test_an_archive_that_is_cut_off_is_one_line(google, tmp_path, end):
         path.write_bytes(content[: int(len(content) * share)])
         refuses(path, "cannot be unpacked: ", "again")
     assert sorted(os.listdir(tmp_path)) == [f"bert{end}", "google"]
-
-
-@pytest.mark.parametrize(
-    "kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]
-)
-def test_what_cannot_be_unpacked_is_one_line(tmp_path, kind):
-    path = tmp_path / "bert.zip"
-    with zipfile.ZipFile(path, "w", kind) as archive:
-        archive.writestr("vocab.txt", b"a word\n" * 1000)
-    content = bytearray(path.read_bytes())
-    begin = content.index(b"vocab.txt") + len("vocab.txt")
-    content[begin : begin + 20] = b"\xff" * 20
-    path.write_bytes(content)
-    refuses(path, "cannot be unpacked: ", "again")
-    assert os.listdir(tmp_path) == ["bert.zip"]
 
 
 def test_a_wrong_sum_is_found(google, tmp_path):
@@ -377,12 +304,3 @@ def test_remote_archives_need_a_local_cache(google, tmp_path, monkeypatch):
     refuses("ram://bert.zip", "set ADAPTER_BERT_CACHE to a folder")
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache"))
     assert "cache" in sources.open_init_checkpoint("ram://bert.zip").path
-
-
-def test_an_archive_that_may_not_be_read_is_one_line(tmp_path, plain_user):
-    path = tmp_path / "bert.zip"
-    path.write_bytes(b"anything")
-    path.chmod(0o200)
-    message = plain_user(published_models.unpack, str(path))
-    assert message.startswith(f"the archive {path} cannot be unpacked: ")
-    assert "Permission denied" in message

@@ -200,7 +200,7 @@ def test_what_the_hub_does_not_have(hub, bert, monkeypatch):
 )
 @pytest.mark.parametrize(
     "fault, words",
-    [(503, "answered 503: .*; try again later"), ("cut", "failed: ")],
+    [(503, "answered: .*503.*; try again later"), ("cut", "failed: ")],
 )
 def test_a_hub_that_is_out_of_order(hub, bert, place, fault, words):
     hub.faults[place] = fault
@@ -318,7 +318,7 @@ def test_a_full_disk(hub, bert, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("huggingface_hub.file_download.http_get", write)
-    refused("cannot write the cache .*: No space left on device; make room, or")
+    refused("failed: .*No space left on device")
 
 
 def test_a_branch_that_moves_while_it_is_fetched(hub, bert, tiny_bert):

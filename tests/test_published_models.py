@@ -157,7 +157,9 @@ OTHERS = "no handle of TF-Hub.*download_bert"
     ],
 )
 def test_other_addresses_are_refused(address, message):
-    refusals.check(lambda: sources.open_init_checkpoint(address), message)
+    refusals.check(
+        lambda: sources.open_init_checkpoint(address), *message.split(".*")
+    )
 
 
 @pytest.fixture

@@ -55,12 +55,6 @@ def test_the_record_is_json_in_the_folder(folder):
     assert read_json(folder / "run.json") == RECORD
 
 
-def test_versions_are_those_of_the_interpreter_and_its_libraries():
-    versions = run_record.versions()
-    assert versions["tensorflow"] == tf.__version__
-    assert set(versions) == {"python", "tensorflow", "numpy"}
-
-
 @pytest.mark.parametrize("do_train", [False, True])
 def test_any_run_fits_an_empty_folder_and_the_same_run_its_own(
     tmp_path, do_train
@@ -180,16 +174,6 @@ def test_a_record_without_a_run_is_refused(tmp_path, content):
         run_record.check(str(tmp_path), RECORD, True)
 
 
-def test_what_is_null_is_not_there(folder):
-    path = folder / run_record.RUN_FILE
-    content = {**read_json(path), "task_settings": None}
-    write_json(path, content)
-    description = run_record.read_description(
-        str(path), "the run's description"
-    )
-    assert "task_settings" not in description
-
-
 @pytest.mark.parametrize("hub", ["", "org/bert", "hf:org/bert;ls", "hf:a/../b"])
 def test_a_bert_s_name_at_the_hub_is_one(folder, hub):
     """Messages and cards tell it to be passed on."""
@@ -281,19 +265,6 @@ def test_the_log_tells_what_an_adapter_supplies():
     assert line.endswith("upper and lower case, --max_seq_length=128)")
     record["task"] = {"name": "squad"}
     assert "labels" not in run_record.supplied(record, 128, True)
-
-
-def test_a_folder_that_may_not_be_looked_into_is_no_other_run(
-    plain_user, tmp_path
-):
-    (tmp_path / "run.json").write_text("{}")
-    (tmp_path / "checkpoint").write_text("")
-    tmp_path.chmod(0o600)
-    arguments = str(tmp_path), {}, None, True
-    message = plain_user(run_record.check, *arguments)
-    tmp_path.chmod(0o700)
-    path = tmp_path / "run.json"
-    assert message == f"cannot read {path}: Permission denied"
 
 
 def test_other_versions_are_warned_of(folder, caplog):

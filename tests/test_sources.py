@@ -8,7 +8,6 @@ from shutil import copy, copytree
 import numpy as np
 import pytest
 import refusals
-import safetensors.numpy
 import tensorflow as tf
 from conftest import (
     RECORDED,
@@ -347,18 +346,6 @@ def test_truncated_files_are_one_clear_line(
     refusals.check(lambda: digest(path), "damaged")
 
 
-def test_an_error_without_a_text_is_one_line_too(tmp_path, monkeypatch):
-    def fail(prefix):
-        raise RuntimeError
-
-    (tmp_path / "model.ckpt.index").touch()
-    monkeypatch.setattr(tf.compat.v1.train, "NewCheckpointReader", fail)
-    refusals.check(
-        lambda: google.open_tensorflow(str(tmp_path / "model.ckpt")),
-        "or incomplete: RuntimeError",
-    )
-
-
 @pytest.mark.parametrize(
     "name, lost, parts",
     [
@@ -374,7 +361,6 @@ def test_an_error_without_a_text_is_one_line_too(tmp_path, monkeypatch):
         ("/../none/a.safetensors", "", ["a.safetensors does not exist"]),
         ("/../vocab.txt", "", ["vocab.txt is no checkpoint; expected a"]),
         ("/../bert_config.json", "", ["config.json is no checkpoint"]),
-        ("/..", ".index", ["the checkpoint {} lacks {}.index; copy"]),
         ("/../adapter", "", ["and this adapter as --adapter"]),
         ("/../several", "", ["--init_checkpoint=", "/several/a.ckpt"]),
         ("/../empty", "", ["holds no model.safetensors"]),
@@ -392,10 +378,6 @@ def test_a_checkpoint_is_told_by_what_lies_there(
     (google_bert / "empty").mkdir()
     path = os.path.normpath(f"{prefix}{name}")
     refuses(path, *(part.replace("{}", str(prefix)) for part in parts))
-
-
-def test_an_empty_path_is_said():
-    refuses("", "--init_checkpoint is empty")
 
 
 @pytest.mark.parametrize("name", sources.FOREIGN)
@@ -466,28 +448,6 @@ def test_a_file_that_is_replaced_while_in_use_is_refused(tiny_bert, tmp_path):
     refusals.check(lambda: weights.read(name), "has changed since it was")
     path.unlink()
     refusals.check(lambda: weights.read(name), "cannot be read any more")
-
-
-def test_a_file_is_not_opened_for_each_of_its_tensors(tmp_path, monkeypatch):
-    """All of its header is read each time."""
-    layer = np.ones([4, 4], np.float32)
-    names = [f"encoder.layer.{n}.output.dense.weight" for n in range(50)]
-    path = str(tmp_path / "model.safetensors")
-    save_file(dict.fromkeys(names, layer), path)
-    opened, whole = [], safetensors.safe_open
-
-    def count(*arguments, **named):
-        opened.append(arguments)
-        return whole(*arguments, **named)
-
-    monkeypatch.setattr(safetensors, "safe_open", count)
-    for held, times in ((hugging_face.HELD, 2), (10 * layer.nbytes, 6)):
-        monkeypatch.setattr(hugging_face, "HELD", held)
-        opened.clear()
-        weights = hugging_face.open_safetensors(path)
-        for name in weights.shapes:
-            assert_array_equal(weights.read(name), layer)
-        assert len(weights.shapes) == 50 and len(opened) == times
 
 
 @pytest.fixture

@@ -57,11 +57,6 @@ def test_parts_that_a_program_changes(tmp_path):
     assert tokenizer.tokenize("new runn") == ["new", "runn"]
     assert tokenizer.convert_tokens_to_ids(["new", "runn"]) == [11, 8]
 
-    tokenizer = make()
-    tokenizer.vocab["new"] = tokenizer.vocab.pop(",")
-    assert tokenizer.tokenize("new runn,") == ["new", "runn", "[UNK]"]
-    assert tokenizer.convert_tokens_to_ids(["new"]) == [10]
-
     class Own(tokenization.FullTokenizer):
         def __init__(self):
             self.vocab = {"[UNK]": 0, "un": 1}
@@ -90,13 +85,10 @@ def test_golden_tokens(golden_dir, pretrained_dir, case):
         str(pretrained_dir / "vocab.txt"), do_lower_case=case == "uncased"
     )
     for row in recorded:
-        # The library's tables of characters are newer than BERT's.
-        words = tokenizer.basic_tokenizer.tokenize(row["text"])
-        pieces = tokenizer.wordpiece_tokenizer.tokenize(" ".join(words))
+        pieces = tokenizer.tokenize(row["text"])
         assert pieces == row[case], row["text"]
-        if pieces == tokenizer.tokenize(row["text"]):
-            ids = tokenizer.convert_tokens_to_ids(pieces)
-            assert ids == row[f"{case}_ids"]
+        ids = tokenizer.convert_tokens_to_ids(pieces)
+        assert ids == row[f"{case}_ids"]
 
 
 @pytest.mark.parametrize(

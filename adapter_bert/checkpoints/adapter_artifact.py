@@ -60,13 +60,21 @@ def changes(
             changed[name] = value
             continue
         # Compared as bits, so that not even a sign of zero is lost.
-        flat = np.ascontiguousarray(value, np.float32).ravel()
-        before = np.ascontiguousarray(base(name), np.float32).ravel()
-        indices = np.flatnonzero(flat.view(np.int32) != before.view(np.int32))
+        now, before = (
+            np.ascontiguousarray(x, np.float32).ravel().view(np.int32)
+            for x in (value, base(name))
+        )
+        indices = np.flatnonzero(now != before)
         if indices.size:
-            changed[name + INDICES] = indices.astype(np.int32)
-            changed[name + VALUES] = flat[indices]
+            changed.update(_entries(name, value, indices))
     return changed
+
+
+def _entries(
+    name: str, value: np.ndarray, indices: np.ndarray
+) -> dict[str, np.ndarray]:
+    entries = np.asarray(value, np.float32).ravel()[indices]
+    return {name + INDICES: indices.astype(np.int32), name + VALUES: entries}
 
 
 def few(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -75,8 +83,7 @@ def few(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, value in values.items():
         indices = np.flatnonzero(value)
         if changed_by(name) and 2 * indices.size < value.size:
-            stored[name + INDICES] = indices.astype(np.int32)
-            stored[name + VALUES] = value.ravel()[indices]
+            stored.update(_entries(name, value, indices))
         else:
             stored[name] = value
     return stored
@@ -172,25 +179,14 @@ def read_config(folder: str) -> dict[str, Any]:
     """Reads `adapter_config.json` alone."""
     path = os.path.join(folder, CONFIG_FILE)
     if not files.exists(path):
-        near = [
-            place
-            for place in _near(folder)
-            if files.exists(os.path.join(place, CONFIG_FILE))
-        ]
-        if near:
-            raise UserError(
-                f"{folder} is no folder of an adapter, expected "
-                f"{CONFIG_FILE} in it; pass {' or '.join(near)[:500]}"
-            )
+        # The folder of a run, or a file of an adapter.
+        for near in (os.path.join(folder, "adapter"), os.path.dirname(folder)):
+            if files.exists(os.path.join(near, CONFIG_FILE)):
+                raise UserError(
+                    f"{folder} is no folder of an adapter, expected "
+                    f"{CONFIG_FILE} in it; pass {near}"
+                )
     return run_record.read_description(path, "the adapter's description")
-
-
-def _near(folder: str) -> list[str]:
-    if files.is_folder(folder):
-        inner = [os.path.join(folder, name) for name in files.folders(folder)]
-        return inner + [os.path.join(place, "adapter") for place in inner]
-    is_file = files.exists(folder)
-    return [os.path.dirname(folder) or os.curdir] if is_file else []
 
 
 def read(folder: str, base: Optional[Weights] = None) -> Artifact:

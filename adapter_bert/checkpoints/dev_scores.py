@@ -7,7 +7,6 @@ the best step, which are the run's result.
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from typing import Optional
 
@@ -19,8 +18,6 @@ from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.google import read_whole
 from adapter_bert.errors import UserError
 
-# A step in the file; Python refuses numbers of thousands of digits.
-STEP = re.compile("[0-9]{1,18}")
 SCORES_FILE = "dev_scores.json"
 DESCRIPTION = {
     "keep_best": str,
@@ -74,14 +71,11 @@ def read(output_dir: str) -> Optional[DevScores]:
     path = os.path.join(output_dir, SCORES_FILE)
     if not files.exists(path):
         return None
-    what = "the dev scores of a training"
-    record = files.read_object(path, what, DESCRIPTION)
-    keep_best, by_step = record["keep_best"], {}
-    for step, scores in record["scores"].items():
-        if not STEP.fullmatch(step) or keep_best and keep_best not in scores:
-            raise UserError(f"{path} is not {what}: step {step[:20]}")
-        by_step[int(step)] = scores
-    return DevScores(keep_best, by_step)
+    record = files.read_object(
+        path, "the dev scores of a training", DESCRIPTION
+    )
+    by_step = {int(step): of for step, of in record["scores"].items()}
+    return DevScores(record["keep_best"], by_step)
 
 
 def write(
@@ -119,13 +113,8 @@ def forget_others(output_dir: str, scores: DevScores) -> None:
         return
     for name, step in training_state.checkpoint_files(output_dir, BEST):
         if step != scores.best_step:
-            path = os.path.join(output_dir, name)
-            try:
-                tf.io.gfile.remove(path)
-            except tf.errors.OpError as error:
-                raise UserError(
-                    f"cannot delete {path}: {error.message}"
-                ) from error
+            with files.writing(output_dir):
+                tf.io.gfile.remove(os.path.join(output_dir, name))
 
 
 def best_checkpoint(output_dir: str) -> Optional[str]:

@@ -138,8 +138,7 @@ def open_objects(
         )
     shapes = {name: _without_heads(name, shape) for name, shape in raw.items()}
     # Those of the first version have Google's own shapes.
-    count = heads[1] if len(heads) == 3 else 1
-    config = _config_of(shapes, count, source)
+    config = _config_of(shapes, heads[1], source) if len(heads) == 3 else None
 
     def read(name: str) -> np.ndarray:
         value = reader.tensor(keys[name])
@@ -147,8 +146,7 @@ def open_objects(
             value = as_floats(value)
         return value.reshape(shapes[name])
 
-    sizes = config if len(heads) == 3 else None
-    return Weights(source, shapes, read), sizes, lower
+    return Weights(source, shapes, read), config, lower
 
 
 def _config_of(
@@ -246,19 +244,14 @@ def _children(graph) -> dict[str, Any]:
 def open_module(path: str) -> Pretrained:
     """Opens a module by its `saved_model.pb`."""
     content = files.read_bytes(path, "the module")
-    try:
-        model = saved_model_pb2.SavedModel.FromString(content)
-    except DecodeError as error:
-        raise UserError(f"{path} is damaged or no SavedModel") from error
-    if not model.meta_graphs:
-        raise UserError(f"{path} is damaged or no SavedModel: it has no graph")
     folder = os.path.dirname(path)
     prefix = os.path.join(folder, CHECKPOINT)
     if not files.exists(prefix + ".index"):
         raise UserError(f"{path} holds no BERT: it has no variables")
-    # TensorFlow 1's modules have another graph for training.
-    graph = min(model.meta_graphs, key=lambda g: len(g.meta_info_def.tags))
     try:
+        graphs = saved_model_pb2.SavedModel.FromString(content).meta_graphs
+        # TensorFlow 1's modules have another graph for training.
+        graph = min(graphs, key=lambda graph: len(graph.meta_info_def.tags))
         if graph.HasField("object_graph_def"):
             weights, config, lower = open_objects(prefix, path)
             node = _children(graph.object_graph_def).get(VOCABULARY)
@@ -276,7 +269,9 @@ def open_module(path: str) -> Pretrained:
         TypeError,
         ValueError,
     ) as error:
-        raise UserError(f"{path} is damaged: {first_line(error)}") from error
+        raise UserError(
+            f"{path} is damaged or no SavedModel: {first_line(error)}"
+        ) from error
     if os.path.basename(vocabulary) != vocabulary:
         raise UserError(
             f"{path} says that its vocabulary is {vocabulary}, expected the "

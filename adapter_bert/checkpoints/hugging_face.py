@@ -1,15 +1,12 @@
 """Safetensors files, and PyTorch's, under Hugging Face's names."""
 
-import contextlib
 import dataclasses
 import functools
 import json
 import os
 import re
 import struct
-import threading
 from collections.abc import Iterable, Mapping, Sequence
-from re import Pattern
 from typing import (
     Any,
     Callable,
@@ -100,8 +97,6 @@ HEAD_CLASSES = {
 HEAD_FIELDS = tuple(
     "architectures problem_type num_labels id2label label2id".split()
 )
-# Bytes, as float32, that are read before a file is opened anew.
-HELD = 2**20
 # Pairs of names, theirs and Google's.
 Names = list[tuple[str, str]]
 
@@ -142,29 +137,31 @@ def _names(scopes: Iterable[Scope], models: Iterable[Architecture]) -> Names:
     return pairs
 
 
-def _pattern(name: str, end: str = "") -> Pattern:
-    pattern = re.escape(name)
-    for place, expression in PLACES.items():
-        pattern = pattern.replace(re.escape(place), expression)
-    return re.compile(pattern + end)
-
-
-def _renamed(
-    name: str, patterns: Iterable[tuple[Pattern, str]], separator: str
-) -> Optional[str]:
-    """Renames by the first pattern that matches, or gives None.
+def _renaming(
+    pairs: Iterable[tuple[str, str]], separator: str, end: str = r"\Z"
+) -> Callable[[str], Optional[str]]:
+    """Makes a function that renames by the first pair that fits, or gives None.
 
     What a place holds gets the separator in the place of dots and slashes.
     """
-    for pattern, new in patterns:
-        match = pattern.match(name)
-        if match:
-            values = {
-                place: re.sub("[./]", separator, value)
-                for place, value in match.groupdict().items()
-            }
-            return new.format(**values) + name[match.end() :]
-    return None
+    patterns = []
+    for name, new in pairs:
+        pattern = re.escape(name)
+        for place, expression in PLACES.items():
+            pattern = pattern.replace(re.escape(place), expression)
+        patterns.append((re.compile(pattern + end), new))
+
+    def rename(name: str) -> Optional[str]:
+        for pattern, new in patterns:
+            if match := pattern.match(name):
+                values = {
+                    place: re.sub("[./]", separator, value)
+                    for place, value in match.groupdict().items()
+                }
+                return new.format(**values) + name[match.end() :]
+        return None
+
+    return rename
 
 
 def _all_names() -> Names:
@@ -179,9 +176,7 @@ def _all_names() -> Names:
     return _names([*scopes, *heads, *SCOPES], every)
 
 
-GOOGLE_NAMES = [
-    (_pattern(theirs, r"\Z"), ours) for theirs, ours in _all_names()
-]
+_to_google = _renaming(_all_names(), "/")
 
 
 def google_name(hugging_face_name: str) -> tuple[Optional[str], bool]:
@@ -193,20 +188,17 @@ def google_name(hugging_face_name: str) -> tuple[Optional[str], bool]:
     name = WRAPPERS.sub("", hugging_face_name, 1)
     for prefix in PREFIXES:
         name = name.removeprefix(prefix)
-    target = _renamed(name, GOOGLE_NAMES, "/")
+    target = _to_google(name)
     return target, bool(target and target.endswith("/kernel"))
 
 
 @functools.cache
-def _their_names(model_type: str, kind: str) -> list[tuple[Pattern, str]]:
+def _from_google(model_type: str, kind: str) -> Callable[[str], Optional[str]]:
     model = ARCHITECTURES[model_type]
     kinds = kind, *HEAD_CLASSES
     heads = [scope for each in kinds for scope in _head_names(each, model)]
-    scopes = [*model.scopes, *heads, *SCOPES]
-    return [
-        (_pattern(ours, r"\Z"), theirs)
-        for theirs, ours in _names(scopes, [model])
-    ]
+    names = _names([*model.scopes, *heads, *SCOPES], [model])
+    return _renaming([(ours, theirs) for theirs, ours in names], ".")
 
 
 def hugging_face_name(
@@ -222,7 +214,7 @@ def hugging_face_name(
     Returns:
         None for what has no part in the encoder or a head.
     """
-    theirs = _renamed(name, _their_names(model_type, kind), ".")
+    theirs = _from_google(model_type, kind)(name)
     if theirs is None:
         return None
     if name.startswith("bert/"):
@@ -231,8 +223,8 @@ def hugging_face_name(
 
 
 @functools.cache
-def _modules(model_type: str) -> list[tuple[str, str]]:
-    """Pairs modules of BERT with the architecture's in their place.
+def _modules(model_type: str, to_bert: bool) -> Callable[[str], Optional[str]]:
+    """Renames modules of an architecture to BERT's in their place, or back.
 
     Modules within others come first.
     """
@@ -243,7 +235,10 @@ def _modules(model_type: str) -> list[tuple[str, str]]:
             ours = ours[len("bert/") : -len("/{end}")]
             ours = re.sub(r"(layer|group)_", "layer/", ours)
             pairs.append((ours.replace("/", "."), theirs))
-    return sorted(pairs, key=lambda pair: -len(pair[0]))
+    pairs.sort(key=lambda pair: -len(pair[0]))
+    if to_bert:
+        pairs = [(theirs, ours) for ours, theirs in pairs]
+    return _renaming(pairs, ".", r"(?![^.])")
 
 
 def as_bert(name: str, model_type: str) -> str:
@@ -251,29 +246,20 @@ def as_bert(name: str, model_type: str) -> str:
 
     Shared layers are the layer 0.
     """
-    prefix = ARCHITECTURES[model_type].prefix
-    pairs = [
-        (_pattern(theirs, r"(?![^.])"), ours)
-        for ours, theirs in _modules(model_type)
-    ]
-    rest = name.removeprefix(prefix)
-    module = _renamed(rest, pairs, ".")
-    if module is not None or rest != name:
-        return f"bert.{module or rest}"
-    return name
+    rest = name.removeprefix(ARCHITECTURES[model_type].prefix)
+    module = _modules(model_type, to_bert=True)(rest)
+    if module is None and rest == name:
+        return name
+    return f"bert.{module or rest}"
 
 
 def from_bert(name: str, model_type: str) -> str:
     """Inverts `as_bert`."""
     if not name.startswith("bert."):
         return name
-    pairs = [
-        (_pattern(ours, r"(?![^.])"), theirs)
-        for ours, theirs in _modules(model_type)
-    ]
     rest = name.removeprefix("bert.")
-    prefix = ARCHITECTURES[model_type].prefix
-    return prefix + (_renamed(rest, pairs, ".") or rest)
+    module = _modules(model_type, to_bert=False)(rest)
+    return ARCHITECTURES[model_type].prefix + (module or rest)
 
 
 def describe_head(
@@ -322,15 +308,6 @@ def tensor_of(kind: str, shape: Sequence[int], content: bytes) -> np.ndarray:
     return value.reshape(shape)
 
 
-def _content_of(path: str, name: str) -> bytes:
-    """Reads the bytes of a tensor that numpy cannot read."""
-    with open(path, "rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        first, last = json.loads(file.read(size))[name]["data_offsets"]
-        file.seek(8 + size + first)
-        return file.read(last - first)
-
-
 def with_pooler_as_layer(weights: Weights) -> Weights:
     """Adds the pooler as the first layer of a head, which reads it so."""
 
@@ -366,8 +343,8 @@ def _which(path: str) -> tuple[int, ...]:
 def open_safetensors(path: str) -> Weights:
     """Opens a safetensors file, whose names are Hugging Face's.
 
-    A file that stays open keeps all that was read in memory, and opening it
-    reads the whole header. So the file is opened anew after some megabytes.
+    Each tensor is read on its own: a file that stays open would keep all that
+    was read in memory.
     """
     if "://" in path:
         raise UserError(
@@ -377,58 +354,46 @@ def open_safetensors(path: str) -> Weights:
     files.check_plain(path, "the weights")
     try:
         opened = _which(path)
-        with safetensors.safe_open(path, framework="np") as file:
-            names = list(file.keys())
-            slices = {name: file.get_slice(name) for name in names}
-            shapes = {k: tuple(one.get_shape()) for k, one in slices.items()}
-            kinds = {k: one.get_dtype() for k, one in slices.items()}
-            del slices
+        # The library checks the header.
+        with safetensors.safe_open(path, framework="np"):
+            pass
+        with open(path, "rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(size))
     except (OSError, struct.error, *UNREADABLE_TENSORS) as error:
         raise UserError(
             f"{path} is missing, damaged or no safetensors file: {error}"
         ) from error
-    sources = _sources(names)
-    # Several threads may read.
-    lock, held = threading.Lock(), contextlib.ExitStack()
-    file, left = None, 0
+    header.pop("__metadata__", None)
 
     def read(name: str) -> np.ndarray:
-        nonlocal file, left
-        source, transposed = sources[name]
+        tensor = header[name]
+        first, last = tensor["data_offsets"]
         try:
-            with lock:
-                if file is None:
-                    to_read = safetensors.safe_open(path, framework="np")
-                    file, left = held.enter_context(to_read), HELD
+            with open(path, "rb") as file:
                 if _which(path) != opened:
                     raise UserError(
                         f"{path} has changed since it was opened; start the "
                         "program again"
                     )
-                if kinds[source] == BFLOAT16:
-                    content = _content_of(path, source)
-                    value = tensor_of(BFLOAT16, shapes[source], content)
-                else:
-                    value = file.get_tensor(source)
-                if value.dtype.kind in "biu":
-                    raise TypeError("whole numbers, as of a quantized model")
-                value = as_floats(value)
-                left -= value.nbytes
-                if left <= 0:
-                    file = None
-                    held.close()
+                file.seek(8 + size + first)
+                content = np.fromfile(file, np.uint8, last - first)
+            value = tensor_of(tensor["dtype"], tensor["shape"], content)
+            if value.dtype.kind in "biu":
+                raise TypeError("whole numbers, as of a quantized model")
+            return as_floats(value)
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"
             ) from error
         except UNREADABLE_TENSORS as error:
             raise UserError(
-                f"{path}: the tensor {source} cannot be read ({error}); save "
-                "it as float32"
+                f"{path}: the tensor {name} cannot be read ({error}); save it "
+                "as float32"
             ) from error
-        return np.ascontiguousarray(value.T if transposed else value)
 
-    return _weights(path, sources, shapes, read)
+    shapes = {name: tuple(header[name]["shape"]) for name in sorted(header)}
+    return _weights(path, shapes, read)
 
 
 def open_torch(path: str) -> Weights:
@@ -439,36 +404,31 @@ def open_torch(path: str) -> Weights:
     from adapter_bert.checkpoints import torch_files
 
     tensors = torch_files.read(path, lambda name: bool(google_name(name)[0]))
-    sources = _sources(tensors)
-
-    def read(name: str) -> np.ndarray:
-        source, transposed = sources[name]
-        value = tensors[source]
-        return np.array(value.T if transposed else value, order="C")
-
     shapes = {name: value.shape for name, value in tensors.items()}
-    return _weights(path, sources, shapes, read)
-
-
-def _sources(names: Iterable[str]) -> dict[str, tuple[str, bool]]:
-    """Names of `google_name` -> names of tensors, whether to transpose."""
-    sources = {}
-    for name in names:
-        target, transposed = google_name(name)
-        if target:
-            sources[target] = name, transposed
-    return sources
+    return _weights(path, shapes, lambda name: tensors[name].copy())
 
 
 def _weights(
     path: str,
-    sources: Mapping[str, tuple[str, bool]],
-    stored: Mapping[str, tuple[int, ...]],
-    read: Callable[[str], np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    read_tensor: Callable[[str], np.ndarray],
 ) -> Weights:
-    shapes = {
-        name: stored[source][::-1] if transposed else stored[source]
-        for name, (source, transposed) in sources.items()
+    """Gives tensors by Google's names that have shapes by Hugging Face's."""
+    names = {google_name(name): name for name in shapes}
+    sources = {
+        name: (source, is_transposed)
+        for (name, is_transposed), source in names.items()
+        if name
+    }
+
+    def read(name: str) -> np.ndarray:
+        source, is_transposed = sources[name]
+        value = read_tensor(source)
+        return np.ascontiguousarray(value.T if is_transposed else value)
+
+    by_name = {
+        name: shapes[source][:: -1 if is_transposed else 1]
+        for name, (source, is_transposed) in sources.items()
     }
     # Hugging Face's `gelu` is the error function.
-    return Weights(path, shapes, read, "gelu_erf")
+    return Weights(path, by_name, read, "gelu_erf")

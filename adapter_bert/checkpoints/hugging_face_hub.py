@@ -11,7 +11,6 @@ a large file. Each file is hashed here before it is read.
 
 import contextlib
 import dataclasses
-import errno
 import fnmatch
 import hashlib
 import itertools
@@ -60,11 +59,6 @@ class Reference:
 
     def at(self, revision: str) -> str:
         return f"{HUB}{self.repository}{self.folder}@{revision}"
-
-
-def is_named(path: str) -> bool:
-    """Tells a repository's name from other paths."""
-    return path.startswith(HUB)
 
 
 def parse(text: str) -> Reference:
@@ -297,6 +291,32 @@ def _reason(error: Exception, named: Reference) -> str:
         error.__cause__, Exception
     ):
         error = error.__cause__
+    hub, repository = f"the hub {constants.ENDPOINT}", named.repository
+    for kind, reason in (
+        (
+            errors.GatedRepoError,
+            f"its owner lets those in who ask; ask at {constants.ENDPOINT}/"
+            f"{repository}, and set HF_TOKEN to your token",
+        ),
+        (
+            errors.RepositoryNotFoundError,
+            f"{hub} has no repository {repository}, or a private one; check "
+            "the name, or set HF_TOKEN to a token that may read it",
+        ),
+        (
+            errors.RevisionNotFoundError,
+            f"{repository} has no revision {named.revision or 'main'}; "
+            "expected a branch, a tag or a commit",
+        ),
+        # An answer's first line may lack the reason.
+        (
+            errors.HfHubHTTPError,
+            f"{hub} answered: {str(error)[:300]}; try again later, or check "
+            "HF_TOKEN and what its token may do",
+        ),
+    ):
+        if isinstance(error, kind):
+            return reason
     if constants.HF_HUB_OFFLINE and isinstance(
         error, (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError)
     ):
@@ -304,47 +324,11 @@ def _reason(error: Exception, named: Reference) -> str:
             f"not all of it lies in the cache {constants.HF_HUB_CACHE}, and "
             "HF_HUB_OFFLINE forbids to ask the hub; unset that once"
         )
-    hub = f"the hub {constants.ENDPOINT}"
-    if isinstance(error, errors.GatedRepoError):
-        return (
-            f"its owner lets those in who ask; ask at {constants.ENDPOINT}/"
-            f"{named.repository}, and set HF_TOKEN to your token"
-        )
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            f"{hub} has no repository {named.repository}, or a private one; "
-            "check the name, or set HF_TOKEN to a token that may read it"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return (
-            f"{named.repository} has no revision {named.revision or 'main'}; "
-            "expected a branch, a tag or a commit"
-        )
-    cause = error.__cause__
-    if isinstance(error, ValueError) and isinstance(
-        cause, errors.BadRequestError
-    ):
+    if isinstance(error.__cause__, errors.BadRequestError):
         # The library has a card checked before it writes.
         return (
             f"{hub} refuses the card: {str(error)[:300]}; pass another name of "
             "the BERT as --base_model"
-        )
-    if isinstance(error, errors.HfHubHTTPError):
-        status = error.response.status_code
-        advice = "try again later"
-        if status in (401, 403):
-            advice = "check HF_TOKEN, and what its token may do"
-        # Its first line may lack the reason.
-        return f"{hub} answered {status}: {str(error)[:300]}; {advice}"
-    if isinstance(error, OSError) and error.errno in (
-        errno.EACCES,
-        errno.EDQUOT,
-        errno.ENOSPC,
-        errno.EROFS,
-    ):
-        return (
-            f"cannot write the cache {constants.HF_HUB_CACHE}: "
-            f"{error.strerror}; make room, or set HF_HOME to another folder"
         )
     return (
         f"{hub} failed: {first_line(error)}; try again, or read what was "

@@ -19,13 +19,12 @@ import importlib
 import lzma
 import os
 import re
-import sys
 import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from typing import IO, Optional
+from collections.abc import Iterable, Iterator
+from typing import Optional
 
 import tensorflow as tf
 from absl import logging
@@ -37,9 +36,6 @@ CACHE = "ADAPTER_BERT_CACHE"
 ENDS = (".zip", ".tar.gz", ".tgz")
 # More than all of Google's BERTs together.
 MAX_BYTES = 32 * 2**30
-# Times an archive's own size, and room for small archives. Weights hardly
-# compress; zeros compress to a thousandth.
-MAX_GROWTH, ROOM = 100, 2**24
 # Bytes at the end of an archive, with the checksums of its content.
 END = 2**16
 DAMAGES = (
@@ -121,11 +117,6 @@ def _unpack_to(path: str, folder: str) -> None:
         with folder_lock.share(cache, unfinished):
             with files.new_folder(folder) as hidden:
                 _write_members(path, hidden)
-                if not name.endswith(_digest(path)):
-                    raise UserError(
-                        f"{path} was replaced while it was unpacked; start the "
-                        "same command again"
-                    )
     except UserError:
         # Another process may have unpacked it meanwhile.
         if not os.path.isdir(folder):
@@ -133,15 +124,36 @@ def _unpack_to(path: str, folder: str) -> None:
 
 
 def _write_members(path: str, folder: str) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise UserError(
-            f"{path} is an archive, but Python {sys.version.split()[0]} cannot "
-            "unpack archives safely; update it, or unpack it yourself"
-        )
-    most = min(MAX_BYTES, MAX_GROWTH * files.size(path) + ROOM)
+    is_zip = path.lower().endswith(".zip")
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
-        unpack = _unpack_zip if path.lower().endswith(".zip") else _unpack_tar
-        unpack(file, folder, most)
+        if is_zip:
+            with zipfile.ZipFile(file) as archive:
+                _check_size(m.file_size for m in archive.infolist())
+                archive.extractall(folder)
+            return
+        with gzip.open(file) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                archive.extractall(folder, _members(archive), filter="data")
+            # The checksum comes last.
+            while stream.read(files.BLOCK):
+                pass
+
+
+def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    sizes = []
+    for member in archive:
+        # Links have led out of a folder in spite of the filter.
+        if not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name} is no plain file")
+        # A file that is too large is not begun.
+        sizes.append(member.size)
+        _check_size(sizes)
+        yield member
+
+
+def _check_size(sizes: Iterable[int]) -> None:
+    if sum(sizes) > MAX_BYTES:
+        raise ValueError("its files are far larger than any BERT")
 
 
 @contextlib.contextmanager
@@ -153,48 +165,6 @@ def _readable(path: str) -> Iterator[None]:
             f"the archive {path} cannot be unpacked: {first_line(error)}; "
             "fetch it again, or make room"
         ) from error
-
-
-def _unpack_zip(file: IO[bytes], folder: str, most: int) -> None:
-    with zipfile.ZipFile(file) as archive:
-        _check_size(sum(m.file_size for m in archive.infolist()), most)
-        archive.extractall(folder)
-
-
-def _check_size(size: int, most: int) -> None:
-    if size > most:
-        raise ValueError("it holds far more bytes than it has, as no BERT does")
-
-
-class _Limited:
-    def __init__(self, file: IO[bytes], left: int):
-        self._file, self.left = file, left
-
-    def read(self, size: int) -> bytes:
-        content = self._file.read(size)
-        _check_size(len(content), self.left)
-        self.left -= len(content)
-        return content
-
-
-def _unpack_tar(file: IO[bytes], folder: str, most: int) -> None:
-    with gzip.open(file) as unpacked:
-        stream = _Limited(unpacked, most)
-
-        def members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-            for member in archive:
-                # Links have led out of a folder in spite of the filter.
-                if not (member.isfile() or member.isdir()):
-                    raise tarfile.TarError(f"{member.name} is no plain file")
-                # A file that is too large is not begun.
-                _check_size(member.size, stream.left)
-                yield member
-
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            archive.extractall(folder, members(archive), filter="data")
-        # The checksum comes last.
-        while stream.read(files.BLOCK):
-            pass
 
 
 def resolve(path: str) -> str:

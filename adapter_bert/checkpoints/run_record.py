@@ -9,7 +9,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 import numpy as np
@@ -146,7 +146,9 @@ def supplied(
         ("columns", settings.get("columns")),
     ):
         if names and isinstance(names, list):
-            lines.append(f"{key} {_shown(names)}")
+            shown = json.dumps(names[:SHOWN], ensure_ascii=False)[1:-1]
+            more = len(names) - SHOWN
+            lines.append(f"{key} {shown}{f' and {more} more' * (more > 0)}")
     lines.append(
         f"method {description.get('trained_with') or description['method']}"
     )
@@ -162,12 +164,6 @@ def supplied(
         here = "" if trained_length == length else f", not {length} as here"
         about.append(f"--max_seq_length={trained_length}{here}")
     return f"{', '.join(lines)} (trained with {', '.join(about)})"
-
-
-def _shown(names: Sequence[str]) -> str:
-    shown = [json.dumps(name, ensure_ascii=False) for name in names[:SHOWN]]
-    more = len(names) - SHOWN
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
 def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
@@ -269,10 +265,7 @@ def check(
     differences = [
         f"{name} was {before!r}, now {now!r}"
         for key in keys
-        for name, before, now in _compare(
-            key, old.get(key), record.get(key), partial
-        )
-        if not _may_differ(name, before, now, record["task"])
+        for name, before, now in differences_of(key, old, record, partial)
     ]
     if differences:
         way = ""
@@ -288,9 +281,7 @@ def check(
         )
     if partial:
         return
-    for name, before, now in _compare(
-        "versions", old.get("versions"), record["versions"]
-    ):
+    for name, before, now in differences_of("versions", old, record):
         logging.warning(
             "%s was %s when this run began, now %s: bits may differ",
             name,
@@ -299,14 +290,19 @@ def check(
         )
 
 
-def reads(field: str, task: Mapping[str, Any]) -> bool:
-    """Tells the fields of BERT's config that matter to a described task."""
-    if field == "tie_word_embeddings":
-        return task["name"] in ANSWERLESS
-    if field == "choice_activation":
-        return "choices" in task
-    # The base's fingerprint tells.
-    return field != "pooler"
+def differences_of(
+    key: str,
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    partial: bool = False,
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yields (dotted name, old, new) where a part of two descriptions differs.
+
+    What a partial description lacks, and what may differ, is left out.
+    """
+    for name, before, now in _compare(key, old.get(key), new.get(key), partial):
+        if not _may_differ(name, before, now, new["task"]):
+            yield name, before, now
 
 
 def _may_differ(
@@ -321,11 +317,15 @@ def _may_differ(
     if name == "bert_config.hidden_act":
         return same_activation(before, now)
     key, _, field = name.partition(".")
-    if key == "bert_config" and not reads(field, task):
-        return True
-    # Older descriptions lack some fields.
-    if key == "bert_config" and before is None:
-        return now == getattr(BertConfig, field, None)
+    if key == "bert_config":
+        if field == "tie_word_embeddings" and task["name"] not in ANSWERLESS:
+            return True
+        if field == "choice_activation" and "choices" not in task:
+            return True
+        # The base's fingerprint tells of a pooler. Older descriptions lack
+        # some fields.
+        is_default = before is None and now == getattr(BertConfig, field, None)
+        return field == "pooler" or is_default
     if before is None and OF_VECTORS.fullmatch(name):
         return True
     # A run with a dev or test file of its own holds nothing out.
@@ -335,10 +335,6 @@ def _may_differ(
 def _compare(
     name: str, old: Any, new: Any, partial: bool = False
 ) -> Iterator[tuple[str, Any, Any]]:
-    """(dotted name, old, new) of every leaf that differs.
-
-    Leaves that a partial record lacks are left out.
-    """
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(set(new) if partial else set(old) | set(new)):
             yield from _compare(

@@ -13,7 +13,7 @@ from absl import logging
 
 from adapter_bert import files, folder_lock
 from adapter_bert.bert.architectures import ARCHITECTURES
-from adapter_bert.bert.config import BertConfig, same_activation
+from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
@@ -141,13 +141,9 @@ def _find_model(folder: str) -> str:
             f"{lacks}the BERT as --init_checkpoint, and this adapter as "
             "--adapter"
         )
-    names = tf.io.gfile.listdir(folder)
-    # Whole ones first.
-    for name in sorted(names, key=lambda n: (not n.endswith(".index"), n)):
-        prefix = os.path.join(folder, google.FILE_ENDS.sub("", name))
-        if prefix != os.path.join(folder, name):
-            if not files.exists(f"{prefix}.index"):
-                raise UserError(google.refusal(prefix))
+    for name in sorted(tf.io.gfile.listdir(folder)):
+        if name.endswith(".index"):
+            prefix = os.path.join(folder, google.FILE_ENDS.sub("", name))
             raise UserError(
                 f"{lacks}a checkpoint by what its files begin with, "
                 f"--init_checkpoint={prefix}"
@@ -159,8 +155,6 @@ def _find_model(folder: str) -> str:
 
 def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, without a training's base."""
-    if not path:
-        raise UserError("--init_checkpoint is empty; expected a path")
     return next(open_it(path) for is_it, open_it in LAYOUTS if is_it(path))
 
 
@@ -249,10 +243,7 @@ def _open_hugging_face(path: str) -> Pretrained:
         hugging_face.open_torch if is_torch else hugging_face.open_safetensors
     )
     weights, folder = open_it(path), os.path.dirname(path)
-    config = {}
-    place = os.path.join(folder, CONFIG_FILE)
-    if files.exists(place):
-        config = files.read_object(place, "a description of a model", {})
+    config = _read_near(folder, CONFIG_FILE)
     # A tokenizer that is none of BERT's is refused before all else.
     read_rules(folder, {}, folder)
     model = ARCHITECTURES.get(str(config.get("model_type")))
@@ -276,11 +267,15 @@ def _open_checkpoint(path: str) -> Pretrained:
         heads = config.num_attention_heads if config else None
         return Pretrained(path, folder, weights, num_attention_heads=heads)
     # A merged BERT's head is described here.
-    config = {}
-    place = os.path.join(folder, BERT_CONFIG_FILE)
-    if files.exists(place):
-        config = files.read_object(place, "the BERT config", {})
+    config = _read_near(folder, BERT_CONFIG_FILE)
     return Pretrained(path, folder, weights, **_head(config))
+
+
+def _read_near(folder: str, name: str) -> dict[str, Any]:
+    path = os.path.join(folder, name)
+    if not files.exists(path):
+        return {}
+    return files.read_object(path, "a description of a model", {})
 
 
 def _is_called(*ends: str) -> Callable[[str], bool]:
@@ -392,13 +387,9 @@ def read_tokenizer(
             )
         rules = _rules_of(opened, config, path, {})
         return _checked(kind(path, new_tokens, rules), config)
-    described = {}
-    place = os.path.join(os.path.dirname(path), TOKENIZER_FILE)
-    place = path if path.endswith(".json") else place
-    if files.exists(place):
-        described = files.read_json(place, "the tokenizer of a BERT")
-        if not isinstance(described, dict):
-            raise UserError(f"{place} is no tokenizer, expected a JSON object")
+    folder, name = os.path.split(path)
+    name = name if name.endswith(".json") else TOKENIZER_FILE
+    described = _read_near(folder, name)
     rules = _rules_of(opened, config, path, described)
     contrary, more = "", (new_tokens, rules, described)
     if do_lower_case is None and is_case_said:
@@ -564,15 +555,14 @@ def check_same_model(
             f"{source} was trained with another vocabulary or another "
             "--do_lower_case; pass those of its base"
         )
-    for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name)
-        # Older descriptions lack some.
-        before = description["bert_config"].get(name, field.default)
-        if name == "hidden_act" and same_activation(before, value):
-            continue
-        if not run_record.reads(name, description["task"]):
-            continue
-        if before != value and not name.endswith("dropout_prob"):
+    # Older descriptions lack some fields.
+    now = {"bert_config": dataclasses.asdict(config)}
+    now["task"] = description["task"]
+    for name, before, value in run_record.differences_of(
+        "bert_config", description, now, partial=True
+    ):
+        name = name.partition(".")[2]
+        if not name.endswith("dropout_prob"):
             raise UserError(
                 f"{source} was trained with {name} {before!r}, but the BERT "
                 f"config says {value!r}; check --bert_config_file"

@@ -263,14 +263,7 @@ def choose_initial_values(
     """
 
     def choose(p: Parameter) -> Callable[[], np.ndarray]:
-        fresh = functools.partial(
-            encoder.initial_values,
-            p.begins_as,
-            p.shape,
-            p.initializer,
-            seed,
-            base.read,
-        )
+        source = _source(p, base, trained, new_head)
         if p.group == "parts":
             candidates = [w for w in (parts, trained) if w is not None] or [
                 base
@@ -278,20 +271,25 @@ def choose_initial_values(
             source = next(
                 (w for w in candidates if p.name in w.shapes), candidates[0]
             )
-        elif _is_from(trained, p, new_head):
-            source = trained
-        elif not p.is_added:
-            source = base
-        elif p.begins_as not in base.shapes:
-            return fresh
-        elif (
-            fresh_head and p.group == "head" and base.shapes[p.name] != p.shape
-        ):
-            logging.info("%s: fresh, the base's has another shape", p.name)
-            return fresh
-        else:
-            logging.info("%s: taken from %s", p.name, base.source)
-            source = base
+        elif source is base and p.is_added:
+            if (
+                fresh_head
+                and p.group == "head"
+                and base.shapes[p.name] != p.shape
+            ):
+                logging.info("%s: fresh, the base's has another shape", p.name)
+                source = None
+            else:
+                logging.info("%s: taken from %s", p.name, base.source)
+        if source is None:
+            return functools.partial(
+                encoder.initial_values,
+                p.begins_as,
+                p.shape,
+                p.initializer,
+                seed,
+                base.read,
+            )
         name = _name_in(source, p)
         check_shape(source, name, p.shape)
         return functools.partial(source.read, name)
@@ -311,22 +309,24 @@ def start_fingerprint(
     """
     digest, is_any = hashlib.sha256(), False
     for p in variables:
-        if p.group == "parts":
-            continue
-        source = trained if _is_from(trained, p, new_head) else base
-        name = _name_in(source, p)
-        if source is base and (not p.is_added or name not in base.shapes):
-            continue
-        is_any = True
-        digest.update(p.name.encode() + b"\0")
-        digest.update(np.ascontiguousarray(source.read(name)).data)
+        source = _source(p, base, trained, new_head)
+        is_of_bert = source is base and not p.is_added
+        if p.group != "parts" and source is not None and not is_of_bert:
+            is_any = True
+            value = source.read(_name_in(source, p))
+            digest.update(p.name.encode() + b"\0")
+            digest.update(np.ascontiguousarray(value).data)
     return digest.hexdigest() if is_any else None
 
 
-def _is_from(trained: Optional[Weights], p: Parameter, new_head: bool) -> bool:
-    if trained is None or not p.trained:
-        return False
-    return not (new_head and p.group == "head")
+def _source(
+    p: Parameter, base: Weights, trained: Optional[Weights], new_head: bool
+) -> Optional[Weights]:
+    """Finds what holds a variable's first value; None if it is drawn."""
+    is_new = not p.trained or new_head and p.group == "head"
+    if trained is not None and not is_new:
+        return trained
+    return base if not p.is_added or p.begins_as in base.shapes else None
 
 
 def _name_in(source: Weights, p: Parameter) -> str:

@@ -89,24 +89,23 @@ def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
 
 def check_form(config: BertConfig, form: str) -> None:
     """Refuses a form that cannot describe a model."""
-    if form != HUGGING_FACE and config.model_type != "bert":
-        raise UserError(
-            f"the model's type is {config.model_type}, but {form}'s form is "
-            "of a BERT; write it by adapter-bert convert --to=hugging_face"
-        )
-    if form != HUGGING_FACE and not config.tie_word_embeddings:
-        raise UserError(
-            "the model's head of masked words has a matrix of its own "
-            f"(tie_word_embeddings is false), but in {form}'s form it reads "
-            "the word embeddings; write it by adapter-bert convert "
-            "--to=hugging_face"
-        )
+    if form == HUGGING_FACE:
+        return
     epsilon, fixed = config.layer_norm_eps, functional.LAYER_NORM_EPSILON
-    if form != HUGGING_FACE and epsilon != fixed:
-        raise UserError(
-            f"the model has the layer_norm_eps {epsilon}, but Google's form "
-            f"means {fixed}"
-        )
+    for is_other, fault in (
+        (config.model_type != "bert", f"type is {config.model_type}"),
+        (
+            not config.tie_word_embeddings,
+            "head of masked words has a matrix of its own "
+            "(tie_word_embeddings is false)",
+        ),
+        (epsilon != fixed, f"layer_norm_eps is {epsilon}"),
+    ):
+        if is_other:
+            raise UserError(
+                f"the model's {fault}, but {form}'s form is of a plain BERT; "
+                "write it by adapter-bert convert --to=hugging_face"
+            )
 
 
 def _config(
@@ -173,12 +172,20 @@ def write_vocabulary(
         tokenizer: of that vocabulary; its added tokens are written, too.
         **fields: other fields of `tokenizer_config.json`.
     """
-    for name, content in tokenizer_files(path, tokenizer, **fields).items():
-        place = os.path.join(folder, name)
+    _write_files(folder, tokenizer_files(path, tokenizer, **fields))
+
+
+def _write_files(folder: str, contents: Mapping[str, Any]) -> None:
+    """Writes JSON, bytes, or arrays where a name is that of safetensors."""
+    for name, content in contents.items():
+        path = os.path.join(folder, name)
+        files.make_folder(os.path.dirname(path))
+        if name.endswith(".safetensors"):
+            content = safetensors.numpy.save(content, {"format": "pt"})
         if isinstance(content, bytes):
-            files.write_bytes(place, content)
+            files.write_bytes(path, content)
         else:
-            files.write_json(place, content)
+            files.write_json(path, content)
 
 
 def tokenizer_files(
@@ -214,38 +221,28 @@ def write_model(
         values: variables by Google's names.
         head: fields of the config about the head.
     """
+    described = _config(config, form, head)
     if form == GOOGLE:
         path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
         training_state.save_tensors(path, values)
-        name = sources.BERT_CONFIG_FILE
-    else:
-        tensors = {}
-        for ours, value in values.items():
-            theirs, transposed = hugging_face.hugging_face_name(
-                ours, config.model_type, hugging_face.kind_of_head(head)
-            )
-            value = value.T if transposed else value
-            tensors[theirs] = np.ascontiguousarray(value)
-        path = os.path.join(folder, sources.SAFETENSORS_FILE)
-        content = safetensors.numpy.save(tensors, {"format": "pt"})
-        files.write_bytes(path, content)
-        name = sources.CONFIG_FILE
-    content = _config(config, form, head)
-    files.write_json(os.path.join(folder, name), content)
-    return path
+        _write_files(folder, {sources.BERT_CONFIG_FILE: described})
+        return path
+    kind, tensors = hugging_face.kind_of_head(head), {}
+    for ours, value in values.items():
+        theirs, is_transposed = hugging_face.hugging_face_name(
+            ours, config.model_type, kind
+        )
+        value = value.T if is_transposed else value
+        tensors[theirs] = np.ascontiguousarray(value)
+    name = sources.SAFETENSORS_FILE
+    _write_files(folder, {name: tensors, sources.CONFIG_FILE: described})
+    return os.path.join(folder, name)
 
 
 def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
     """Writes how vectors are made next to a model in Hugging Face's form."""
-    contents = sentence_transformers.describe(pooled, config.hidden_size)
-    for name, content in contents.items():
-        path = os.path.join(folder, name)
-        files.make_folder(os.path.dirname(path))
-        if path.endswith(".safetensors"):
-            content = safetensors.numpy.save(content, {"format": "pt"})
-            files.write_bytes(path, content)
-        else:
-            files.write_json(path, content)
+    described = sentence_transformers.describe(pooled, config.hidden_size)
+    _write_files(folder, described)
 
 
 def google_activation(config: BertConfig, activation: str) -> BertConfig:

@@ -45,7 +45,7 @@ from adapter_bert.checkpoints.model_card import (
 )
 from adapter_bert.checkpoints.peft_words import find_tokens
 from adapter_bert.checkpoints.sources import open_init_checkpoint
-from adapter_bert.checkpoints.weights import Pretrained, identify
+from adapter_bert.checkpoints.weights import HUB, Pretrained, identify
 from adapter_bert.checkpoints.written_form import (
     tokenizer_fields,
     tokenizer_files,
@@ -99,7 +99,7 @@ def _import(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
     for name in names:
         library.check_free(name, library.names())
     folder, hub = arguments.folder, ""
-    if hugging_face_hub.is_named(folder):
+    if folder.startswith(HUB):
         folder, hub = hugging_face_hub.fetch_adapter(folder)
         config = os.path.join(folder, adapter_artifact.CONFIG_FILE)
         if files.exists(config) and not foreign_adapters.detect(folder):

@@ -7,14 +7,12 @@ make equal instances. `do_whole_word_mask`, a flag there, is an argument here.
 import collections
 import contextlib
 import dataclasses
-import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
 from adapter_bert.data.tokenization import CLASSIFY, SEPARATE
-from adapter_bert.upstream import tokenization
+from adapter_bert.upstream import records, tokenization
+from adapter_bert.upstream.records import create_int_feature
 
 MASK = "[MASK]"
 # Shares of masked tokens. Source: Devlin et al. 2019, section 3.1.
@@ -48,32 +46,35 @@ class TrainingInstance:
     masked_lm_labels: list[str]
     is_random_next: bool
 
-    def __str__(self) -> str:
-        fields = {
-            "tokens": " ".join(map(tokenization.printable_text, self.tokens)),
-            "segment_ids": " ".join(map(str, self.segment_ids)),
-            "is_random_next": self.is_random_next,
-            "masked_lm_positions": " ".join(map(str, self.masked_lm_positions)),
-            "masked_lm_labels": " ".join(
-                map(tokenization.printable_text, self.masked_lm_labels)
-            ),
-        }
-        return "".join(f"{k}: {v}\n" for k, v in fields.items()) + "\n"
+    def __str__(self):
+        text = ""
+        for name in (
+            "tokens",
+            "segment_ids",
+            "is_random_next",
+            "masked_lm_positions",
+            "masked_lm_labels",
+        ):
+            value = getattr(self, name)
+            if isinstance(value, list):
+                value = " ".join(map(str, value))
+            text += f"{name}: {value}\n"
+        return text + "\n"
 
     __repr__ = __str__
 
 
 def create_training_instances(
-    input_files: Sequence[str],
-    tokenizer: Any,
-    max_seq_length: int,
-    dupe_factor: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
+    input_files,
+    tokenizer,
+    max_seq_length,
+    dupe_factor,
+    short_seq_prob,
+    masked_lm_prob,
+    max_predictions_per_seq,
+    rng,
+    do_whole_word_mask=False,
+):
     """Makes shuffled instances of files of raw text.
 
     A line holds a sentence; an empty line ends a document.
@@ -92,12 +93,12 @@ def create_training_instances(
 
 
 def make_instances(
-    documents: list[Document],
-    vocab: Mapping[str, int],
-    dupe_factor: int,
-    rng: random.Random,
-    **of_document: Any,
-) -> list[TrainingInstance]:
+    documents,
+    vocab,
+    dupe_factor,
+    rng,
+    **of_document,
+):
     """Shuffles documents, and makes shuffled instances of them.
 
     `of_document` are arguments of `create_instances_from_document`.
@@ -114,13 +115,13 @@ def make_instances(
     return instances
 
 
-def _lines(input_files: Sequence[str]) -> Iterator[str]:
+def _lines(input_files):
     for path in input_files:
         with tf.io.gfile.GFile(path, "r") as file:
             yield from file
 
 
-def read_documents(lines: Iterable[str], tokenizer: Any) -> list[Document]:
+def read_documents(lines, tokenizer):
     """Divides lines into documents, without empty sentences and documents."""
     documents: list[Document] = [[]]
     for line in lines:
@@ -134,16 +135,16 @@ def read_documents(lines: Iterable[str], tokenizer: Any) -> list[Document]:
 
 
 def create_instances_from_document(
-    all_documents: Sequence[Document],
-    document_index: int,
-    max_seq_length: int,
-    short_seq_prob: float,
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocab_words: Sequence[str],
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> list[TrainingInstance]:
+    all_documents,
+    document_index,
+    max_seq_length,
+    short_seq_prob,
+    masked_lm_prob,
+    max_predictions_per_seq,
+    vocab_words,
+    rng,
+    do_whole_word_mask=False,
+):
     """Makes the instances of one document.
 
     Sentences are gathered until they fill a row, or at `short_seq_prob` a
@@ -192,11 +193,11 @@ def create_instances_from_document(
 
 
 def _random_text(
-    documents: Sequence[Document],
-    excluded: int,
-    wanted: int,
-    rng: random.Random,
-) -> list[str]:
+    documents,
+    excluded,
+    wanted,
+    rng,
+):
     """Sentences from a random place of another document, if one is drawn."""
     for _ in range(DRAWS):
         drawn = rng.randint(0, len(documents) - 1)
@@ -212,13 +213,13 @@ def _random_text(
 
 
 def create_masked_lm_predictions(
-    tokens: Sequence[str],
-    masked_lm_prob: float,
-    max_predictions_per_seq: int,
-    vocab_words: Sequence[str],
-    rng: random.Random,
-    do_whole_word_mask: bool = False,
-) -> tuple[list[str], list[int], list[str]]:
+    tokens,
+    masked_lm_prob,
+    max_predictions_per_seq,
+    vocab_words,
+    rng,
+    do_whole_word_mask=False,
+):
     """Masks tokens: 80% become `[MASK]`, 10% any word, 10% stay.
 
     Whole words that exceed the number of predictions are passed over.
@@ -255,33 +256,28 @@ def create_masked_lm_predictions(
 
 
 def truncate_seq_pair(
-    tokens_a: list[str],
-    tokens_b: list[str],
-    max_num_tokens: int,
-    rng: random.Random,
-) -> None:
+    tokens_a,
+    tokens_b,
+    max_num_tokens,
+    rng,
+):
     """Cuts two texts in place: the longer one, at its start or its end."""
     while len(tokens_a) + len(tokens_b) > max_num_tokens:
         longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
         longer.pop(0 if rng.random() < 0.5 else -1)
 
 
-def create_int_feature(values: Iterable[int]) -> tf.train.Feature:
-    """Whole numbers of an example."""
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=list(values)))
-
-
-def create_float_feature(values: Iterable[float]) -> tf.train.Feature:
+def create_float_feature(values):
     """Numbers of an example, float32."""
     return tf.train.Feature(float_list=tf.train.FloatList(value=list(values)))
 
 
 def make_example(
-    instance: TrainingInstance,
-    tokenizer: Any,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-) -> tf.train.Example:
+    instance,
+    tokenizer,
+    max_seq_length,
+    max_predictions_per_seq,
+):
     """Gives an instance as numbers, padded with zeros.
 
     `input_ids`, `input_mask`, `segment_ids` int64 [max_seq_length];
@@ -290,44 +286,38 @@ def make_example(
     predict; `next_sentence_labels` int64 [1], 1 for a random second text.
     """
 
-    def pad(values: Sequence[Any], length: int) -> list[Any]:
-        return [*values, *[0] * (length - len(values))]
-
     ids = tokenizer.convert_tokens_to_ids(instance.tokens)
     masked = tokenizer.convert_tokens_to_ids(instance.masked_lm_labels)
-    by_token = {
-        "input_ids": ids,
-        "input_mask": [1] * len(ids),
-        "segment_ids": instance.segment_ids,
-    }
-    by_prediction = {
-        "masked_lm_positions": instance.masked_lm_positions,
-        "masked_lm_ids": masked,
-    }
-    features = {
-        name: create_int_feature(pad(values, length))
-        for named, length in (
-            (by_token, max_seq_length),
-            (by_prediction, max_predictions_per_seq),
-        )
-        for name, values in named.items()
-    }
-    features["masked_lm_weights"] = create_float_feature(
-        pad([1.0] * len(masked), max_predictions_per_seq)
+    by_token = records.pad(
+        max_seq_length, ids, [1] * len(ids), instance.segment_ids
     )
-    features["next_sentence_labels"] = create_int_feature(
-        [int(instance.is_random_next)]
+    places, masked_ids, weights = records.pad(
+        max_predictions_per_seq,
+        instance.masked_lm_positions,
+        masked,
+        [1.0] * len(masked),
     )
-    return tf.train.Example(features=tf.train.Features(feature=features))
+    numbers = {
+        **dict(zip(("input_ids", "input_mask", "segment_ids"), by_token)),
+        "masked_lm_positions": places,
+        "masked_lm_ids": masked_ids,
+        "next_sentence_labels": [int(instance.is_random_next)],
+    }
+    return records.make_example(
+        {
+            **{k: create_int_feature(row) for k, row in numbers.items()},
+            "masked_lm_weights": create_float_feature(weights),
+        }
+    )
 
 
 def write_instance_to_example_files(
-    instances: Sequence[TrainingInstance],
-    tokenizer: Any,
-    max_seq_length: int,
-    max_predictions_per_seq: int,
-    output_files: Sequence[str],
-) -> None:
+    instances,
+    tokenizer,
+    max_seq_length,
+    max_predictions_per_seq,
+    output_files,
+):
     """Writes instances to TFRecord files, one to each file in turn."""
     log = tf.compat.v1.logging
     with contextlib.ExitStack() as stack:

@@ -4,15 +4,12 @@ import dataclasses
 import importlib
 import json
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any, Callable, Optional
+from typing import Optional
 
-import numpy as np
 import tensorflow as tf
 
 from adapter_bert.upstream import modeling, records
 
-v1 = tf.compat.v1
 # Decimals of the numbers in a file.
 DECIMALS = 6
 
@@ -40,13 +37,13 @@ class InputFeatures:
     input_type_ids: list[int]
 
 
-def read_examples(input_file: str) -> list[InputExample]:
+def read_examples(input_file):
     """Reads a text a line; ` ||| ` stands between two."""
     with tf.io.gfile.GFile(input_file, "r") as file:
         return examples_of(file)
 
 
-def examples_of(lines: Iterable[str]) -> list[InputExample]:
+def examples_of(lines):
     """Makes the examples of lines, as `read_examples` reads them."""
     examples = []
     for number, line in enumerate(lines):
@@ -57,26 +54,21 @@ def examples_of(lines: Iterable[str]) -> list[InputExample]:
     return examples
 
 
-def convert_examples_to_features(
-    examples: Sequence[InputExample], seq_length: int, tokenizer: Any
-) -> list[InputFeatures]:
+def convert_examples_to_features(examples, seq_length, tokenizer):
     """Makes the features of each line, cut and padded to `seq_length`."""
     features = []
     for example in examples:
-        tokens, segments = records.join_texts(
+        tokens, rows = records.make_row(
+            tokenizer,
             tokenizer.tokenize(example.text_a),
             tokenizer.tokenize(example.text_b) if example.text_b else None,
             seq_length,
         )
-        ids = tokenizer.convert_tokens_to_ids(tokens)
-        rows = records.pad(seq_length, ids, [1] * len(ids), segments)
         features.append(InputFeatures(example.unique_id, tokens, *rows))
     return features
 
 
-def input_fn_builder(
-    features: Sequence[InputFeatures], seq_length: int
-) -> Callable:
+def input_fn_builder(features, seq_length):
     """Makes an `input_fn` over features in memory."""
     del seq_length
     return records.memory_input_fn(
@@ -86,19 +78,19 @@ def input_fn_builder(
             "input_mask": [f.input_mask for f in features],
             "input_type_ids": [f.input_type_ids for f in features],
         },
-        is_training=False,
-        drop_remainder=False,
+        False,
+        False,
     )
 
 
 def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    init_checkpoint: str,
-    layer_indexes: Sequence[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> Callable:
+    bert_config,
+    init_checkpoint,
+    layer_indexes,
+    use_tpu,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a `model_fn` for prediction: `layer_output_<n>`, float32 [B, T, D].
 
     Arguments are those of `modeling.BertModel`; `layer_indexes` count from 0 or
@@ -111,12 +103,12 @@ def model_fn_builder(
         if mode != modeling.ModeKeys.PREDICT:
             raise ValueError(f"the mode is {mode}, expected PREDICT")
         model = modeling.BertModel(
-            config=bert_config,
-            is_training=False,
-            input_ids=features["input_ids"],
-            input_mask=features["input_mask"],
-            token_type_ids=features["input_type_ids"],
-            use_one_hot_embeddings=use_one_hot_embeddings,
+            bert_config,
+            False,
+            features["input_ids"],
+            features["input_mask"],
+            features["input_type_ids"],
+            use_one_hot_embeddings,
             tuning_method=tuning_method,
         )
         layers = model.get_all_encoder_layers()
@@ -124,20 +116,19 @@ def model_fn_builder(
             f"layer_output_{n}": layers[index]
             for n, index in enumerate(layer_indexes)
         }
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            mode=mode,
-            predictions={"unique_id": features["unique_ids"], **outputs},
-            scaffold_fn=modeling.start_from(init_checkpoint, use_tpu),
+        outputs["unique_id"] = features["unique_ids"]
+        return modeling.make_spec(
+            mode, init_checkpoint, [use_tpu], predictions=outputs
         )
 
     return model_fn
 
 
 def json_line(
-    feature: InputFeatures,
-    layer_indexes: Sequence[int],
-    outputs: Sequence[np.ndarray],
-) -> str:
+    feature,
+    layer_indexes,
+    outputs,
+):
     """Gives a line of hidden states, float32 [T, D] for each layer."""
     tokens = [
         {
@@ -158,13 +149,10 @@ def json_line(
     return json.dumps({"linex_index": feature.unique_id, "features": tokens})
 
 
-def _truncate_seq_pair(
-    tokens_a: list[str], tokens_b: list[str], max_length: int
-) -> None:
-    records.truncate_pair(tokens_a, tokens_b, max_length)
+_truncate_seq_pair = records.truncate_pair
 
 
-def main(_: Any = None) -> None:
+def main(_=None):
     """Runs the program by the command line's flags; raises SystemExit."""
     # The program stands above this room.
     importlib.import_module("adapter_bert.commands").run("extract_features")

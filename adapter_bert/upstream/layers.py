@@ -5,7 +5,8 @@ them. `modeling.py` has all of their names.
 """
 
 import math
-from typing import Any, Callable, Optional
+import re
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,12 +18,12 @@ v1 = tf.compat.v1
 Shape = list[Any]
 
 
-def gelu(x: tf.Tensor) -> tf.Tensor:
+def gelu(x):
     """Gaussian error linear unit in its tanh form, any shape."""
     return functional.gelu(x)
 
 
-def get_activation(activation_string: Any) -> Optional[Callable]:
+def get_activation(activation_string):
     """Finds an activation by name; None of `linear` and "".
 
     Raises:
@@ -41,30 +42,51 @@ def get_activation(activation_string: Any) -> Optional[Callable]:
     return functional.ACTIVATIONS[name]
 
 
-def dropout(
-    input_tensor: tf.Tensor, dropout_prob: Optional[float]
-) -> tf.Tensor:
+def dropout(input_tensor, dropout_prob):
     """Zeroes a share of the values, and scales up the rest."""
     if not dropout_prob:
         return input_tensor
     return tf.nn.dropout(input_tensor, rate=dropout_prob)
 
 
-def layer_norm(
-    input_tensor: tf.Tensor, name: Optional[str] = None
-) -> tf.Tensor:
+def create_initializer(initializer_range=0.02):
+    """Makes a truncated normal of this standard deviation."""
+    return v1.truncated_normal_initializer(stddev=initializer_range)
+
+
+def make_variable(
+    name,
+    shape,
+    initializer_range=0.02,
+    collections=None,
+    trainable=True,
+):
+    """Makes or finds a variable; biases begin as 0, gammas as 1."""
+    if name.endswith("gamma"):
+        initializer = v1.ones_initializer()
+    elif re.search(r"beta$|bias(es\d)?$", name):
+        initializer = v1.zeros_initializer()
+    else:
+        initializer = create_initializer(initializer_range)
+    if collections is not None:
+        collections = [v1.GraphKeys.GLOBAL_VARIABLES, *collections]
+    return v1.get_variable(
+        name,
+        shape,
+        initializer=initializer,
+        collections=collections,
+        trainable=trainable,
+    )
+
+
+def layer_norm(input_tensor, name=None):
     """Layer normalization over the last axis; variables `beta`, `gamma`."""
-    size = [input_tensor.shape[-1]]
-    collections = [LAYER_NORM, v1.GraphKeys.GLOBAL_VARIABLES]
     with v1.variable_scope(name, default_name="LayerNorm"):
         beta, gamma = (
-            v1.get_variable(
-                kind, size, initializer=initializer, collections=collections
+            make_variable(
+                kind, [input_tensor.shape[-1]], collections=[LAYER_NORM]
             )
-            for kind, initializer in (
-                ("beta", v1.zeros_initializer()),
-                ("gamma", v1.ones_initializer()),
-            )
+            for kind in ("beta", "gamma")
         )
     return functional.layer_norm(
         input_tensor, *map(tf.convert_to_tensor, (gamma, beta))
@@ -72,37 +94,29 @@ def layer_norm(
 
 
 def layer_norm_and_dropout(
-    input_tensor: tf.Tensor,
-    dropout_prob: Optional[float],
-    name: Optional[str] = None,
-) -> tf.Tensor:
+    input_tensor,
+    dropout_prob,
+    name=None,
+):
     """Layer normalization, then dropout."""
     return dropout(layer_norm(input_tensor, name), dropout_prob)
 
 
-def create_initializer(initializer_range: float = 0.02) -> Any:
-    """Makes a truncated normal of this standard deviation."""
-    return v1.truncated_normal_initializer(stddev=initializer_range)
-
-
 def embedding_lookup(
-    input_ids: tf.Tensor,
-    vocab_size: int,
-    embedding_size: int = 128,
-    initializer_range: float = 0.02,
-    word_embedding_name: str = "word_embeddings",
-    use_one_hot_embeddings: bool = False,
-) -> tuple[tf.Tensor, Any]:
+    input_ids,
+    vocab_size,
+    embedding_size=128,
+    initializer_range=0.02,
+    word_embedding_name="word_embeddings",
+    use_one_hot_embeddings=False,
+):
     """Looks up vectors of words, int32 [B, T] or [B, T, K].
 
     Returns:
         float32 [B, T, E or K E], and the variable, [V, E].
     """
-    table = v1.get_variable(
-        word_embedding_name,
-        [vocab_size, embedding_size],
-        initializer=create_initializer(initializer_range),
-    )
+    size = [vocab_size, embedding_size]
+    table = make_variable(word_embedding_name, size, initializer_range)
     flat = tf.reshape(input_ids, [-1])
     if use_one_hot_embeddings:
         vectors = tf.matmul(tf.one_hot(flat, vocab_size), table)
@@ -114,17 +128,17 @@ def embedding_lookup(
 
 
 def embedding_postprocessor(
-    input_tensor: tf.Tensor,
-    use_token_type: bool = False,
-    token_type_ids: Optional[tf.Tensor] = None,
-    token_type_vocab_size: int = 16,
-    token_type_embedding_name: str = "token_type_embeddings",
-    use_position_embeddings: bool = True,
-    position_embedding_name: str = "position_embeddings",
-    initializer_range: float = 0.02,
-    max_position_embeddings: int = 512,
-    dropout_prob: Optional[float] = 0.1,
-) -> tf.Tensor:
+    input_tensor,
+    use_token_type=False,
+    token_type_ids=None,
+    token_type_vocab_size=16,
+    token_type_embedding_name="token_type_embeddings",
+    use_position_embeddings=True,
+    position_embedding_name="position_embeddings",
+    initializer_range=0.02,
+    max_position_embeddings=512,
+    dropout_prob=0.1,
+):
     """Adds segments [S, E] and positions [P, E], then LayerNorm and dropout.
 
     `input_tensor` and what is returned are float32 [B, T, E], `token_type_ids`
@@ -134,15 +148,13 @@ def embedding_postprocessor(
         ValueError: no segments, or more tokens than positions.
     """
     _, length, width = get_shape_list(input_tensor, expected_rank=3)
-    initializer = create_initializer(initializer_range)
     output = input_tensor
     if use_token_type:
         if token_type_ids is None:
             raise ValueError("use_token_type needs token_type_ids, found None")
-        table = v1.get_variable(
-            token_type_embedding_name,
-            [token_type_vocab_size, width],
-            initializer=initializer,
+        size = [token_type_vocab_size, width]
+        table = make_variable(
+            token_type_embedding_name, size, initializer_range
         )
         one_hot = tf.one_hot(token_type_ids, token_type_vocab_size)
         output += tf.tensordot(one_hot, table, 1)
@@ -152,18 +164,13 @@ def embedding_postprocessor(
                 f"found {length} tokens, expected at most the "
                 f"{max_position_embeddings} of max_position_embeddings"
             )
-        table = v1.get_variable(
-            position_embedding_name,
-            [max_position_embeddings, width],
-            initializer=initializer,
-        )
+        size = [max_position_embeddings, width]
+        table = make_variable(position_embedding_name, size, initializer_range)
         output += table[:length]
     return layer_norm_and_dropout(output, dropout_prob)
 
 
-def create_attention_mask_from_input_mask(
-    from_tensor: tf.Tensor, to_mask: tf.Tensor
-) -> tf.Tensor:
+def create_attention_mask_from_input_mask(from_tensor, to_mask):
     """Makes tokens' view of others, float32 [B, F, T], 1 where it is.
 
     `from_tensor` is [B, F, ...], `to_mask` int32 [B, T].
@@ -176,34 +183,29 @@ def create_attention_mask_from_input_mask(
 def _dense(inputs, size, activation, name, initializer_range):
     """float32 [R, I] -> [R, O]; variables `<name>/kernel`, `<name>/bias`."""
     with v1.variable_scope(name):
-        kernel = v1.get_variable(
-            "kernel",
-            [inputs.shape[-1], size],
-            initializer=create_initializer(initializer_range),
-        )
-        bias = v1.get_variable(
-            "bias", [size], initializer=v1.zeros_initializer()
-        )
+        shape = [inputs.shape[-1], size]
+        kernel = make_variable("kernel", shape, initializer_range)
+        bias = make_variable("bias", [size])
     outputs = tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
     return outputs if activation is None else activation(outputs)
 
 
 def attention_layer(
-    from_tensor: tf.Tensor,
-    to_tensor: tf.Tensor,
-    attention_mask: Optional[tf.Tensor] = None,
-    num_attention_heads: int = 1,
-    size_per_head: int = 512,
-    query_act: Optional[Callable] = None,
-    key_act: Optional[Callable] = None,
-    value_act: Optional[Callable] = None,
-    attention_probs_dropout_prob: float = 0.0,
-    initializer_range: float = 0.02,
-    do_return_2d_tensor: bool = False,
-    batch_size: Any = None,
-    from_seq_length: Any = None,
-    to_seq_length: Any = None,
-) -> tf.Tensor:
+    from_tensor,
+    to_tensor,
+    attention_mask=None,
+    num_attention_heads=1,
+    size_per_head=512,
+    query_act=None,
+    key_act=None,
+    value_act=None,
+    attention_probs_dropout_prob=0.0,
+    initializer_range=0.02,
+    do_return_2d_tensor=False,
+    batch_size=None,
+    from_seq_length=None,
+    to_seq_length=None,
+):
     """Computes multi-head attention (Vaswani et al. 2017, section 3.2).
 
     Matrices need `batch_size` B, `from_seq_length` F and `to_seq_length` T.
@@ -238,13 +240,8 @@ def attention_layer(
     width = num_attention_heads * size_per_head
 
     def project(inputs, length, name, activation):
-        outputs = _dense(
-            reshape_to_matrix(inputs),
-            width,
-            activation,
-            name,
-            initializer_range,
-        )
+        flat = reshape_to_matrix(inputs)
+        outputs = _dense(flat, width, activation, name, initializer_range)
         heads = [batch_size, length, num_attention_heads, size_per_head]
         return tf.transpose(tf.reshape(outputs, heads), [0, 2, 1, 3])
 
@@ -264,19 +261,19 @@ def attention_layer(
 
 
 def transformer_model(
-    input_tensor: tf.Tensor,
-    attention_mask: Optional[tf.Tensor] = None,
-    hidden_size: int = 768,
-    num_hidden_layers: int = 12,
-    num_attention_heads: int = 12,
-    intermediate_size: int = 3072,
-    intermediate_act_fn: Optional[Callable] = gelu,
-    hidden_dropout_prob: float = 0.1,
-    attention_probs_dropout_prob: float = 0.1,
-    initializer_range: float = 0.02,
-    do_return_all_layers: bool = False,
-    adapter_fn: Optional[Callable] = None,
-) -> Any:
+    input_tensor,
+    attention_mask=None,
+    hidden_size=768,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    intermediate_act_fn=gelu,
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    initializer_range=0.02,
+    do_return_all_layers=False,
+    adapter_fn=None,
+):
     """Computes layers, float32 [B, T, D], with variables in the current scope.
 
     `attention_mask` is [B, T, T], 1 where a token may be attended to.
@@ -312,9 +309,10 @@ def transformer_model(
         with v1.variable_scope(f"layer_{number}"):
             with v1.variable_scope("attention"):
                 with v1.variable_scope("self"):
+                    states = reshape_from_matrix(hidden, shape)
                     attended = attention_layer(
-                        hidden,
-                        hidden,
+                        states,
+                        states,
                         attention_mask,
                         num_attention_heads,
                         hidden_size // num_attention_heads,
@@ -323,9 +321,6 @@ def transformer_model(
                         ),
                         initializer_range=initializer_range,
                         do_return_2d_tensor=True,
-                        batch_size=shape[0],
-                        from_seq_length=shape[1],
-                        to_seq_length=shape[1],
                     )
                 with v1.variable_scope("output"):
                     hidden = join(attended, hidden)
@@ -343,9 +338,7 @@ def transformer_model(
     return outputs if do_return_all_layers else outputs[-1]
 
 
-def get_shape_list(
-    tensor: tf.Tensor, expected_rank: Any = None, name: Optional[str] = None
-) -> Shape:
+def get_shape_list(tensor, expected_rank=None, name=None):
     """Gives the dimensions: int where the graph knows them, else int32 [].
 
     Raises:
@@ -360,7 +353,7 @@ def get_shape_list(
     return [dynamic[n] if x is None else x for n, x in enumerate(shape)]
 
 
-def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
+def reshape_to_matrix(input_tensor):
     """[..., D] -> [R, D].
 
     Raises:
@@ -375,9 +368,7 @@ def reshape_to_matrix(input_tensor: tf.Tensor) -> tf.Tensor:
     return tf.reshape(input_tensor, [-1, input_tensor.shape[-1]])
 
 
-def reshape_from_matrix(
-    output_tensor: tf.Tensor, orig_shape_list: Shape
-) -> tf.Tensor:
+def reshape_from_matrix(output_tensor, orig_shape_list):
     """[R, E] -> [..., E], with the leading axes of `orig_shape_list`."""
     if len(orig_shape_list) == 2:
         return output_tensor
@@ -385,9 +376,7 @@ def reshape_from_matrix(
     return tf.reshape(output_tensor, [*orig_shape_list[:-1], width])
 
 
-def assert_rank(
-    tensor: tf.Tensor, expected_rank: Any, name: Optional[str] = None
-) -> None:
+def assert_rank(tensor, expected_rank, name=None):
     """Raises ValueError for another number of axes than expected."""
     ranks = [expected_rank] if isinstance(expected_rank, int) else expected_rank
     if tensor.shape.ndims not in ranks:
@@ -398,9 +387,7 @@ def assert_rank(
         )
 
 
-def feedforward_adapter(
-    input_tensor: tf.Tensor, hidden_size: int = 64, init_scale: float = 1e-3
-) -> tf.Tensor:
+def feedforward_adapter(input_tensor, hidden_size=64, init_scale=1e-3):
     """Adds a bottleneck with a residual connection, float32 [R, D] -> [R, D].
 
     Its variables are in `<current scope>/adapters` and in the collection
@@ -409,20 +396,11 @@ def feedforward_adapter(
     Source: Houlsby et al. 2019, section 2.1; google-research/adapter-bert.
     """
     size = input_tensor.shape[-1]
-    collections = [ADAPTERS, v1.GraphKeys.GLOBAL_VARIABLES]
 
     def project(inputs, number, shape):
-        kernel = v1.get_variable(
-            f"weights{number}",
-            shape,
-            initializer=create_initializer(init_scale),
-            collections=collections,
-        )
-        bias = v1.get_variable(
-            f"biases{number}",
-            [1, shape[1]],
-            initializer=v1.zeros_initializer(),
-            collections=collections,
+        kernel, bias = (
+            make_variable(f"{name}{number}", of, init_scale, [ADAPTERS])
+            for name, of in (("weights", shape), ("biases", [1, shape[1]]))
         )
         return tf.matmul(inputs, kernel) + bias
 
@@ -431,7 +409,7 @@ def feedforward_adapter(
         return project(inner, 2, [hidden_size, size]) + input_tensor
 
 
-def get_adapter(function_string: Any) -> Optional[Callable]:
+def get_adapter(function_string):
     """Finds the adapter function of a name; a function is given back.
 
     Raises:
@@ -449,22 +427,9 @@ def get_adapter(function_string: Any) -> Optional[Callable]:
     return feedforward_adapter
 
 
-def head_variables(
-    weights: str, bias: str, count: int, size: int
-) -> tuple[Any, Any]:
+def head_variables(weights, bias, count, size):
     """Makes a head's last layer: float32 [C, D] and [C], in `head` too."""
-    collections = [v1.GraphKeys.GLOBAL_VARIABLES, HEAD]
     return (
-        v1.get_variable(
-            weights,
-            [count, size],
-            initializer=create_initializer(),
-            collections=collections,
-        ),
-        v1.get_variable(
-            bias,
-            [count],
-            initializer=v1.zeros_initializer(),
-            collections=collections,
-        ),
+        make_variable(weights, [count, size], collections=[HEAD]),
+        make_variable(bias, [count], collections=[HEAD]),
     )

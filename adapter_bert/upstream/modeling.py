@@ -9,8 +9,7 @@ import copy
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -22,7 +21,7 @@ from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.adalora import AdaLora
-from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
+from adapter_bert.methods.base import LAYER_NORMS
 from adapter_bert.methods.houlsby import SCOPES
 from adapter_bert.optimization import Recipe
 from adapter_bert.upstream.layers import (  # noqa: F401
@@ -41,6 +40,7 @@ from adapter_bert.upstream.layers import (  # noqa: F401
     head_variables,
     layer_norm,
     layer_norm_and_dropout,
+    make_variable,
     reshape_from_matrix,
     reshape_to_matrix,
     transformer_model,
@@ -49,6 +49,7 @@ from adapter_bert.upstream.optimization import (
     ADAPTERS,
     LAYER_NORM,
     add_recipe,
+    create_optimizer,
 )
 
 v1 = tf.compat.v1
@@ -83,24 +84,24 @@ class BertConfig:
     initializer_range: float = 0.02
 
     @classmethod
-    def from_dict(cls, json_object: Mapping[str, Any]) -> "BertConfig":
+    def from_dict(cls, json_object):
         config = cls(vocab_size=None)
         vars(config).update(json_object)
         return config
 
     @classmethod
-    def from_json_file(cls, json_file: str) -> "BertConfig":
+    def from_json_file(cls, json_file):
         with tf.io.gfile.GFile(json_file, "r") as file:
             return cls.from_dict(json.load(file))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self):
         return copy.deepcopy(vars(self))
 
-    def to_json_string(self) -> str:
+    def to_json_string(self):
         return json.dumps(self.to_dict(), indent=2, sort_keys=True) + "\n"
 
 
-def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
+def _checked(config, is_training):
     """Gives the frozen form, without dropout unless in training.
 
     Raises:
@@ -123,21 +124,15 @@ def _checked(config: BertConfig, is_training: bool) -> bert_config.BertConfig:
 
 
 def _check_features(
-    config: BertConfig,
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    token_type_ids: tf.Tensor,
-) -> None:
+    config,
+    input_ids,
+    input_mask,
+    token_type_ids,
+):
     """Raises as `BertModel` if a batch does not fit."""
     _, length = get_shape_list(input_ids, 2, "input_ids")
     get_shape_list(input_mask, 2, "input_mask")
     get_shape_list(token_type_ids, 2, "token_type_ids")
-    for name, ids in (
-        ("input_ids", input_ids),
-        ("token_type_ids", token_type_ids),
-    ):
-        if not ids.dtype.is_integer:
-            raise TypeError(f"{name} is {ids.dtype.name}, expected int32")
     most = config.max_position_embeddings
     if isinstance(length, int) and length > most:
         raise ValueError(
@@ -162,15 +157,15 @@ class BertModel:
 
     def __init__(
         self,
-        config: BertConfig,
-        is_training: bool,
-        input_ids: tf.Tensor,
-        input_mask: Optional[tf.Tensor] = None,
-        token_type_ids: Optional[tf.Tensor] = None,
-        use_one_hot_embeddings: bool = False,
-        scope: Any = None,
-        adapter_fn: Any = None,
-        tuning_method: Any = None,
+        config,
+        is_training,
+        input_ids,
+        input_mask=None,
+        token_type_ids=None,
+        use_one_hot_embeddings=False,
+        scope=None,
+        adapter_fn=None,
+        tuning_method=None,
     ):
         """Creates or, in a scope that reuses, finds the variables.
 
@@ -190,7 +185,6 @@ class BertModel:
         Raises:
             RuntimeError: TensorFlow executes eagerly.
             ValueError: sizes or shapes that do not fit.
-            TypeError: ids that are no whole numbers.
         """
         if tf.executing_eagerly():
             raise RuntimeError(
@@ -230,7 +224,7 @@ class BertModel:
             }
             variables = encoder.make_variables(encoder.declare(sizes), create)
 
-            def make_hooks(values: Mapping[str, Any]) -> Hooks:
+            def make_hooks(values):
                 if function is not None:
                     return _FunctionHooks(function)
                 return method.hooks(sizes, values)
@@ -261,30 +255,28 @@ class BertModel:
         if tuning_method is not None:
             add_recipe(Recipe.of(method.variables(sizes)), added)
 
-    def get_pooled_output(self) -> tf.Tensor:
+    def get_pooled_output(self):
         """float32 [B, D], of the first token."""
         return self.pooled_output
 
-    def get_sequence_output(self) -> tf.Tensor:
+    def get_sequence_output(self):
         """float32 [B, T, D], of the last layer."""
         return self.sequence_output
 
-    def get_all_encoder_layers(self) -> list[tf.Tensor]:
+    def get_all_encoder_layers(self):
         """L times float32 [B, T, D]."""
         return self.all_encoder_layers
 
-    def get_embedding_output(self) -> tf.Tensor:
+    def get_embedding_output(self):
         """float32 [B, T, D], what the first layer reads."""
         return self.embedding_output
 
-    def get_embedding_table(self) -> Any:
+    def get_embedding_table(self):
         """Gives the variable of the word embeddings, float32 [V, D]."""
         return self.embedding_table
 
 
-def _method_of(
-    adapter_fn: Any, tuning_method: Any
-) -> tuple[TuningMethod, Optional[Callable[[tf.Tensor], tf.Tensor]]]:
+def _method_of(adapter_fn, tuning_method):
     """What acts on BERT: a method, and instead of it perhaps a function.
 
     Raises:
@@ -318,28 +310,24 @@ class _VariableMaker:
     from where programs restore a checkpoint.
     """
 
-    def __init__(self, config, method: TuningMethod, has_function: bool):
+    def __init__(self, config, method, has_function):
         self._range = config.initializer_range
         self._trains = method.trains(config)
         if has_function:
             self._trains = LAYER_NORMS
         self._seed = v1.get_default_graph().seed or 0
 
-    def __call__(self, name: str, shape: encoder.Shape, _: Any) -> Any:
-        kind = name.rpartition("/")[2]
-        if kind == "gamma":
-            initializer = v1.ones_initializer()
-        elif kind in ("beta", "bias"):
-            initializer = v1.zeros_initializer()
-        else:
-            initializer = create_initializer(self._range)
+    def __call__(self, name, shape, _):
         is_trained = bool(re.fullmatch(self._trains, name))
         collections = [v1.GraphKeys.TRAINABLE_VARIABLES, OWN]
         if is_trained and "/LayerNorm/" in name:
             collections.append(LAYER_NORM)
-        return self._get(name, shape, initializer, is_trained, collections)
+        name = name.removeprefix("bert/")
+        return make_variable(
+            name, list(shape), self._range, collections, is_trained
+        )
 
-    def added(self, name: str, declared: Any) -> Any:
+    def added(self, name, declared):
         """Makes a variable of the method's.
 
         Raises:
@@ -360,25 +348,20 @@ class _VariableMaker:
                 )
             )
 
-        collections = []
+        collections = [v1.GraphKeys.GLOBAL_VARIABLES]
         if declared.trained:
-            collections = [ADAPTERS, v1.GraphKeys.TRAINABLE_VARIABLES]
-        return self._get(
-            name, declared.shape, initialize, declared.trained, collections
-        )
-
-    def _get(self, name, shape, initializer, is_trained, collections):
+            collections += [ADAPTERS, v1.GraphKeys.TRAINABLE_VARIABLES]
         return v1.get_variable(
             name.removeprefix("bert/"),
-            list(shape),
-            initializer=initializer,
-            trainable=is_trained,
-            collections=[v1.GraphKeys.GLOBAL_VARIABLES, *collections],
+            list(declared.shape),
+            initializer=initialize,
+            trainable=declared.trained,
+            collections=collections,
         )
 
 
 class _FunctionHooks(Hooks):
-    def __init__(self, function: Callable[[tf.Tensor], tf.Tensor]):
+    def __init__(self, function):
         self._function = function
 
     def before_norm(self, layer, site, inputs, outputs, *_):
@@ -392,9 +375,7 @@ class _FunctionHooks(Hooks):
         return adapted - outputs
 
 
-def get_assignment_map_from_checkpoint(
-    tvars: Sequence[Any], init_checkpoint: str
-) -> tuple[dict[str, str], dict[str, int]]:
+def get_assignment_map_from_checkpoint(tvars, init_checkpoint):
     """Pairs names that variables and a checkpoint share.
 
     A BertModel in a scope of its own starts from the checkpoint's `bert`, if no
@@ -450,9 +431,7 @@ def get_assignment_map_from_checkpoint(
     return assigned, initialized
 
 
-def start_from(
-    init_checkpoint: Optional[str], use_tpu: bool
-) -> Optional[Callable[[], Any]]:
+def start_from(init_checkpoint, use_tpu):
     """Has a graph's variables start from a checkpoint, and logs which do.
 
     Returns:
@@ -484,7 +463,34 @@ def start_from(
     return scaffold
 
 
-def log_features(features: Mapping[str, tf.Tensor]) -> None:
+def make_spec(
+    mode,
+    init_checkpoint,
+    training,
+    loss=None,
+    predictions=None,
+    eval_metrics=None,
+):
+    """Makes what a `model_fn` gives, of variables that start from a checkpoint.
+
+    `training` are the arguments of `create_optimizer` after the loss.
+    """
+    parts = {
+        "mode": mode,
+        "scaffold_fn": start_from(init_checkpoint, use_tpu=training[-1]),
+    }
+    if mode == ModeKeys.PREDICT:
+        parts["predictions"] = predictions
+    else:
+        parts["loss"] = loss
+    if mode == ModeKeys.EVAL:
+        parts["eval_metrics"] = eval_metrics
+    if mode == ModeKeys.TRAIN:
+        parts["train_op"] = create_optimizer(loss, *training)
+    return v1.estimator.tpu.TPUEstimatorSpec(**parts)
+
+
+def log_features(features):
     """Logs name and shape of a batch's tensors."""
     v1.logging.info("*** Features ***")
     for name, value in sorted(features.items()):

@@ -6,8 +6,7 @@ trains what the method trains, and not BERT.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,9 +20,7 @@ ADAPTERS, LAYER_NORM, HEAD = "adapters", "layer_norm", "head"
 RECIPES = "recipes"
 
 
-def add_recipe(
-    recipe: optimization.Recipe, variables: Mapping[str, Any]
-) -> None:
+def add_recipe(recipe, variables):
     """Has `create_optimizer` treat a method's variables as they need it.
 
     `variables` are the graph's by the names that the recipe has.
@@ -36,18 +33,18 @@ def add_recipe(
     v1.add_to_collection(RECIPES, json.dumps(record))
 
 
-def trained_variables() -> list[Any]:
+def trained_variables():
     """Lists the variables that a graph trains, without the frozen ones."""
     return [v for v in v1.trainable_variables() if v.trainable]
 
 
 def create_optimizer(
-    loss: tf.Tensor,
-    init_lr: float,
-    num_train_steps: int,
-    num_warmup_steps: Optional[int],
-    use_tpu: bool,
-) -> tf.Operation:
+    loss,
+    init_lr,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+):
     """Makes a training step: gradients, clipping, Adam, step count.
 
     `init_lr` is the peak; lengths are in steps. With `use_tpu` gradients are
@@ -81,7 +78,7 @@ def create_optimizer(
         return tf.group(v1.assign_add(step, 1))
 
 
-def _means(strategy: Any, gradients: Any, variables: Any) -> list[Any]:
+def _means(strategy, gradients, variables):
     mean = tf.distribute.ReduceOp.MEAN
     pairs = list(zip(gradients, variables))
     return strategy.extended.batch_reduce_to(mean, pairs)
@@ -98,14 +95,14 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        weight_decay_rate: float = 0.0,
-        beta_1: float = optimization.BETA_1,
-        beta_2: float = optimization.BETA_2,
-        epsilon: float = optimization.EPSILON,
-        exclude_from_weight_decay: Optional[Sequence[str]] = None,
-        name: str = "AdamWeightDecayOptimizer",
-        adapter_weight_decay_rate: Optional[float] = None,
+        learning_rate,
+        weight_decay_rate=0.0,
+        beta_1=optimization.BETA_1,
+        beta_2=optimization.BETA_2,
+        epsilon=optimization.EPSILON,
+        exclude_from_weight_decay=None,
+        name="AdamWeightDecayOptimizer",
+        adapter_weight_decay_rate=None,
     ):
         """Takes the constants.
 
@@ -129,10 +126,10 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
 
     def apply_gradients(
         self,
-        grads_and_vars: Iterable[tuple[Optional[tf.Tensor], Any]],
-        global_step: Any = None,
-        name: Optional[str] = None,
-    ) -> tf.Operation:
+        grads_and_vars,
+        global_step=None,
+        name=None,
+    ):
         """Updates variables and slots; the step count stays what it is.
 
         Gradients are averaged over a strategy's replicas. Variables that a
@@ -184,7 +181,7 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
                 ]
         return tf.group(*updates, name=name)
 
-    def _decay_of(self, variable: Any) -> float:
+    def _decay_of(self, variable):
         name = self._get_variable_name(variable.name)
         excluded = self.exclude_from_weight_decay or ()
         if any(re.search(pattern, name) for pattern in excluded):
@@ -194,5 +191,5 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
             return self.adapter_weight_decay_rate
         return self.weight_decay_rate
 
-    def _get_variable_name(self, param_name: str) -> str:
+    def _get_variable_name(self, param_name):
         return re.sub(r":\d+$", "", param_name)

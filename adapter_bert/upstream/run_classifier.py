@@ -10,15 +10,13 @@ import importlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import (
-    Any,
-    Callable,
     NamedTuple,
     Optional,
 )
 
 import tensorflow as tf
 
-from adapter_bert.upstream import modeling, optimization, records
+from adapter_bert.upstream import modeling, records
 
 v1 = tf.compat.v1
 # An example is told of in the log, of so many first ones.
@@ -63,22 +61,20 @@ class InputFeatures:
 class DataProcessor:
     """Reads the examples of a task; a subclass declares one."""
 
-    def get_train_examples(self, data_dir: str) -> list[InputExample]:
+    def get_train_examples(self, data_dir):
         raise NotImplementedError()
 
-    def get_dev_examples(self, data_dir: str) -> list[InputExample]:
+    def get_dev_examples(self, data_dir):
         raise NotImplementedError()
 
-    def get_test_examples(self, data_dir: str) -> list[InputExample]:
+    def get_test_examples(self, data_dir):
         raise NotImplementedError()
 
-    def get_labels(self) -> list[str]:
+    def get_labels(self):
         raise NotImplementedError()
 
     @classmethod
-    def _read_tsv(
-        cls, input_file: str, quotechar: Optional[str] = None
-    ) -> list[list[str]]:
+    def _read_tsv(cls, input_file, quotechar=None):
         with tf.io.gfile.GFile(input_file, "r") as file:
             return list(csv.reader(file, delimiter="\t", quotechar=quotechar))
 
@@ -110,7 +106,7 @@ class _TableProcessor(DataProcessor):
     def get_labels(self):
         return list(self.labels)
 
-    def _read(self, data_dir: str, split: str) -> list[InputExample]:
+    def _read(self, data_dir, split):
         file = self.splits[split]
         lines = self._read_tsv(os.path.join(data_dir, file.name))
         # As in upstream's MNLI, whose guids say which development set.
@@ -196,12 +192,12 @@ class XnliProcessor(DataProcessor):
 
 
 def convert_single_example(
-    ex_index: int,
-    example: Any,
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: Any,
-) -> InputFeatures:
+    ex_index,
+    example,
+    label_list,
+    max_seq_length,
+    tokenizer,
+):
     """Makes the features of an example; the first ones are logged.
 
     `label_list` is in the order of the logits. Raises KeyError for another
@@ -210,13 +206,12 @@ def convert_single_example(
     if isinstance(example, PaddingInputExample):
         zeros = ([0] * max_seq_length for _ in range(3))
         return InputFeatures(*zeros, label_id=0, is_real_example=False)
-    tokens, segments = records.join_texts(
+    tokens, numbers = records.make_row(
+        tokenizer,
         tokenizer.tokenize(example.text_a),
         tokenizer.tokenize(example.text_b) if example.text_b else None,
         max_seq_length,
     )
-    ids = tokenizer.convert_tokens_to_ids(tokens)
-    numbers = records.pad(max_seq_length, ids, [1] * len(ids), segments)
     label_id = {label: n for n, label in enumerate(label_list)}[example.label]
     if ex_index < SHOWN:
         v1.logging.info("*** Example ***")
@@ -231,57 +226,41 @@ def convert_single_example(
 
 
 def convert_examples_to_features(
-    examples: Sequence[Any],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: Any,
-) -> list[InputFeatures]:
+    examples,
+    label_list,
+    max_seq_length,
+    tokenizer,
+):
     """Makes the features of each example, as `convert_single_example`."""
-    features = []
+    return list(_features(examples, label_list, max_seq_length, tokenizer))
+
+
+def _features(examples, *arguments):
     for number, example in enumerate(examples):
         if number % REPORTED == 0:
             v1.logging.info("Writing example %d of %d", number, len(examples))
-        features.append(
-            convert_single_example(
-                number, example, label_list, max_seq_length, tokenizer
-            )
-        )
-    return features
+        yield convert_single_example(number, example, *arguments)
 
 
 def file_based_convert_examples_to_features(
-    examples: Sequence[Any],
-    label_list: Sequence[str],
-    max_seq_length: int,
-    tokenizer: Any,
-    output_file: str,
-) -> None:
+    examples,
+    label_list,
+    max_seq_length,
+    tokenizer,
+    output_file,
+):
     """Writes the features of each example to a TFRecord file."""
     with tf.io.TFRecordWriter(output_file) as writer:
-        for number, example in enumerate(examples):
-            if number % REPORTED == 0:
-                v1.logging.info(
-                    "Writing example %d of %d", number, len(examples)
-                )
-            features = convert_single_example(
-                number, example, label_list, max_seq_length, tokenizer
-            )
-            writer.write(
-                records.make_example(
-                    {
-                        "input_ids": features.input_ids,
-                        "input_mask": features.input_mask,
-                        "segment_ids": features.segment_ids,
-                        "label_ids": [features.label_id],
-                        "is_real_example": [int(features.is_real_example)],
-                    }
-                )
-            )
+        for one in _features(examples, label_list, max_seq_length, tokenizer):
+            numbers = {**vars(one), "label_ids": [one.label_id]}
+            del numbers["label_id"]
+            numbers["is_real_example"] = [int(one.is_real_example)]
+            records.write_numbers(writer, numbers)
 
 
 def file_based_input_fn_builder(
-    input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
-) -> Callable:
+    input_file, seq_length, is_training, drop_remainder
+):
     """Makes an `input_fn` over what `file_based_convert_...` wrote."""
     row = [seq_length]
     shapes: dict[str, list[int]] = {
@@ -297,11 +276,11 @@ def file_based_input_fn_builder(
 
 
 def input_fn_builder(
-    features: Sequence[InputFeatures],
-    seq_length: int,
-    is_training: bool,
-    drop_remainder: bool,
-) -> Callable:
+    features,
+    seq_length,
+    is_training,
+    drop_remainder,
+):
     """Makes an `input_fn` over features in memory."""
     del seq_length
     return records.memory_input_fn(
@@ -316,23 +295,20 @@ def input_fn_builder(
     )
 
 
-def _truncate_seq_pair(
-    tokens_a: list[str], tokens_b: list[str], max_length: int
-) -> None:
-    records.truncate_pair(tokens_a, tokens_b, max_length)
+_truncate_seq_pair = records.truncate_pair
 
 
 def create_model(
-    bert_config: modeling.BertConfig,
-    is_training: bool,
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
-    labels: tf.Tensor,
-    num_labels: int,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    bert_config,
+    is_training,
+    input_ids,
+    input_mask,
+    segment_ids,
+    labels,
+    num_labels,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a classifier on the pooled output of a `modeling.BertModel`.
 
     Args:
@@ -344,12 +320,12 @@ def create_model(
         probabilities [B, C].
     """
     model = modeling.BertModel(
-        config=bert_config,
-        is_training=is_training,
-        input_ids=input_ids,
-        input_mask=input_mask,
-        token_type_ids=segment_ids,
-        use_one_hot_embeddings=use_one_hot_embeddings,
+        bert_config,
+        is_training,
+        input_ids,
+        input_mask,
+        segment_ids,
+        use_one_hot_embeddings,
         tuning_method=tuning_method,
     )
     read = model.get_pooled_output()
@@ -370,16 +346,16 @@ def create_model(
 
 
 def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    num_labels: int,
-    init_checkpoint: Optional[str],
-    learning_rate: float,
-    num_train_steps: Optional[int],
-    num_warmup_steps: Optional[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> Callable:
+    bert_config,
+    num_labels,
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a `model_fn` for TPUEstimator; arguments of `create_model`."""
 
     def model_fn(features, labels, mode, params):
@@ -400,23 +376,13 @@ def model_fn_builder(
             use_one_hot_embeddings,
             tuning_method,
         )
-        scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
-        spec: dict[str, Any] = {}
-        if mode == modeling.ModeKeys.TRAIN:
-            spec["loss"] = loss
-            spec["train_op"] = optimization.create_optimizer(
-                loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
-            )
-        elif mode == modeling.ModeKeys.EVAL:
-            spec["loss"] = loss
-            spec["eval_metrics"] = (
-                _metrics,
-                [losses, label_ids, logits, is_real],
-            )
-        else:
-            spec["predictions"] = {"probabilities": probabilities}
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            mode=mode, scaffold_fn=scaffold_fn, **spec
+        return modeling.make_spec(
+            mode,
+            init_checkpoint,
+            [learning_rate, num_train_steps, num_warmup_steps, use_tpu],
+            loss,
+            {"probabilities": probabilities},
+            (_metrics, [losses, label_ids, logits, is_real]),
         )
 
     return model_fn
@@ -433,9 +399,9 @@ def _metrics(losses, label_ids, logits, is_real):
 
 
 def main(
-    _: Any = None,
-    processors: Optional[Mapping[str, Callable[[], DataProcessor]]] = None,
-) -> None:
+    _=None,
+    processors=None,
+):
     """Runs the program by the command line's flags; raises SystemExit.
 
     `processors` make processors, by the name that `--task_name` takes in lower

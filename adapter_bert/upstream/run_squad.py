@@ -9,13 +9,12 @@ defined and parsed, else they have their defaults.
 import collections
 import dataclasses
 import importlib
+import itertools
 import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import (
-    Any,
-    Callable,
     NamedTuple,
     Optional,
 )
@@ -24,7 +23,7 @@ import tensorflow as tf
 from absl import flags
 
 from adapter_bert import files
-from adapter_bert.upstream import modeling, optimization, records, tokenization
+from adapter_bert.upstream import modeling, records, tokenization
 
 v1 = tf.compat.v1
 # The id of the first window; the others count from it.
@@ -49,7 +48,7 @@ class SquadExample:
     end_position: Optional[int] = None
     is_impossible: bool = False
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         shown = {
             "qas_id": self.qas_id,
             "question_text": self.question_text,
@@ -104,26 +103,16 @@ class _Span(NamedTuple):
     length: int
 
 
-class _Candidate(NamedTuple):
-    feature_index: int
-    start_index: int
-    end_index: int
-    start_logit: float
-    end_logit: float
-
-
-def _flag(name: str, default: Any) -> Any:
+def _flag(name, default):
     is_defined = name in flags.FLAGS and flags.FLAGS.is_parsed()
     return flags.FLAGS[name].value if is_defined else default
 
 
-def _allows_none() -> bool:
+def _allows_none():
     return _flag("version_2_with_negative", False)
 
 
-def read_squad_examples(
-    input_file: str, is_training: bool
-) -> list[SquadExample]:
+def read_squad_examples(input_file, is_training):
     """Reads the questions of a file in SQuAD's layout.
 
     Questions are left out, with a warning, whose answer is not at its place.
@@ -137,19 +126,17 @@ def read_squad_examples(
     for paragraph in (p for a in articles for p in a["paragraphs"]):
         words, word_of = _split(paragraph["context"])
         for qa in paragraph["qas"]:
-            answer: dict[str, Any] = {}
+            answer = ()
             if is_training:
-                span = _find_answer(qa, words, word_of)
-                if span is None:
-                    continue
-                answer = span
-            examples.append(
-                SquadExample(qa["id"], qa["question"], words, **answer)
-            )
+                answer = _find_answer(qa, words, word_of)
+            if answer is not None:
+                examples.append(
+                    SquadExample(qa["id"], qa["question"], words, *answer)
+                )
     return examples
 
 
-def _split(context: str) -> tuple[list[str], list[int]]:
+def _split(context):
     words: list[str] = []
     word_of: list[int] = []
     is_inside = False
@@ -165,16 +152,9 @@ def _split(context: str) -> tuple[list[str], list[int]]:
     return words, word_of
 
 
-def _find_answer(
-    qa: Mapping[str, Any], words: list[str], word_of: list[int]
-) -> Optional[dict[str, Any]]:
+def _find_answer(qa, words, word_of):
     if _allows_none() and qa["is_impossible"]:
-        return {
-            "orig_answer_text": "",
-            "start_position": -1,
-            "end_position": -1,
-            "is_impossible": True,
-        }
+        return "", -1, -1, True
     if len(qa["answers"]) != 1:
         raise ValueError(
             f"question {qa['id']!r} has {len(qa['answers'])} answers; for "
@@ -189,22 +169,18 @@ def _find_answer(
             "Could not find answer: '%s' vs. '%s'", context, text
         )
         return None
-    return {
-        "orig_answer_text": text,
-        "start_position": start,
-        "end_position": end,
-    }
+    return text, start, end
 
 
 def convert_examples_to_features(
-    examples: Sequence[SquadExample],
-    tokenizer: Any,
-    max_seq_length: int,
-    doc_stride: int,
-    max_query_length: int,
-    is_training: bool,
-    output_fn: Callable[[InputFeatures], Any],
-) -> None:
+    examples,
+    tokenizer,
+    max_seq_length,
+    doc_stride,
+    max_query_length,
+    is_training,
+    output_fn,
+):
     """Hands each window of each question to `output_fn`.
 
     Lengths and `doc_stride`, the distance of a context's windows, are in
@@ -221,9 +197,7 @@ def convert_examples_to_features(
         word_of = [n for n, word in enumerate(pieces) for _ in word]
         answer = None
         if is_training and not example.is_impossible:
-            first_of = [0]
-            for word in pieces:
-                first_of.append(first_of[-1] + len(word))
+            first_of = [0, *itertools.accumulate(map(len, pieces))]
             answer = _improve_answer_span(
                 tokens,
                 first_of[example.start_position],
@@ -239,15 +213,23 @@ def convert_examples_to_features(
                 f"({len(query)} tokens of the question {example.qas_id!r} and "
                 "4 more) and at least 1"
             )
-        spans = _spans(len(tokens), room, doc_stride)
+        # Until one reaches the end; none of an empty context.
+        step, count = min(room, doc_stride), len(tokens)
+        last = max(count - room, 0) + step if tokens else 0
+        spans = [
+            _Span(first, min(room, count - first))
+            for first in range(0, last, step)
+        ]
         for span_number, span in enumerate(spans):
             places = range(span.start, span.start + span.length)
-            row, segments = records.join_texts(
-                list(query), [tokens[place] for place in places], max_seq_length
+            row, numbers = records.make_row(
+                tokenizer,
+                list(query),
+                [tokens[place] for place in places],
+                max_seq_length,
             )
             # Of the part's first token in the row, less that in the context.
             shift = len(query) + 2 - span.start
-            ids = tokenizer.convert_tokens_to_ids(row)
             features = InputFeatures(
                 unique_id,
                 number,
@@ -260,7 +242,7 @@ def convert_examples_to_features(
                     )
                     for place in places
                 },
-                *records.pad(max_seq_length, ids, [1] * len(ids), segments),
+                *numbers,
                 is_impossible=example.is_impossible,
             )
             if is_training:
@@ -279,24 +261,13 @@ def convert_examples_to_features(
             unique_id += 1
 
 
-def _spans(count: int, room: int, stride: int) -> list[_Span]:
-    spans: list[_Span] = []
-    start = 0
-    while start < count:
-        spans.append(_Span(start, min(room, count - start)))
-        if start + spans[-1].length == count:
-            break
-        start += min(spans[-1].length, stride)
-    return spans
-
-
 def _improve_answer_span(
-    doc_tokens: list[str],
-    input_start: int,
-    input_end: int,
-    tokenizer: Any,
-    orig_answer_text: str,
-) -> tuple[int, int]:
+    doc_tokens,
+    input_start,
+    input_end,
+    tokenizer,
+    orig_answer_text,
+):
     answer = tokenizer.tokenize(orig_answer_text)
     for start in range(input_start, input_end + 1):
         end = start + len(answer)
@@ -305,9 +276,7 @@ def _improve_answer_span(
     return input_start, input_end
 
 
-def _check_is_max_context(
-    doc_spans: Sequence[Any], cur_span_index: int, position: int
-) -> bool:
+def _check_is_max_context(doc_spans, cur_span_index, position):
     """Tells if no span, or none before it, has as much text around."""
     scores = []
     for span in doc_spans:
@@ -320,25 +289,25 @@ def _check_is_max_context(
 
 
 def create_model(
-    bert_config: modeling.BertConfig,
-    is_training: bool,
-    input_ids: tf.Tensor,
-    input_mask: tf.Tensor,
-    segment_ids: tf.Tensor,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> tuple[tf.Tensor, tf.Tensor]:
+    bert_config,
+    is_training,
+    input_ids,
+    input_mask,
+    segment_ids,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes start and end logits of every token, padding too, float32 [B, T].
 
     Arguments are those of `modeling.BertModel`.
     """
     model = modeling.BertModel(
-        config=bert_config,
-        is_training=is_training,
-        input_ids=input_ids,
-        input_mask=input_mask,
-        token_type_ids=segment_ids,
-        use_one_hot_embeddings=use_one_hot_embeddings,
+        bert_config,
+        is_training,
+        input_ids,
+        input_mask,
+        segment_ids,
+        use_one_hot_embeddings,
         tuning_method=tuning_method,
     )
     read = model.get_sequence_output()
@@ -355,15 +324,15 @@ def create_model(
 
 
 def model_fn_builder(
-    bert_config: modeling.BertConfig,
-    init_checkpoint: Optional[str],
-    learning_rate: float,
-    num_train_steps: Optional[int],
-    num_warmup_steps: Optional[int],
-    use_tpu: bool,
-    use_one_hot_embeddings: bool,
-    tuning_method: Any = None,
-) -> Callable:
+    bert_config,
+    init_checkpoint,
+    learning_rate,
+    num_train_steps,
+    num_warmup_steps,
+    use_tpu,
+    use_one_hot_embeddings,
+    tuning_method=None,
+):
     """Makes a `model_fn` for TPUEstimator; arguments of `create_model`."""
 
     def model_fn(features, labels, mode, params):
@@ -381,8 +350,7 @@ def model_fn_builder(
             use_one_hot_embeddings,
             tuning_method,
         )
-        scaffold_fn = modeling.start_from(init_checkpoint, use_tpu)
-        spec: dict[str, Any] = {}
+        loss = None
         if mode == modeling.ModeKeys.TRAIN:
             losses = [
                 tf.reduce_mean(
@@ -392,26 +360,23 @@ def model_fn_builder(
                 )
                 for side, values in zip(("start", "end"), logits)
             ]
-            spec["loss"] = loss = (losses[0] + losses[1]) / 2.0
-            spec["train_op"] = optimization.create_optimizer(
-                loss, learning_rate, num_train_steps, num_warmup_steps, use_tpu
-            )
-        else:
-            spec["predictions"] = {
+            loss = (losses[0] + losses[1]) / 2.0
+        return modeling.make_spec(
+            mode,
+            init_checkpoint,
+            [learning_rate, num_train_steps, num_warmup_steps, use_tpu],
+            loss,
+            {
                 "unique_ids": features["unique_ids"],
                 "start_logits": logits[0],
                 "end_logits": logits[1],
-            }
-        return v1.estimator.tpu.TPUEstimatorSpec(
-            mode=mode, scaffold_fn=scaffold_fn, **spec
+            },
         )
 
     return model_fn
 
 
-def input_fn_builder(
-    input_file: str, seq_length: int, is_training: bool, drop_remainder: bool
-) -> Callable:
+def input_fn_builder(input_file, seq_length, is_training, drop_remainder):
     """Makes an `input_fn` over what `FeatureWriter` wrote."""
     shapes: dict[str, list[int]] = {
         "unique_ids": [],
@@ -429,13 +394,13 @@ def input_fn_builder(
 class FeatureWriter:
     """Writes windows to a TFRecord file; `num_features` were written."""
 
-    def __init__(self, filename: str, is_training: bool):
+    def __init__(self, filename, is_training):
         self.filename = filename
         self.is_training = is_training
         self.num_features = 0
         self._writer = tf.io.TFRecordWriter(filename)
 
-    def process_feature(self, feature: InputFeatures) -> None:
+    def process_feature(self, feature):
         self.num_features += 1
         values = {
             "unique_ids": [feature.unique_id],
@@ -447,23 +412,23 @@ class FeatureWriter:
             values["start_positions"] = [feature.start_position]
             values["end_positions"] = [feature.end_position]
             values["is_impossible"] = [int(bool(feature.is_impossible))]
-        self._writer.write(records.make_example(values))
+        records.write_numbers(self._writer, values)
 
-    def close(self) -> None:
+    def close(self):
         self._writer.close()
 
 
 def write_predictions(
-    all_examples: Sequence[SquadExample],
-    all_features: Sequence[InputFeatures],
-    all_results: Sequence[RawResult],
-    n_best_size: int,
-    max_answer_length: int,
-    do_lower_case: bool,
-    output_prediction_file: str,
-    output_nbest_file: str,
-    output_null_log_odds_file: str,
-) -> None:
+    all_examples,
+    all_features,
+    all_results,
+    n_best_size,
+    max_answer_length,
+    do_lower_case,
+    output_prediction_file,
+    output_nbest_file,
+    output_null_log_odds_file,
+):
     """Writes answers, candidates and, for SQuAD 2.0, null odds as JSON.
 
     `output_prediction_file` has id -> answer, `output_nbest_file` id ->
@@ -475,16 +440,15 @@ def write_predictions(
     results = {result.unique_id: result for result in all_results}
     answers, candidates, odds = {}, {}, {}
     for number, example in enumerate(all_examples):
-        features = windows[number]
-        spans, null = _candidates(
-            features, results, n_best_size, max_answer_length
+        best, null = _best_texts(
+            example,
+            windows[number],
+            results,
+            n_best_size,
+            max_answer_length,
+            do_lower_case,
         )
-        best = _texts(example, features, spans, n_best_size, do_lower_case)
         name = example.qas_id
-        if null is not None:
-            best.setdefault("", (null.start_logit, null.end_logit))
-        # In rare cases nothing is allowed.
-        best = best or {"empty": (0.0, 0.0)}
         shares = _compute_softmax([start + end for start, end in best.values()])
         candidates[name] = [
             {
@@ -499,7 +463,7 @@ def write_predictions(
         if null is not None:
             answers[name] = next((text for text in best if text), "")
             start, end = best.get(answers[name], (0.0, 0.0))
-            odds[name] = null.start_logit + null.end_logit - start - end
+            odds[name] = sum(null) - start - end
             if odds[name] > _flag("null_score_diff_threshold", 0.0):
                 answers[name] = ""
     contents = {
@@ -513,58 +477,35 @@ def write_predictions(
         files.write_bytes(path, text.encode())
 
 
-def _candidates(
-    features: Sequence[InputFeatures],
-    results: Mapping[int, RawResult],
-    n_best_size: int,
-    max_answer_length: int,
-) -> tuple[list[_Candidate], Optional[_Candidate]]:
-    candidates: list[_Candidate] = []
-    null: Optional[_Candidate] = None
-    for number, feature in enumerate(features):
+def _best_texts(
+    example, features, results, n_best_size, max_answer_length, do_lower_case
+):
+    """Gives the best texts with their logits, and the logits of no answer."""
+    spans, nulls = [], []
+    for feature in features:
         result = results[feature.unique_id]
         starts, ends = result.start_logits, result.end_logits
-        here = _Candidate(number, 0, 0, starts[0], ends[0])
-        if null is None or _score(here) < _score(null):
-            null = here
-        for start in _get_best_indexes(starts, n_best_size):
-            for end in _get_best_indexes(ends, n_best_size):
-                if (
-                    feature.token_is_max_context.get(start, False)
-                    and end in feature.token_to_orig_map
-                    and start <= end < start + max_answer_length
-                ):
-                    candidates.append(
-                        _Candidate(number, start, end, starts[start], ends[end])
-                    )
-    if not _allows_none():
-        null = None
-    elif null is None:
-        null = _Candidate(0, 0, 0, 0.0, 0.0)
-    if null is not None:
-        candidates.append(null)
-    return sorted(candidates, key=_score, reverse=True), null
-
-
-def _score(candidate: _Candidate) -> float:
-    return candidate.start_logit + candidate.end_logit
-
-
-def _texts(
-    example: SquadExample,
-    features: Sequence[InputFeatures],
-    candidates: Sequence[_Candidate],
-    n_best_size: int,
-    do_lower_case: bool,
-) -> dict[str, tuple[float, float]]:
-    best: dict[str, tuple[float, float]] = {}
-    for candidate in candidates:
+        nulls.append((starts[0], ends[0]))
+        spans += [
+            ((starts[start], ends[end]), feature, start, end)
+            for start in _get_best_indexes(starts, n_best_size)
+            for end in _get_best_indexes(ends, n_best_size)
+            if feature.token_is_max_context.get(start, False)
+            and end in feature.token_to_orig_map
+            and start <= end < start + max_answer_length
+        ]
+    null = None
+    if _allows_none():
+        null = min(nulls, key=sum, default=(0.0, 0.0))
+        spans.append((null, None, 0, 0))
+    best = {}
+    for logits, feature, start, end in sorted(
+        spans, key=lambda span: sum(span[0]), reverse=True
+    ):
         if len(best) >= n_best_size:
             break
-        start, end = candidate.start_index, candidate.end_index
         text = ""
-        if start:
-            feature = features[candidate.feature_index]
+        if feature is not None:
             pieces = " ".join(feature.tokens[start : end + 1])
             pieces = pieces.replace(" ##", "").replace("##", "")
             words = feature.token_to_orig_map
@@ -573,11 +514,14 @@ def _texts(
                 " ".join(example.doc_tokens[words[start] : words[end] + 1]),
                 do_lower_case,
             )
-        best.setdefault(text, (candidate.start_logit, candidate.end_logit))
-    return best
+        best.setdefault(text, logits)
+    if null is not None:
+        best.setdefault("", null)
+    # In rare cases nothing is allowed.
+    return best or {"empty": (0.0, 0.0)}, null
 
 
-def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
+def get_final_text(pred_text, orig_text, do_lower_case):
     """Finds the piece of a text whose words, tokenized, are a prediction's.
 
     Gives all of `orig_text` where the letters of both do not match one for one.
@@ -597,12 +541,12 @@ def get_final_text(pred_text: str, orig_text: str, do_lower_case: bool) -> str:
     return orig_text[letters[before] : letters[before + count - 1] + 1]
 
 
-def _get_best_indexes(logits: Sequence[float], n_best_size: int) -> list[int]:
+def _get_best_indexes(logits, n_best_size):
     order = sorted(range(len(logits)), key=lambda n: logits[n], reverse=True)
     return order[:n_best_size]
 
 
-def _compute_softmax(scores: Sequence[float]) -> list[float]:
+def _compute_softmax(scores):
     if not scores:
         return []
     most = max(scores)
@@ -611,7 +555,7 @@ def _compute_softmax(scores: Sequence[float]) -> list[float]:
     return [share / total for share in shares]
 
 
-def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
+def validate_flags_or_throw(bert_config):
     """Compares the flags with one another and with the model.
 
     Raises:
@@ -639,7 +583,7 @@ def validate_flags_or_throw(bert_config: modeling.BertConfig) -> None:
         )
 
 
-def main(_: Any = None) -> None:
+def main(_=None):
     """Runs the program by the command line's flags; raises SystemExit."""
     # The program stands above this room.
     importlib.import_module("adapter_bert.commands").run("run_squad")

@@ -1,27 +1,23 @@
 """Names of google-research/bert's `tokenization.py`.
 
-`FullTokenizer` runs on the `tokenizers` library, until a program changes one of
-its parts. `BasicTokenizer` and `WordpieceTokenizer` are plain Python, since
-programs subclass them and hand in vocabularies of their own.
+They are plain Python, since programs subclass tokenizers, change their parts
+and hand in vocabularies of their own.
 """
 
 import collections
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
-from typing import Any, Optional, Union
+from typing import Union
 
 import tensorflow as tf
-
-from adapter_bert.data import tokenization
 
 Text = Union[str, bytes]
 
 # Blocks of CJK ideographs. Source: google-research/bert, `tokenization.py`,
 # `BasicTokenizer._is_chinese_char`.
 CHINESE = re.compile(
-    "([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f])"
+    "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f]"
 )
 # Google's names of models whose vocabulary has one case.
 UNCASED = (
@@ -37,9 +33,7 @@ CASED = (
 )
 
 
-def validate_case_matches_checkpoint(
-    do_lower_case: bool, init_checkpoint: Optional[str]
-) -> None:
+def validate_case_matches_checkpoint(do_lower_case, init_checkpoint):
     """Compares the case with the name of one of Google's checkpoints.
 
     Raises:
@@ -58,7 +52,7 @@ def validate_case_matches_checkpoint(
         )
 
 
-def convert_to_unicode(text: Text) -> str:
+def convert_to_unicode(text):
     """Decodes bytes as UTF-8, without what cannot be decoded.
 
     Raises:
@@ -71,12 +65,12 @@ def convert_to_unicode(text: Text) -> str:
     return text
 
 
-def printable_text(text: Text) -> str:
+def printable_text(text):
     """Gives a text as `print` takes it."""
     return convert_to_unicode(text)
 
 
-def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
+def load_vocab(vocab_file):
     """Reads `vocab.txt`: an entry a line, its line number the id.
 
     Raises:
@@ -91,117 +85,80 @@ def load_vocab(vocab_file: str) -> "collections.OrderedDict[str, int]":
     )
 
 
-def convert_by_vocab(vocab: Mapping[Any, Any], items: Iterable) -> list:
+def convert_by_vocab(vocab, items):
     """Looks each item up in the vocabulary; KeyError of one it lacks."""
     return [vocab[item] for item in items]
 
 
-def convert_tokens_to_ids(
-    vocab: Mapping[str, int], tokens: Iterable[str]
-) -> list[int]:
+def convert_tokens_to_ids(vocab, tokens):
     """Looks up tokens."""
     return convert_by_vocab(vocab, tokens)
 
 
-def convert_ids_to_tokens(
-    inv_vocab: Mapping[int, str], ids: Iterable[int]
-) -> list[str]:
+def convert_ids_to_tokens(inv_vocab, ids):
     """Looks up ids."""
     return convert_by_vocab(inv_vocab, ids)
 
 
-def whitespace_tokenize(text: str) -> list[str]:
+def whitespace_tokenize(text):
     """Splits a text at white space."""
     return text.split()
 
 
-class _Vocabulary(collections.OrderedDict):
-    changes = 0
+class FullTokenizer:
+    """Splits text into word pieces; `vocab` has ids, `inv_vocab` tokens.
 
+    A program may change `vocab`, and both tokenizers that do the work.
+    """
 
-def _counted(name: str) -> Any:
-    inherited = getattr(collections.OrderedDict, name)
-
-    def change(self, *args, **kwargs):
-        self.changes += 1
-        return inherited(self, *args, **kwargs)
-
-    return change
-
-
-for _name in (
-    "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update"
-).split():
-    setattr(_Vocabulary, _name, _counted(_name))
-
-
-class FullTokenizer(tokenization.FullTokenizer):
-    """Splits text into word pieces; `vocab` has ids, `inv_vocab` tokens."""
-
-    # The parts that the library stands for; empty in a subclass that makes its
-    # parts itself.
-    _made: tuple[Any, ...] = ()
-
-    def __init__(self, vocab_file: str, do_lower_case: bool = True):
+    def __init__(self, vocab_file, do_lower_case=True):
         """Reads the vocabulary.
 
         Raises:
             tf.errors.NotFoundError: there is no such file.
         """
-        tf.io.gfile.stat(vocab_file)
-        super().__init__(vocab_file, do_lower_case)
-        self.vocab = self.vocabulary = _Vocabulary(self.vocabulary)
+        self.vocab = load_vocab(vocab_file)
         self.inv_vocab = {number: token for token, number in self.vocab.items()}
         self.basic_tokenizer = BasicTokenizer(do_lower_case)
         self.wordpiece_tokenizer = WordpieceTokenizer(self.vocab)
-        self._made = self._parts()
 
-    def tokenize(self, text: Text) -> list[str]:
-        """Splits by the program's parts where it has changed any."""
-        if self._parts() == self._made:
-            return super().tokenize(convert_to_unicode(text))
+    def tokenize(self, text):
         return [
             piece
             for word in self.basic_tokenizer.tokenize(text)
             for piece in self.wordpiece_tokenizer.tokenize(word)
         ]
 
-    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+    def convert_tokens_to_ids(self, tokens):
         return convert_by_vocab(self.vocab, tokens)
 
-    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+    def convert_ids_to_tokens(self, ids):
         return convert_by_vocab(self.inv_vocab, ids)
 
-    def _parts(self) -> tuple[Any, ...]:
-        return (
-            self.basic_tokenizer,
-            dict(getattr(self.basic_tokenizer, "__dict__", {})),
-            self.wordpiece_tokenizer,
-            dict(getattr(self.wordpiece_tokenizer, "__dict__", {})),
-            getattr(self.vocab, "changes", None),
-        )
+
+class _Characters(dict):
+    """For `str.translate`: remembers what a function makes of a character."""
+
+    def __init__(self, make):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, code):
+        self[code] = self._make(chr(code))
+        return self[code]
 
 
 class BasicTokenizer:
     """Text to words: cleaned, lower-cased, split at punctuation."""
 
-    def __init__(self, do_lower_case: bool = True):
+    def __init__(self, do_lower_case=True):
         self.do_lower_case = do_lower_case
 
-    def tokenize(self, text: Text) -> list[str]:
-        text = "".join(
-            " " if _is_whitespace(character) else character
-            for character in convert_to_unicode(text)
-            if character not in "\0\ufffd" and not _is_control(character)
-        )
-        words = whitespace_tokenize(CHINESE.sub(r" \1 ", text))
+    def tokenize(self, text):
+        words = convert_to_unicode(text).translate(CLEANED).split()
         if self.do_lower_case:
             words = [_strip_accents(word.lower()) for word in words]
-        spaced = (
-            f" {character} " if _is_punctuation(character) else character
-            for character in " ".join(words)
-        )
-        return whitespace_tokenize("".join(spaced))
+        return " ".join(words).translate(DIVIDED).split()
 
 
 class WordpieceTokenizer:
@@ -209,55 +166,67 @@ class WordpieceTokenizer:
 
     def __init__(
         self,
-        vocab: Mapping[str, int],
-        unk_token: str = "[UNK]",
-        max_input_chars_per_word: int = 200,
+        vocab,
+        unk_token="[UNK]",
+        max_input_chars_per_word=200,
     ):
         self.vocab = vocab
         self.unk_token = unk_token
         self.max_input_chars_per_word = max_input_chars_per_word
 
-    def tokenize(self, text: Text) -> list[str]:
+    def tokenize(self, text):
         return [
             piece
             for word in whitespace_tokenize(convert_to_unicode(text))
             for piece in self._pieces(word)
         ]
 
-    def _pieces(self, word: str) -> list[str]:
+    def _pieces(self, word):
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
         pieces: list[str] = []
-        start = 0
+        start, mark = 0, ""
         while start < len(word):
-            mark = "##" if start else ""
             for end in range(len(word), start, -1):
                 if mark + word[start:end] in self.vocab:
                     break
             else:
                 return [self.unk_token]
             pieces.append(mark + word[start:end])
-            start = end
+            start, mark = end, "##"
         return pieces
 
 
-def _strip_accents(text: str) -> str:
-    return "".join(
-        character
-        for character in unicodedata.normalize("NFD", text)
-        if unicodedata.category(character) != "Mn"
-    )
+def _strip_accents(text):
+    return unicodedata.normalize("NFD", text).translate(WITHOUT_ACCENTS)
 
 
-def _is_whitespace(char: str) -> bool:
+def _is_whitespace(char):
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
-def _is_control(char: str) -> bool:
+def _is_control(char):
     return char not in "\t\n\r" and unicodedata.category(char) in ("Cc", "Cf")
 
 
-def _is_punctuation(char: str) -> bool:
+def _is_punctuation(char):
     # All ASCII that is no letter or digit, `$` and `^` among them.
     is_symbol = char.isascii() and char.isprintable() and not char.isalnum()
     return (is_symbol and char != " ") or unicodedata.category(char)[0] == "P"
+
+
+def _cleaned(char):
+    if char in "\0\ufffd" or _is_control(char):
+        return ""
+    if CHINESE.match(char):
+        return f" {char} "
+    return " " if _is_whitespace(char) else char
+
+
+CLEANED = _Characters(_cleaned)
+WITHOUT_ACCENTS = _Characters(
+    lambda char: "" if unicodedata.category(char) == "Mn" else char
+)
+DIVIDED = _Characters(
+    lambda char: f" {char} " if _is_punctuation(char) else char
+)
