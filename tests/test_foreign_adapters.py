@@ -34,14 +34,16 @@ from torch_writer import written
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import (
+    foreign_fields,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
     foreign_adapters,
     foreign_base,
-    foreign_fields,
     peft_lora,
     peft_modules,
 )
-from adapter_bert.checkpoints.foreign_base import exported
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import exported
 from adapter_bert.methods.lora import NAMES, places, scope_of
 from lab import exchange
 

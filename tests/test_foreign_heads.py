@@ -34,15 +34,17 @@ from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
-    adapterhub_heads,
-    foreign_adapters,
     foreign_fields,
-    foreign_heads,
 )
-from adapter_bert.checkpoints.foreign_heads import HeadOptions
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    adapterhub_heads,
+    foreign_adapters,
+    foreign_heads,
+)
+from adapter_bert.exchange.foreign_heads import HeadOptions
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.masked_lm import Masking

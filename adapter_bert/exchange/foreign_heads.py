@@ -13,13 +13,6 @@ import numpy as np
 
 from adapter_bert.bert.architectures import ARCHITECTURES, OUTPUT_WEIGHTS
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.foreign_base import (
-    MASKED_LM_SCOPE,
-    Head,
-    Layer,
-    Tensors,
-    usual_shape,
-)
 from adapter_bert.checkpoints.hugging_face import (
     HEAD_CLASSES,
     TEXTS,
@@ -29,6 +22,13 @@ from adapter_bert.checkpoints.hugging_face import (
     pooler_of,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import (
+    MASKED_LM_SCOPE,
+    Head,
+    Layer,
+    Tensors,
+    usual_shape,
+)
 from adapter_bert.tasks.custom import MOST_CHOICES
 from adapter_bert.tasks.kinds import (
     CHOICE,

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import (
     Adapter,
     Exported,
     activation,
     foreign_activation,
     module_of,
 )
-from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import ALL_LAYERS
 from adapter_bert.methods.reft import (

@@ -20,13 +20,23 @@ from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     foreign_fields,
+    sentence_transformers,
+)
+from adapter_bert.checkpoints.hugging_face import (
+    as_bert,
+    describe_head,
+    google_name,
+    hugging_face_name,
+    kind_of_head,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
     foreign_heads,
     peft_lora,
     peft_modules,
     peft_words,
-    sentence_transformers,
 )
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.exchange.foreign_base import (
     Adapter,
     Exported,
     Head,
@@ -35,16 +45,8 @@ from adapter_bert.checkpoints.foreign_base import (
     unit_scales,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import HeadOptions
-from adapter_bert.checkpoints.hugging_face import (
-    as_bert,
-    describe_head,
-    google_name,
-    hugging_face_name,
-    kind_of_head,
-)
-from adapter_bert.checkpoints.peft_modules import ROOT
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_heads import HeadOptions
+from adapter_bert.exchange.peft_modules import ROOT
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3

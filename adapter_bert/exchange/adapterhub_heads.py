@@ -14,8 +14,14 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.checkpoints import foreign_fields, foreign_heads
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.checkpoints import (
+    foreign_fields,
+)
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    foreign_heads,
+)
+from adapter_bert.exchange.foreign_base import (
     MASKED_LM_SCOPE,
     Head,
     Layer,
@@ -25,8 +31,7 @@ from adapter_bert.checkpoints.foreign_base import (
     is_of,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import THRESHOLD, HeadOptions
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_heads import THRESHOLD, HeadOptions
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,

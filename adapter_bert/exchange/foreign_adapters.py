@@ -21,19 +21,22 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints import adapterhub, peft
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.data.tables import is_one_cell
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    adapterhub,
+    peft,
+)
+from adapter_bert.exchange.foreign_base import (
     Exported,
     Foreign,
     as_exchanged,
     for_all_layers,
     task_of,
 )
-from adapter_bert.checkpoints.foreign_heads import HeadOptions, masked_lm_shapes
-from adapter_bert.checkpoints.peft import LAYER_NORM
-from adapter_bert.checkpoints.weights import Weights
-from adapter_bert.data.tables import is_one_cell
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_heads import HeadOptions, masked_lm_shapes
+from adapter_bert.exchange.peft import LAYER_NORM
 from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.tasks.kinds import MASKED_LM
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS

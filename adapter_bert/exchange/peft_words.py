@@ -13,9 +13,6 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.foreign_base import Adapter, Exported, Tensors
-from adapter_bert.checkpoints.foreign_heads import decoder
-from adapter_bert.checkpoints.peft_modules import ROOT
 from adapter_bert.data import tokenization
 from adapter_bert.data.added_tokens import (
     TOKENIZER_CONFIG_FILE,
@@ -27,6 +24,9 @@ from adapter_bert.data.added_tokens import (
     tokens_behind,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import Adapter, Exported, Tensors
+from adapter_bert.exchange.foreign_heads import decoder
+from adapter_bert.exchange.peft_modules import ROOT
 from adapter_bert.methods.new_words import NEW_WORDS
 
 FIELD = "trainable_token_indices"

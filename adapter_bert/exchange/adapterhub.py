@@ -18,12 +18,16 @@ from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import (
+    foreign_fields,
+)
+from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
     adapterhub_heads,
     adapterhub_reft,
-    foreign_fields,
     peft_lora,
 )
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.exchange.foreign_base import (
     Adapter,
     Exported,
     Head,
@@ -38,9 +42,7 @@ from adapter_bert.checkpoints.foreign_base import (
     unit_scales,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import HeadOptions
-from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_heads import HeadOptions
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import (
     AdapterDrop,

@@ -11,14 +11,16 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints import peft_modules
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    peft_modules,
+)
+from adapter_bert.exchange.foreign_base import (
     Adapter,
     as_lora_number,
     check_number,
 )
-from adapter_bert.checkpoints.peft_modules import ROOT, WEIGHTS_FILE
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.peft_modules import ROOT, WEIGHTS_FILE
 from adapter_bert.methods import base
 from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.lora import (

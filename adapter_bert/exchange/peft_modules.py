@@ -16,9 +16,9 @@ from absl import logging
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints.foreign_base import Adapter, module_of
 from adapter_bert.checkpoints.hugging_face import CHOICES, as_bert, from_bert
 from adapter_bert.errors import UserError, first_line
+from adapter_bert.exchange.foreign_base import Adapter, module_of
 from adapter_bert.methods.lora import OF_POOLER, TARGETS
 
 WEIGHTS_FILE = "adapter_model.safetensors"
