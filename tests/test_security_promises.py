@@ -20,9 +20,9 @@ from tiny_artifacts import make_artifact
 from adapter_bert import files
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.errors import UserError
-from adapter_bert.exchange.foreign_base import Tensors
 from adapter_bert.library import adapter_library as library
 from adapter_bert.tasks.from_description import restore_task
 from lab.trials import fuzz_inputs, fuzz_targets

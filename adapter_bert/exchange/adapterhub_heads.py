@@ -17,17 +17,16 @@ from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import (
     foreign_fields,
 )
+from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import (
     foreign_heads,
 )
 from adapter_bert.exchange.foreign_base import (
+    FOREIGN_ACTIVATIONS,
     MASKED_LM_SCOPE,
     Head,
-    Layer,
-    Tensors,
     activation,
-    foreign_activation,
     is_of,
     usual_shape,
 )
@@ -57,6 +56,19 @@ CONFIG = {
     "num_labels?": int,
     f"{THRESHOLD}?": float,
 }
+# Fields of both files, and of a head's `config`.
+FILE_FIELDS = dict.fromkeys(
+    "config name version model_class model_type hidden_size num_labels "
+    "label2id label_threshold model_name type config_id".split()
+)
+HEAD_FIELDS = dict.fromkeys(
+    "head_type activation_function use_pooler layers bias num_labels "
+    "num_choices label2id dropout_prob".split()
+)
+MASKED_LM_FIELDS = dict.fromkeys(
+    "head_type activation_function layers bias layer_norm vocab_size "
+    "embedding_size shift_labels label2id dropout_prob".split()
+)
 # Ends of classes of the library's own models, the second of before 2022.
 FLEXIBLE = ("AdapterModel", "ModelWithHeads")
 # Types of flexible heads -> kinds.
@@ -117,7 +129,7 @@ def read(folder: str, config: BertConfig, options: HeadOptions) -> Head:
             "missing), which answers nothing; save it with its head"
         )
     described = files.read_object(path, "AdapterHub's head", CONFIG)
-    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
+    foreign_fields.check(described, FILE_FIELDS, path, is_open=True)
     model_type = described.get("model_type")
     if model_type is not None and not is_of(model_type, config):
         raise UserError(
@@ -173,7 +185,7 @@ def _read_flexible(
     kind = TYPES[fields["head_type"]]
     if kind == MASKED_LM:
         return _read_masked_lm(fields, prefix, tensors, config, path)
-    foreign_fields.check(fields, foreign_fields.HUB_HEAD, path)
+    foreign_fields.check(fields, HEAD_FIELDS, path)
     count = fields.get("layers")
     if type(count) is not int or count < 1:
         raise UserError(
@@ -217,7 +229,7 @@ def _read_masked_lm(
     config: BertConfig,
     path: str,
 ) -> Head:
-    foreign_fields.check(fields, foreign_fields.HUB_MASKED_LM, path)
+    foreign_fields.check(fields, MASKED_LM_FIELDS, path)
     expected = {
         "vocab_size": config.vocab_size,
         "embedding_size": config.embedding_width,
@@ -242,8 +254,24 @@ def _read_masked_lm(
     return foreign_heads.read_masked_lm(tensors, config, path)
 
 
+def lack(head: Head, config: BertConfig) -> str:
+    """Says why a head is not written, or ""."""
+    if head.kind == VECTORS:
+        return (
+            "AdapterHub's files do not say how vectors are made; write it "
+            "--without_head"
+        )
+    if head.kind in WRITTEN and "bias" not in WRITTEN[head.kind][1].split():
+        if not head.shape.fitted_to(config).bias:
+            return (
+                f"AdapterHub's heads of {head.kind} have a bias, but this one "
+                "has none"
+            )
+    return ""
+
+
 def write(
-    head: Head, name: str, config: BertConfig, source: str
+    head: Head, name: str, config: BertConfig
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
     """Returns a flexible head: config, what stands next to it, tensors."""
     if head.kind == CHOICE:
@@ -251,17 +279,7 @@ def write(
     prefix, shape = f"heads.{name}.", head.shape.fitted_to(config)
     if head.kind == MASKED_LM:
         return _write_masked_lm(head, prefix, config)
-    if head.kind == VECTORS:
-        raise UserError(
-            f"{source}: AdapterHub's files do not say how vectors are made; "
-            "write it for peft, or --without_head"
-        )
     kind, fields = WRITTEN[head.kind]
-    if not shape.bias and "bias" not in fields.split():
-        raise UserError(
-            f"{source}: AdapterHub's heads of {head.kind} have a bias, but "
-            "this one has none"
-        )
     has_activation = shape.layers > 1
     step = 3 if has_activation else 2
     tensors: dict[str, np.ndarray] = {}
@@ -282,7 +300,7 @@ def write(
     described = {
         "head_type": kind,
         "layers": shape.layers,
-        "activation_function": foreign_activation(shape.activation)
+        "activation_function": FOREIGN_ACTIVATIONS[shape.activation]
         if has_activation
         else None,
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -308,7 +326,7 @@ def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
         "vocab_size": config.vocab_size,
         "embedding_size": config.embedding_width,
         "layers": 2,
-        "activation_function": foreign_activation(config.hidden_act),
+        "activation_function": FOREIGN_ACTIVATIONS[config.hidden_act],
         "layer_norm": True,
         "bias": True,
         "shift_labels": False,

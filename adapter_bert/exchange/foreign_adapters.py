@@ -258,6 +258,17 @@ def write(
     card: str,
 ) -> None:
     """Writes an adapter, with a card, for one of `PROGRAMS`."""
+    reason = PROGRAMS[program].lack(exported)
+    if reason:
+        others = [
+            f"; write it for {name}"
+            for name, other in PROGRAMS.items()
+            if exported.head is not None and not other.lack(exported)
+        ]
+        raise UserError(
+            f"{exported.source} is not written for {program}: {reason}"
+            f"{''.join(others)}"
+        )
     contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
         for name, content in contents.items():

@@ -13,6 +13,7 @@ import numpy as np
 
 from adapter_bert.bert.architectures import ARCHITECTURES, OUTPUT_WEIGHTS
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
 from adapter_bert.checkpoints.hugging_face import (
     HEAD_CLASSES,
     TEXTS,
@@ -25,8 +26,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.exchange.foreign_base import (
     MASKED_LM_SCOPE,
     Head,
-    Layer,
-    Tensors,
     usual_shape,
 )
 from adapter_bert.tasks.custom import MOST_CHOICES

@@ -18,39 +18,46 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints import (
-    foreign_fields,
-    sentence_transformers,
-)
+from adapter_bert.checkpoints import sentence_transformers
+from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.checkpoints.hugging_face import (
     as_bert,
     describe_head,
-    google_name,
     hugging_face_name,
     kind_of_head,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import (
     foreign_heads,
-    peft_lora,
     peft_modules,
     peft_words,
+    specs,
 )
 from adapter_bert.exchange.foreign_base import (
-    Adapter,
     Exported,
     Head,
-    Tensors,
+    as_lora_number,
     check_depth,
+    check_number,
+    lora_of,
     unit_scales,
     usual_shape,
 )
 from adapter_bert.exchange.foreign_heads import HeadOptions
-from adapter_bert.exchange.peft_modules import ROOT
-from adapter_bert.methods.base import TuningMethod
+from adapter_bert.exchange.peft_modules import ROOT, their_module
+from adapter_bert.exchange.specs import Adapter, Arrays, Field, Spec
+from adapter_bert.methods.base import ALL_LAYERS, TuningMethod
+from adapter_bert.methods.dora import Dora
 from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT, Ia3
-from adapter_bert.methods.lora import Lora
+from adapter_bert.methods.lora import (
+    NAMES,
+    OF_POOLER,
+    Lora,
+    Matrix,
+    places,
+    scope_of,
+)
 from adapter_bert.methods.new_words import (
     NEW_WORDS,
     with_new_words,
@@ -121,7 +128,7 @@ MODEL_CONFIG = {
 LAYER_NORM = "/LayerNorm/"
 # Between a LayerNorm's module and its values.
 LAYER_NORM_MARK = ".ln_tuning_layers."
-# Variable -> tensor, in a module whose name is behind `ROOT`.
+# End of a variable -> tensor, in a module whose name is behind `ROOT`.
 TENSORS = {
     "lora_a": "lora_A.weight",
     "lora_b": "lora_B.weight",
@@ -130,48 +137,350 @@ TENSORS = {
     "vera_b": "vera_lambda_b",
     "ia3_scale": "ia3_l",
 }
+# VeRA's A and B in peft's file, transposed.
+SHARED = ("base_model.vera_A", "base_model.vera_B")
+# Initializations that leave BERT's matrices as they are; from others, as
+# `pissa`, peft takes what the update began with.
+BEGINNINGS = (True, False, None, "gaussian", "eva", "orthogonal")
+# peft adds it to the rank that it divides by, in AdaLoRA.
+SMALL = 1e-5
+
+
+class PeftSpec(Spec):
+    """A method as peft has it, at the matrices that `target_modules` names."""
+
+    def tensor(self, variable, adapter, config):
+        scope, _, end = variable.rpartition("/")
+        return f"{ROOT}{their_module(scope, config)}.{TENSORS[end]}"
+
+    def describe(self, method, config):
+        described = super().describe(method, config)
+        # What is off is left out.
+        return {k: v for k, v in described.items() if v is not False}
+
+
+class Loras(PeftSpec):
+    """LoRA, rsLoRA and DoRA."""
+
+    def to_method(self, adapter):
+        _check_beginning(adapter)
+        arguments = self.arguments(adapter)
+        matrices = peft_modules.targets(adapter)
+        ranks, alphas = (
+            peft_modules.by_pattern(
+                adapter, f"{name}_pattern", arguments.pop(name), matrices
+            )
+            for name in ("rank", "alpha")
+        )
+        for alpha in alphas.values():
+            check_number(alpha, f"{adapter.path}: lora_alpha")
+        return lora_of(
+            ranks,
+            {place: float(alpha) for place, alpha in alphas.items()},
+            adapter.config,
+            adapter.path,
+            self.method,
+            **arguments,
+        )
+
+    def describe(self, method, config):
+        matrices = method.matrices(config)
+        of_module = {
+            peft_modules.ending_of(scope, config): matrix
+            for scope, matrix in matrices.items()
+        }
+        return {
+            **super().describe(method, config),
+            "lora_alpha": as_lora_number(method.alpha),
+            "target_modules": peft_modules.modules_of(matrices, config),
+            **_pattern("rank", method.rank, of_module),
+            **_pattern("alpha", method.alpha, of_module),
+        }
+
+
+def _pattern(
+    name: str, usual: Any, of_module: Mapping[str, Matrix]
+) -> dict[str, Any]:
+    others = {
+        module: as_lora_number(getattr(matrix, name))
+        for module, matrix in of_module.items()
+        if getattr(matrix, name) != usual
+    }
+    return {f"{name}_pattern": others} if others else {}
+
+
+def _check_beginning(adapter: Adapter) -> None:
+    begun = adapter.fields.get("init_lora_weights")
+    if begun not in BEGINNINGS:
+        raise UserError(
+            f"{adapter.path}: init_lora_weights is {begun!r:.80}, with which "
+            "peft changes BERT's own matrices too; there model.merge_and_"
+            "unload().save_pretrained(FOLDER) writes the whole model with its "
+            "head; pass FOLDER as --init_checkpoint"
+        )
+
+
+class AdaLoras(PeftSpec):
+    """AdaLoRA, as LoRA: the singular values go into B.
+
+    peft scales by alpha / (first rank + 1e-5), whatever rank is left.
+    """
+
+    def to_method(self, adapter):
+        _check_beginning(adapter)
+        arguments, ranks = self.arguments(adapter), {}
+        kept = adapter.fields.get("rank_pattern", {})
+        for place, module in peft_modules.targets(adapter).items():
+            rank = kept.get(f"{module}.lora_E", arguments["rank"])
+            ranks[place] = rank.count(True) if isinstance(rank, list) else rank
+        for key in ("lora_alpha", "init_r"):
+            check_number(adapter.fields[key], f"{adapter.path}: {key}")
+        alphas = dict.fromkeys(ranks, float(arguments["alpha"]))
+        return lora_of(ranks, alphas, adapter.config, adapter.path)
+
+    def values(self, adapter, method):
+        take, first, values = adapter.tensors.take, adapter.fields["init_r"], {}
+        for place, module in peft_modules.targets(adapter).items():
+            scope, rank = scope_of(place), method.matrix(place).rank
+            down = take(f"{ROOT}{module}.lora_A", rank, None)
+            singular = take(f"{ROOT}{module}.lora_E", rank, 1)
+            up = take(f"{ROOT}{module}.lora_B", None, rank)
+            if rank:
+                scale = np.float32(rank / (first + SMALL))
+                values[f"{scope}/lora_a"] = down.T
+                values[f"{scope}/lora_b"] = up.T * singular * scale
+        return values
+
+
+class Veras(PeftSpec):
+    """VeRA, whose random matrices have to be those of its seed."""
+
+    def arguments(self, adapter):
+        matrices = peft_modules.targets(adapter)
+        layers = sorted({layer for layer, _ in matrices} - {OF_POOLER[0]})
+        targets = [t for t in NAMES if any(t == name for _, name in matrices)]
+        if list(matrices) != list(places(targets, layers)):
+            raise UserError(
+                f"{adapter.path}: VeRA is at other matrices in some layers "
+                "than in others, which no method of this project is"
+            )
+        is_all = len(layers) == adapter.config.num_hidden_layers
+        return {
+            **super().arguments(adapter),
+            "targets": ",".join(targets),
+            "layers": ALL_LAYERS if is_all else ",".join(map(str, layers)),
+        }
+
+    def describe(self, method, config):
+        modules = peft_modules.modules_of(method.kernels(config), config)
+        return {**super().describe(method, config), "target_modules": modules}
+
+    def values(self, adapter, method):
+        values = super().values(adapter, method)
+        for name, drawn in zip(SHARED, method.matrices(adapter.config)):
+            if adapter.fields["save_projection"] and not np.allclose(
+                adapter.tensors.take(name, *drawn.T.shape), drawn.T, atol=1e-6
+            ):
+                raise UserError(
+                    f"{adapter.path}: {name} is not the random matrix that "
+                    f"peft draws for projection_prng_key={method.seed}, so no "
+                    "method of this project computes it"
+                )
+        return values
+
+    def tensors(self, exported, method):
+        matrices = (matrix.T for matrix in method.matrices(exported.config))
+        shared = dict(zip(SHARED, matrices))
+        return {**super().tensors(exported, method), **shared}
+
+
+class Ia3Scales(PeftSpec):
+    """(IA)^3 of keys, of values and of the last matrix's inputs."""
+
+    def shape(self, variable, shape):
+        # Of a module's outputs, or of its inputs.
+        scope, _, _ = variable.rpartition("/")
+        return (*shape, 1) if scope.endswith(KEY_VALUE) else (1, *shape)
+
+    def describe(self, method, config):
+        scopes = [
+            v.removesuffix("/ia3_scale") for v in method.variables(config)
+        ]
+        outputs = [scope for scope in scopes if scope.endswith(OUTPUT)]
+        return {
+            **super().describe(method, config),
+            "target_modules": peft_modules.modules_of(scopes, config),
+            "feedforward_modules": peft_modules.modules_of(outputs, config),
+        }
+
+    def values(self, adapter, method):
+        declared, scaled = method.variables(adapter.config), {}
+        for place, module in peft_modules.targets(adapter).items():
+            variable = f"{scope_of(place)}/ia3_scale"
+            if variable not in declared:
+                raise UserError(
+                    f"{adapter.path}: (IA)^3 scales {module} too, which this "
+                    "project's does not; peft's default does for BERT, since "
+                    "'output.dense' is also in attention.output.dense; "
+                    "expected target_modules="
+                    r"'.*(key|value|layer\.\d+\.output\.dense)'"
+                )
+            scaled[variable] = declared[variable]
+        return {**unit_scales(adapter.config), **self.take(adapter, scaled)}
+
+
+class LayerNorms(PeftSpec):
+    """Trained LayerNorms; those that are left out are the BERT's."""
+
+    def describe(self, method, config):
+        # An ending could be of the LayerNorm of a head, too.
+        names = (_layer_norm(n, config) for n in list_variables(config))
+        modules = {name.partition(LAYER_NORM_MARK)[0] for name in names if name}
+        return {
+            **super().describe(method, config),
+            "target_modules": sorted(modules),
+        }
+
+    def values(self, adapter, method):
+        shapes, values = list_variables(adapter.config), {}
+        for variable, shape in shapes.items():
+            name = f"{ROOT}{_layer_norm(variable, adapter.config)}"
+            if name in adapter.tensors.names:
+                values[variable] = adapter.tensors.take(name, *shape)
+        if not values:
+            raise UserError(
+                f"{adapter.path}: {adapter.tensors.path} holds no LayerNorm of "
+                "this BERT; is it of another model?"
+            )
+        return values
+
+    def tensors(self, exported, method):
+        named = {
+            variable: _layer_norm(variable, exported.config)
+            for variable in list_variables(exported.config)
+        }
+        return {
+            f"{ROOT}{name}": exported.read(variable)
+            for variable, name in named.items()
+            if name
+        }
+
+
+def _layer_norm(variable: str, config: BertConfig) -> str:
+    if LAYER_NORM not in variable:
+        return ""
+    name, _ = hugging_face_name(variable, config.model_type)
+    module, _, end = name.rpartition(".")
+    return f"{module}{LAYER_NORM_MARK}{end}"
+
+
+OTHERS = (
+    "task_type target_modules exclude_modules modules_to_save peft_version "
+    "auto_mapping base_model_name_or_path revision inference_mode"
+)
+REFUSED = {"fan_in_fan_out": "transposed matrices"}
+OF_LORA = f"""{OTHERS} r rank_pattern layers_to_transform layers_pattern
+    alpha_pattern init_lora_weights lora_dropout megatron_core loftq_config
+    eva_config corda_config lora_ga_config qalora_group_size
+    ensure_weight_tying runtime_config merge_weights trainable_token_indices"""
+LORA_REFUSED = {
+    **REFUSED,
+    "use_qalora": "QALoRA",
+    "use_bdlora": "BD-LoRA",
+    "lora_bias": "biases of updates",
+    "layer_replication": "replicated layers",
+    "target_parameters": "updates of bare parameters",
+    "megatron_config": "Megatron's layers",
+    "alora_invocation_tokens": "activated LoRA",
+    "arrow_config": "Arrow's routing",
+    "kasa_config": "KaSA",
+    "monteclora_config": "MonteCLoRA",
+    "velora_config": "VeLoRA",
+    "enable_lora": "updates of parts of a matrix",
+}
+# BERT's own biases are not trained.
+BIAS = {"bias": "none"}
+QUERY_VALUE = {"target_modules": ["query", "value"]}
+SPECS = [
+    *(
+        Loras(
+            method,
+            {"peft_type": "LORA", "use_dora": method is Dora, **BIAS},
+            {
+                "r": Field("rank"),
+                "lora_alpha": Field("alpha"),
+                "use_rslora": Field("rs"),
+                "lora_dropout": Field("dropout", matters=False),
+            },
+            {"use_dora": False, "use_rslora": False, **BIAS, **QUERY_VALUE},
+            OF_LORA,
+            LORA_REFUSED,
+            {"gating": False},
+        )
+        for method in (Lora, Dora)
+    ),
+    AdaLoras(
+        Lora,
+        {"peft_type": "ADALORA", **BIAS},
+        {"init_r": Field("rank"), "lora_alpha": Field("alpha")},
+        {**BIAS, **QUERY_VALUE},
+        f"{OF_LORA} target_r tinit tfinal deltaT beta1 beta2 orth_reg_weight "
+        "total_step",
+        {
+            **LORA_REFUSED,
+            "use_dora": "DoRA",
+            "use_rslora": "AdaLoRA with rsLoRA's scale",
+            "alpha_pattern": "AdaLoRA with several alphas",
+        },
+        is_written=False,
+    ),
+    Veras(
+        Vera,
+        {"peft_type": "VERA", **BIAS},
+        {
+            "r": Field("rank"),
+            "projection_prng_key": Field("seed"),
+            "vera_dropout": Field("dropout", matters=False),
+            "d_initial": Field("d_initial", matters=False),
+        },
+        {"save_projection": True, **BIAS, **QUERY_VALUE},
+        f"{OTHERS} init_weights layers_to_transform layers_pattern",
+        REFUSED,
+    ),
+    Ia3Scales(
+        Ia3,
+        {"peft_type": "IA3"},
+        defaults={"target_modules": ["key", "value", "output.dense"]},
+        others=f"{OTHERS} feedforward_modules init_ia3_weights",
+        refused=REFUSED,
+    ),
+    LayerNorms(
+        LayerNormOnly,
+        {"peft_type": "LN_TUNING"},
+        others=OTHERS,
+        refused=REFUSED,
+    ),
+]
 
 
 def read(
     path: str, config: BertConfig, options: HeadOptions
-) -> tuple[TuningMethod, dict[str, np.ndarray], Head, dict[str, Any]]:
+) -> tuple[TuningMethod, Arrays, Head, dict[str, Any]]:
     """Reads an adapter of `save_pretrained`, as `foreign_adapters` wants it."""
     described = files.read_object(path, "peft's description", CONFIG)
-    kind = described["peft_type"]
-    readers = {
-        "LORA": (peft_lora.read_lora, foreign_fields.PEFT_LORA),
-        "ADALORA": (peft_lora.read_adalora, foreign_fields.PEFT_ADALORA),
-        "VERA": (peft_lora.read_vera, foreign_fields.PEFT_VERA),
-        "IA3": (_read_ia3, foreign_fields.PEFT_IA3),
-        "LN_TUNING": (_read_layer_norms, foreign_fields.PEFT),
-    }
-    if kind not in readers:
-        raise UserError(
-            f"{path}: peft's {kind[:80]} is not read; expected LORA, ADALORA, "
-            "VERA, LN_TUNING, or IA3 that is the same function as this "
-            "project's"
-        )
-    reader, fields = readers[kind]
-    foreign_fields.check(described, fields, path)
-    if described.get("bias", "none") != "none":
-        raise UserError(
-            f"{path}: BERT's own biases were trained too (bias="
-            f"{described['bias']!r:.80}), which is no method of this project; "
-            "expected bias='none'"
-        )
-    tensors = Tensors(os.path.dirname(path), WEIGHTS_FILE, TORCH_FILE)
+    spec = specs.choose(SPECS, described, path)
+    folder = os.path.dirname(path)
+    tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     peft_words.check(tensors, config, path)
     # Names of a state_dict become those of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
     )
-    architecture = ARCHITECTURES[config.model_type]
-    if sentence_transformers.is_folder(os.path.dirname(path)):
+    if sentence_transformers.is_folder(folder):
+        root = f"{ROOT}{ARCHITECTURES[config.model_type].prefix}"
         tensors.rename(
             lambda name: (
-                name
-                if name.startswith(f"{ROOT}{architecture.prefix}")
-                else name.replace(ROOT, f"{ROOT}{architecture.prefix}", 1)
+                name if name.startswith(root) else name.replace(ROOT, root, 1)
             )
         )
     modules = (name.removeprefix(ROOT) for name in tensors.names)
@@ -181,7 +490,7 @@ def read(
     adapter = Adapter(described, tensors, config, path)
     peft_modules.check_saved(adapter)
     head = _read_head(adapter, options)
-    method, values = reader(adapter)
+    method, values = specs.read(spec, adapter)
     rows, words = peft_words.read(adapter)
     if rows is not None:
         method = with_new_words(method, len(rows))
@@ -189,58 +498,6 @@ def read(
         head = dataclasses.replace(head, words=words)
     tensors.check_all_taken()
     return method, values, head, {"version": described.get("peft_version")}
-
-
-def _read_ia3(adapter: Adapter):
-    """Scales of keys, of values and of the last matrix's inputs."""
-    described, tensors, config, path, _ = adapter
-    values = unit_scales(config)
-    places = peft_modules.places(adapter, "ia3_l")
-    inputs = described.get("feedforward_modules")
-    inputs = peft_modules.named(
-        [OUTPUT.replace("/", ".")] if inputs is None else inputs,
-        "feedforward_modules",
-        [module for *_, module in places],
-        path,
-    )
-    for layer, place, module in places:
-        name = place.replace(".", "/")
-        variable = f"bert/encoder/layer_{layer}/{name}/ia3_scale"
-        if variable not in values:
-            raise UserError(
-                f"{path}: (IA)^3 scales {place[:80]} too, which this "
-                "project's does not; peft's default does for BERT, since "
-                "'output.dense' is also in attention.output.dense; expected "
-                r"target_modules='.*(key|value|layer\.\d+\.output\.dense)'"
-            )
-        shape = _scale_shape(name, values[variable].size)
-        scale = tensors.take(f"{ROOT}{module}.ia3_l", *shape)
-        if (module in inputs) != (name == OUTPUT):
-            raise UserError(
-                f"{path}: feedforward_modules says that the "
-                f"{'inputs' if module in inputs else 'outputs'} of {module} "
-                f"are scaled, but {WEIGHTS_FILE} has {list(scale.shape)}; the "
-                "description contradicts the tensors"
-            )
-        values[variable] = scale.ravel()
-    return Ia3(), values
-
-
-def _read_layer_norms(adapter: Adapter):
-    """Reads values of LayerNorms; others are those of the BERT."""
-    _, tensors, config, path, _ = adapter
-    shapes, values = list_variables(config), {}
-    for name in tensors.names:
-        module, mark, end = name.rpartition(LAYER_NORM_MARK)
-        variable, _ = google_name(f"{module.removeprefix(ROOT)}.{end}")
-        if mark and variable in shapes and LAYER_NORM in variable:
-            values[variable] = tensors.take(name, *shapes[variable])
-    if not values:
-        raise UserError(
-            f"{path}: {tensors.path} holds no LayerNorm of this BERT; is it of "
-            "another model?"
-        )
-    return LayerNormOnly(), values
 
 
 def _read_head(adapter: Adapter, options: HeadOptions) -> Head:
@@ -339,169 +596,107 @@ def _kind_of_head(adapter: Adapter, model: Mapping[str, Any]) -> str:
     return kind
 
 
+def lack(exported: Exported) -> str:
+    """Says why an adapter is not written for peft, or ""."""
+    method, head = without_new_words(exported.method), exported.head
+    reason = specs.lack(SPECS, method, exported.config)
+    if reason:
+        return reason
+    if exported.new_tokens and (
+        not isinstance(method, Lora) or head.kind == VECTORS
+    ):
+        return (
+            f"it has new words next to {method.name} with a head of "
+            f"{head.kind}; expected lora or dora with a head that answers"
+        )
+    if head.shape not in (
+        usual_shape(head.kind),
+        usual_shape(head.kind).fitted_to(_head_config(exported)),
+    ):
+        return f"its head has another form than peft's, {head.shape}"
+    if (
+        head.kind == MASKED_LM
+        and exported.config.tie_word_embeddings
+        and head.words is None
+    ):
+        return (
+            "peft keeps BERT's word embeddings with a head of masked words; "
+            "pass the BERT as --init_checkpoint"
+        )
+    return ""
+
+
+def _head_config(exported: Exported) -> BertConfig:
+    config = foreign_heads.with_pooler(exported.config)
+    return config.for_choices if exported.head.kind == CHOICE else config
+
+
 def write(exported: Exported) -> dict[str, Any]:
     """Returns the contents of an adapter's files, by name."""
-    method, shared = without_new_words(exported.method), {}
-    if isinstance(method, Lora) and method.gating:
-        raise UserError(
-            f"{exported.source}: LoRA with gates is not written for peft; "
-            "write it for adapterhub"
-        )
-    if isinstance(method, Lora):
-        config = peft_lora.describe_lora(method, exported.config)
-    elif isinstance(method, Vera):
-        config, shared = peft_lora.describe_vera(method, exported.config)
-    elif isinstance(method, Ia3):
-        config = {
-            "peft_type": "IA3",
-            "target_modules": peft_modules.modules(
-                (*KEY_VALUE, OUTPUT), exported.config
-            ),
-            "feedforward_modules": peft_modules.modules(
-                [OUTPUT], exported.config
-            ),
-        }
-    elif isinstance(method, LayerNormOnly):
-        # An ending could be of the LayerNorm of a head, too.
-        names = (_layer_norm(n, exported) for n in _layer_norms(exported))
-        config = {
-            "peft_type": "LN_TUNING",
-            "target_modules": sorted({module for module, _ in names}),
-        }
-    else:
-        raise UserError(
-            f"{exported.source}: {method.name} is not written for peft; "
-            "expected lora, dora, vera, ia3 or layernorm"
-        )
-    contents: dict[str, Any] = {}
-    if exported.new_tokens:
-        if not isinstance(method, Lora) or exported.head.kind == VECTORS:
-            raise UserError(
-                f"{exported.source}: new words next to {method.name} with a "
-                f"head of {exported.head.kind} are not written for peft; "
-                "expected lora or dora with a head that answers"
-            )
-        more, contents = peft_words.describe(
-            exported.new_tokens, exported.config
-        )
-        config.update(more)
-        shared.update(peft_words.tensors_of(exported))
-    architecture = ARCHITECTURES[exported.config.model_type]
-    head, tensors = exported.head, {}
-    usual, bert_config = usual_shape(head.kind), exported.config
-    with_pooler = foreign_heads.with_pooler(bert_config)
-    if head.kind == CHOICE:
-        with_pooler = with_pooler.for_choices
-    if head.shape == usual.fitted_to(with_pooler):
-        bert_config = with_pooler
-    elif head.shape != usual:
-        raise UserError(
-            f"{exported.source}: a head of this form ({head.shape}) is not "
-            "written for peft; write it for adapterhub"
-        )
+    method, head = without_new_words(exported.method), exported.head
+    config, kind = exported.config, exported.config.model_type
+    prefix = ARCHITECTURES[kind].prefix
+    spec = specs.find(SPECS, method)
+    tensors = spec.tensors(exported, method)
+    described = {
+        "base_model_name_or_path": exported.base_name,
+        "inference_mode": True,
+        # No field of LayerNorms.
+        **({} if method == LayerNormOnly() else {"fan_in_fan_out": False}),
+        **spec.describe(method, config),
+    }
     if head.kind == VECTORS:
-        tensors = _adapter_tensors(method, exported, shared)
         return {
             WEIGHTS_FILE: {
-                name.replace(f"{ROOT}{architecture.prefix}", ROOT): value
+                name.replace(f"{ROOT}{prefix}", ROOT): value
                 for name, value in tensors.items()
             },
-            CONFIG_FILE: {
-                **_common(exported),
-                "task_type": FEATURES,
-                **config,
-            },
+            CONFIG_FILE: {**described, "task_type": FEATURES},
             # Without it transformers guess the model from the path's words.
-            MODEL_CONFIG_FILE: {"model_type": exported.config.model_type},
-            **sentence_transformers.describe(
-                head.pooled, exported.config.hidden_size
-            ),
+            MODEL_CONFIG_FILE: {"model_type": kind},
+            **sentence_transformers.describe(head.pooled, config.hidden_size),
             **exported.tokenizer,
         }
-    saved = foreign_heads.modules_of(head.kind, bert_config)
+    contents: dict[str, Any] = {}
+    if exported.new_tokens:
+        more, contents = peft_words.describe(exported.new_tokens, config)
+        described.update(more)
+        tensors.update(peft_words.tensors_of(exported))
     if head.kind == MASKED_LM:
-        named = foreign_heads.masked_lm_tensors(head, exported.config)
-        is_tied = exported.config.tie_word_embeddings
-        if is_tied and head.words is None:
-            raise UserError(
-                f"{exported.source}: peft keeps BERT's word embeddings with a "
-                "head of masked words; pass the BERT as --init_checkpoint"
-            )
-        if is_tied:
-            named[foreign_heads.decoder(exported.config)] = head.words
-        tensors = {f"{ROOT}{name}": value for name, value in named.items()}
+        saved = foreign_heads.modules_of(head.kind, config)
+        named = foreign_heads.masked_lm_tensors(head, config)
+        if config.tie_word_embeddings:
+            named[foreign_heads.decoder(config)] = head.words
+        tensors.update({f"{ROOT}{name}": one for name, one in named.items()})
     else:
+        longer = _head_config(exported)
+        is_longer = head.shape == usual_shape(head.kind).fitted_to(longer)
+        saved = foreign_heads.modules_of(
+            head.kind, longer if is_longer else config
+        )
         for name, (weights, bias) in zip(saved, head.layers):
             tensors[f"{ROOT}{name}.weight"] = weights
             tensors[f"{ROOT}{name}.bias"] = bias
         # A head of several layers may be one module.
-        modules = (name.removeprefix(architecture.prefix) for name in saved)
+        modules = (name.removeprefix(prefix) for name in saved)
         saved = tuple(dict.fromkeys(n.partition(".")[0] for n in modules))
-    tensors.update(_adapter_tensors(method, exported, shared))
-    kind = exported.config.model_type
     labels = () if head.kind == CHOICE else head.labels
     model = describe_head(head.kind, labels, kind)
     if head.kind == CHOICE:
         model["num_choices"] = len(head.labels)
     if head.threshold is not None:
         model[foreign_heads.THRESHOLD] = head.threshold
-    common = {
-        **_common(exported),
-        "task_type": TASK_OF_KIND.get(head.kind),
-        "modules_to_save": list(saved),
-    }
+    described["task_type"] = TASK_OF_KIND.get(head.kind)
+    described["modules_to_save"] = list(saved)
     if head.kind not in TASK_OF_KIND:
         # As peft says it of a task of no type.
-        common["auto_mapping"] = {
+        described["auto_mapping"] = {
             "base_model_class": model["architectures"][0],
             "parent_library": f"transformers.models.{kind}.modeling_{kind}",
         }
     return {
         **contents,
         WEIGHTS_FILE: tensors,
-        CONFIG_FILE: {**common, **config},
+        CONFIG_FILE: described,
         MODEL_CONFIG_FILE: {"model_type": kind, **model},
     }
-
-
-def _common(exported: Exported) -> dict[str, Any]:
-    is_of_norms = isinstance(exported.method, LayerNormOnly)
-    return {
-        "base_model_name_or_path": exported.base_name,
-        "inference_mode": True,
-        # No field of LayerNorms.
-        **({} if is_of_norms else {"fan_in_fan_out": False}),
-    }
-
-
-def _adapter_tensors(
-    method: TuningMethod, exported: Exported, shared: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    tensors = dict(shared)
-    if isinstance(method, LayerNormOnly):
-        for variable in _layer_norms(exported):
-            name = LAYER_NORM_MARK.join(_layer_norm(variable, exported))
-            tensors[f"{ROOT}{name}"] = exported.read(variable)
-    for variable in method.variables(exported.config):
-        scope, _, end = variable.rpartition("/")
-        value = exported.read(variable).T
-        if end == "ia3_scale":
-            value = value.reshape(_scale_shape(scope, value.size))
-        module = peft_modules.their_module(scope, exported.config)
-        tensors[f"{ROOT}{module}.{TENSORS[end]}"] = value
-    return tensors
-
-
-def _layer_norms(exported: Exported) -> list[str]:
-    return [n for n in list_variables(exported.config) if LAYER_NORM in n]
-
-
-def _layer_norm(variable: str, exported: Exported) -> tuple[str, str]:
-    kind = exported.config.model_type
-    module, _, end = hugging_face_name(variable, kind)[0].rpartition(".")
-    return module, end
-
-
-def _scale_shape(scope: str, size: int) -> tuple[int, int]:
-    """Shapes (IA)^3's scale of a module's outputs, or of its inputs."""
-    return (size, 1) if scope.endswith(KEY_VALUE) else (1, size)

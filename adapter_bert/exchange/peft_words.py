@@ -13,6 +13,7 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.data import tokenization
 from adapter_bert.data.added_tokens import (
     TOKENIZER_CONFIG_FILE,
@@ -24,9 +25,10 @@ from adapter_bert.data.added_tokens import (
     tokens_behind,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.exchange.foreign_base import Adapter, Exported, Tensors
+from adapter_bert.exchange.foreign_base import Exported
 from adapter_bert.exchange.foreign_heads import decoder
 from adapter_bert.exchange.peft_modules import ROOT
+from adapter_bert.exchange.specs import Adapter
 from adapter_bert.methods.new_words import NEW_WORDS
 
 FIELD = "trainable_token_indices"
