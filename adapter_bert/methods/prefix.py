@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -103,10 +102,10 @@ class Prefix(TuningMethod):
     Source: Li and Liang 2021, sections 4.2 and 4.3.
     """
 
-    name: ClassVar[str] = "prefix"
+    name = "prefix"
     # The highest tried that learned anything (results/methods.md).
-    learning_rate: ClassVar[float] = 1e-4
-    positive: ClassVar[tuple[str, ...]] = ("length", "inner_size")
+    learning_rate = 1e-4
+    positive = ("length", "inner_size")
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512
