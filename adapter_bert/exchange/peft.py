@@ -471,7 +471,6 @@ def read(
     spec = specs.choose(SPECS, described, path)
     folder = os.path.dirname(path)
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
-    peft_words.check(tensors, config, path)
     # Names of a state_dict become those of a saved adapter.
     tensors.rename(
         lambda name: ADAPTER_NAME.sub(lambda m: "".join(m.groups("")), name)
@@ -488,7 +487,6 @@ def read(
         (as_bert(name, config.model_type) for name in modules), config, path
     )
     adapter = Adapter(described, tensors, config, path)
-    peft_modules.check_saved(adapter)
     head = _read_head(adapter, options)
     method, values = specs.read(spec, adapter)
     rows, words = peft_words.read(adapter)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
-from adapter_bert.bert.encoder import BertConfig, list_variables
+from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.hugging_face import from_bert
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.exchange.foreign_base import module_of
@@ -28,24 +28,6 @@ from adapter_bert.methods.lora import (
 # Before the names of modules in those of tensors.
 ROOT = "base_model.model."
 ALL_LINEAR = "all-linear"
-
-
-def check_saved(adapter: Adapter) -> None:
-    """Refuses `modules_to_save` that name modules of BERT without tensors."""
-    modules: set[str] = set()
-    for variable in list_variables(adapter.config):
-        names = their_module(variable, adapter.config).split(".")
-        modules.update(itertools.accumulate(names, "{}.{}".format))
-    for name in adapter.fields.get("modules_to_save") or ():
-        named = _matching([str(name)], "modules_to_save", list(modules), "")
-        for module in named:
-            prefix = f"{ROOT}{module}."
-            if not any(n.startswith(prefix) for n in adapter.tensors.names):
-                raise UserError(
-                    f"{adapter.path}: modules_to_save names {module}, but the "
-                    "file holds no tensors of it; the description contradicts "
-                    "the tensors"
-                )
 
 
 def targets(adapter: Adapter) -> dict[Place, str]:

@@ -13,7 +13,6 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.data import tokenization
 from adapter_bert.data.added_tokens import (
     TOKENIZER_CONFIG_FILE,
@@ -26,7 +25,6 @@ from adapter_bert.data.added_tokens import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.exchange.foreign_base import Exported
-from adapter_bert.exchange.foreign_heads import decoder
 from adapter_bert.exchange.peft_modules import ROOT
 from adapter_bert.exchange.specs import Adapter
 from adapter_bert.methods.new_words import NEW_WORDS
@@ -41,24 +39,6 @@ VOCABULARY_FILES = TOKENIZER_FILE, "vocab.txt"
 def _scope(config: BertConfig) -> str:
     prefix = ARCHITECTURES[config.model_type].prefix
     return f"{ROOT}{prefix}embeddings.{MODULE}.token_adapter."
-
-
-def check(tensors: Tensors, config: BertConfig, path: str) -> None:
-    """Refuses BERT's own matrices, and a head of new words."""
-    matrix = decoder(config).removesuffix("weight")
-    guesses, whole = f"{ROOT}{matrix}token_adapter.", _scope(config) + WHOLE
-    if any(name.startswith(guesses) for name in tensors.names):
-        raise UserError(
-            f"{path}: the head of masked words guesses new words too, but this "
-            "project's guesses BERT's own alone; expected a task that answers "
-            "texts"
-        )
-    if any(".base_layer." in name and name != whole for name in tensors.names):
-        raise UserError(
-            f"{tensors.path} holds BERT's own matrices too, as the state_dict "
-            "of a whole model does; save the adapter and the head alone "
-            "(model.save_pretrained)"
-        )
 
 
 def read(
