@@ -218,10 +218,6 @@ def make_head(kind):
             lambda: read("theirs/adapterhub/choice", None, ["a", "b", "c"]),
             "3 choices are named of 2",
         ),
-        "tags as sets of labels": (
-            lambda: read("theirs/peft/tagging", multi_label=True),
-            "one of tagging; leave out --multi_l",
-        ),
         "questions": (
             lambda: make_head(kinds.QUESTIONS),
             "3 out",
@@ -247,24 +243,13 @@ WORDS = "ours/adapterhub/lora_masked_lm", HEAD_CONFIG
 @pytest.mark.parametrize(
     "case, file, values, message",
     [
-        (*CHOICE, {"config__label2id": 5}, "label2id is 5, expected a number"),
-        (*CHOICE, {"config__label2id": [{}, {}]}, "expected a number"),
-        (*CHOICE, {"config__label2id": [1, 2]}, "expected a number"),
-        (
-            "ours/adapterhub/lora_multi_label",
-            HEAD_CONFIG,
-            {"label_threshold": 1.5},
-            "label_threshold is 1.5",
-        ),
+        (*CHOICE, {"config__label2id": [1, 2]}, "label2id of type dict"),
         (
             *LORA,
             {"architectures": ["BertForTokenClassification"]},
             "of tagging; delete the wrong one",
         ),
         (*LORA, {"id2label": {"0": "a"}}, "expected a number from 0 to 2"),
-        (*WORDS, {"config__layers": 3}, "layers is 3, expected 2"),
-        (*WORDS, {"config__layer_norm": False}, "False, expected True"),
-        (*WORDS, {"config__vocab_size": 41}, "vocab_size is 41, expected 40"),
         (
             *WORDS,
             {"config__activation_function": "relu"},

@@ -507,13 +507,8 @@ def _read_head(adapter: Adapter, options: HeadOptions) -> Head:
     described, tensors, config, path, _ = adapter
     folder = os.path.dirname(path)
     if sentence_transformers.is_folder(folder):
-        place, pooled = sentence_transformers.read(folder)
+        _, pooled = sentence_transformers.read(folder)
         sentence_transformers.check_width(folder, pooled, config.hidden_size)
-        if described.get("task_type") not in (None, FEATURES):
-            raise UserError(
-                f"{path}: task_type is {described['task_type']!r:.80}, but "
-                f"{place} makes vectors, expected {FEATURES}"
-            )
         return Head(VECTORS, usual_shape(VECTORS), pooled=pooled)
     place = os.path.join(folder, MODEL_CONFIG_FILE)
     model: dict[str, Any] = {}

@@ -54,18 +54,12 @@ def read(
         [(module, indices)] = field.items()
         indices = indices if module.endswith(MODULE) else None
     first, size = config.vocab_size, config.embedding_width
-    if not isinstance(indices, list) or not all(
-        type(index) is int for index in indices
-    ):
-        raise UserError(
-            f"{path}: {FIELD} is {str(field)[:80]}, expected numbers of "
-            f"{MODULE}"
-        )
-    if sorted(indices) != list(range(first, first + len(indices))):
+    whole = isinstance(indices, list) and all(type(n) is int for n in indices)
+    if not whole or sorted(indices) != [first + n for n in range(len(indices))]:
         raise UserError(
             f"{path}: {FIELD} is {str(field)[:80]}, but here only new words "
-            f"are trained, whose numbers follow BERT's from {first} on without "
-            "a gap"
+            f"are trained, whose numbers of {MODULE} follow BERT's from "
+            f"{first} on without a gap"
         )
     scope, words = _scope(config), None
     rows = tensors.take(scope + ROWS, len(indices), size)
