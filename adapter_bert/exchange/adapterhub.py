@@ -53,7 +53,12 @@ from adapter_bert.methods.houlsby import SITES, BottleneckMethod, Houlsby
 from adapter_bert.methods.ia3 import Ia3
 from adapter_bert.methods.invertible import SCOPE, MadX
 from adapter_bert.methods.lora import Lora, place_of, places, scope_of
-from adapter_bert.methods.prefix import Prefix, prefix_variables
+from adapter_bert.methods.prefix import (
+    NETWORK,
+    Prefix,
+    prefix_variables,
+    prefixes,
+)
 from adapter_bert.methods.prompt import CLS, PROMPT, VIRTUAL, Prompt
 from adapter_bert.methods.reft import (
     BIAS,
@@ -439,24 +444,25 @@ class Prefixes(HubSpec):
                 _prefix(adapter.name, config) + end, *shape
             )
 
+        names = prefix_variables(layers)
         if fields.get("flat"):
             rows = take("control_trans", length * width).reshape(length, width)
+            values = dict(zip(names, np.split(rows, 2 * layers, axis=1)))
         else:
-            size = fields.get("bottleneck_size")
             words = take("wte.weight", length, hidden)
+            size = fields.get("bottleneck_size")
             inner = take("control_trans.0.weight", size, hidden)
-            bias = take("control_trans.0.bias", len(inner))
-            outer = take("control_trans.2.weight", width, len(inner))
-            outer_bias = take("control_trans.2.bias", width)
-            rows = np.tanh(words @ inner.T + bias) @ outer.T + outer_bias
-        names = prefix_variables(layers)
+            network = (
+                words,
+                inner.T,
+                take("control_trans.0.bias", len(inner)),
+                take("control_trans.2.weight", width, len(inner)).T,
+                take("control_trans.2.bias", width),
+            )
+            values = prefixes(dict(zip(NETWORK, network)), layers, np)
         gates = method.variables(config)
-        return {
-            **dict(zip(names, np.split(rows, 2 * layers, axis=1))),
-            **self.take(
-                adapter, {k: gates[k] for k in gates if k not in names}
-            ),
-        }
+        gates = {name: gates[name] for name in gates if name not in names}
+        return {**values, **self.take(adapter, gates)}
 
     def tensors(self, exported, method):
         names = prefix_variables(exported.config.num_hidden_layers)

@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import ALL_LAYERS, TuningMethod, added_later
 from adapter_bert.methods.houlsby import (
@@ -217,11 +216,7 @@ class AdapterDrop(TuningMethod):
     robust: bool = False
 
     def check(self, config):
-        if self.first >= config.num_hidden_layers:
-            raise UserError(
-                f"adapterdrop: first is {self.first}, but the model has only "
-                f"the layers 0 to {config.num_hidden_layers - 1}"
-            )
+        base.choose_layers(str(self.first), config)
 
     def _adapters(self, config: encoder.BertConfig) -> TuningMethod:
         layers = ALL_LAYERS

@@ -212,11 +212,7 @@ class Fusion(Composition):
     def check(self, config):
         super().check(config)
         self.present(config)
-        if self.first >= config.num_hidden_layers:
-            raise UserError(
-                f"fusion: first is {self.first}, but the model has only the "
-                f"layers 0 to {config.num_hidden_layers - 1}"
-            )
+        base.choose_layers(str(self.first), config)
         for part in self.parts:
             if part.method.trains(config):
                 raise UserError(
