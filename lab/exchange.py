@@ -32,17 +32,19 @@ from adapter_bert import command_line, files
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.bert.hooks import rename_layer
 from adapter_bert.checkpoints import (
-    foreign_adapters,
     sources,
     written_form,
 )
 from adapter_bert.checkpoints.adapter_artifact import Artifact, read
-from adapter_bert.checkpoints.foreign_base import Exported, exported
-from adapter_bert.checkpoints.model_card import make_card
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
 from adapter_bert.commands.merge import add
 from adapter_bert.data.added_tokens import NEW
 from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
+from adapter_bert.exchange.foreign_base import Exported, exported
+from adapter_bert.exchange.model_card import make_card
 from adapter_bert.methods import registry
 from adapter_bert.methods.composition import Composition, Union
 from adapter_bert.tasks.from_description import restore_task

@@ -4,8 +4,10 @@ import numpy as np
 from conftest import read_json, write_json
 from safetensors.numpy import load_file, save_file
 
-from adapter_bert.checkpoints import foreign_adapters
-from adapter_bert.checkpoints.foreign_base import exported
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
+from adapter_bert.exchange.foreign_base import exported
 from lab import exchange
 
 

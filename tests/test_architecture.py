@@ -29,6 +29,7 @@ ROOMS = (
     "data",
     "tasks",
     "checkpoints",
+    "exchange",
     "training",
     "accelerators",
     "answering",

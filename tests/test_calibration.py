@@ -23,8 +23,13 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.answers import from_outputs, to_outputs
 from adapter_bert.answering.trained_task import describe, load_task
-from adapter_bert.checkpoints import adapter_artifact, foreign_base
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+)
 from adapter_bert.commands import merge
+from adapter_bert.exchange import (
+    foreign_base,
+)
 from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.ids_model import IdsModel

@@ -72,7 +72,6 @@ NEVER_MET = "no two parts have an adapter"
         ("stack(a, lora, a)", ["'a' is no name, or is there twice"]),
         ("stack({'a': lora}, a)", ["'a' is no name, or is there twice"]),
         ("fusion(sst-2, rte)", ["quotation marks", "stack('sst-2'"]),
-        (f"stack({', '.join(['lora'] * 101)})", ["101 parts", "at most 100"]),
         ("mam(size=3)", ["mam takes no arguments", "union"]),
         ("unipelt(size=3)", ["unipelt takes no arguments", "union"]),
         (

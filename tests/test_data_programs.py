@@ -20,12 +20,14 @@ from test_architecture import attributes, sources
 from test_security_promises import JSON_READERS
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import foreign_adapters
 from adapter_bert.checkpoints import sources as models
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
 from adapter_bert.library import adapter_library as library
 from adapter_bert.training.frozen_outputs import FrozenLayers
 from lab.trials import fuzz_inputs, fuzz_targets

@@ -22,7 +22,12 @@ from exchanged import (
 from safetensors.numpy import load_file
 
 from adapter_bert.answering.frozen_bert import FrozenBert
-from adapter_bert.checkpoints import foreign_adapters, hugging_face
+from adapter_bert.checkpoints import (
+    hugging_face,
+)
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
 from adapter_bert.methods.registry import parse
 from lab import exchange
 

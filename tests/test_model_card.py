@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.foreign_base import Exported, Head
-from adapter_bert.checkpoints.model_card import make_card, make_own_card
+from adapter_bert.exchange.foreign_base import Exported, Head
+from adapter_bert.exchange.model_card import make_card, make_own_card
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.kinds import (
     CHOICE,

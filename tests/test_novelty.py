@@ -24,9 +24,15 @@ from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.joint_answers import Group, compute_frozen
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import describe, load_task
-from adapter_bert.checkpoints import adapter_artifact, foreign_base, run_record
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    run_record,
+)
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
 from adapter_bert.commands import library, run_classifier
+from adapter_bert.exchange import (
+    foreign_base,
+)
 from adapter_bert.graph import runtimes, saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel

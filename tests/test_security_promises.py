@@ -20,7 +20,7 @@ from tiny_artifacts import make_artifact
 from adapter_bert import files
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.checkpoints.foreign_base import Tensors
+from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.errors import UserError
 from adapter_bert.library import adapter_library as library

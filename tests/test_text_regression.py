@@ -19,10 +19,12 @@ from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
 
 from adapter_bert import files
-from adapter_bert.checkpoints import foreign_adapters
-from adapter_bert.checkpoints.foreign_base import exported
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import merge
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
+from adapter_bert.exchange.foreign_base import exported
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.glue import STS_B

@@ -30,11 +30,16 @@ from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
 from adapter_bert.bert.hooks import Context
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS
-from adapter_bert.checkpoints import foreign_adapters, sources
+from adapter_bert.checkpoints import (
+    sources,
+)
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import OUTPUTS, Weights
 from adapter_bert.checkpoints.written_form import HUGGING_FACE, write_model
 from adapter_bert.commands import convert, run_mlm
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import MaskedLMHead

@@ -1,7 +1,7 @@
 """Tensors of a foreign file, each of which must be taken."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Callable, Optional
 
 import numpy as np
@@ -32,6 +32,25 @@ def _read_safetensors(path: str) -> dict[str, np.ndarray]:
             f"{path} is damaged, no safetensors file, or of a type that numpy "
             f"lacks ({error}); save it as float32"
         ) from error
+
+
+def check_shape(
+    value: np.ndarray,
+    shape: Sequence[Optional[int]],
+    name: str,
+    path: str,
+) -> None:
+    """Refuses a tensor of another shape; None is for any size."""
+    fits = value.ndim == len(shape) and all(
+        size in (None, length) for size, length in zip(shape, value.shape)
+    )
+    if not fits:
+        wanted = ["any" if size is None else size for size in shape]
+        raise UserError(
+            f"{path}: {name} has the shape {list(value.shape)}, "
+            f"expected {str(wanted)[:80]}; the description contradicts the "
+            "tensors, or the adapter is of another BERT"
+        )
 
 
 class Tensors:
@@ -73,16 +92,7 @@ class Tensors:
         value = self._left.pop(name, None)
         if value is None:
             raise UserError(f"{self.path} lacks the tensor {name}")
-        fits = value.ndim == len(shape) and all(
-            size in (None, length) for size, length in zip(shape, value.shape)
-        )
-        if not fits:
-            wanted = ["any" if size is None else size for size in shape]
-            raise UserError(
-                f"{self.path}: {name} has the shape {list(value.shape)}, "
-                f"expected {wanted}; the description contradicts the tensors, "
-                "or the adapter is of another BERT"
-            )
+        check_shape(value, shape, name, self.path)
         return value
 
     def take_layer(
@@ -97,6 +107,10 @@ class Tensors:
         if not bias:
             return weights, None
         return weights, self.take(f"{prefix}.bias", len(weights))
+
+    def put(self, name: str, value: np.ndarray) -> None:
+        """Adds a tensor that was made of others."""
+        self._left[name] = value
 
     def drop(self, names: Iterable[str]) -> None:
         """Leaves out tensors that are copies of others."""

@@ -37,7 +37,6 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.foreign_base import pooled_of
 from adapter_bert.checkpoints.sentence_transformers import POOLINGS, Pooled
 from adapter_bert.checkpoints.upstream_form import (
     ROWS,
@@ -60,6 +59,7 @@ from adapter_bert.checkpoints.written_form import (
 )
 from adapter_bert.commands.merge import add, head_of, read_adapter
 from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import pooled_of
 from adapter_bert.methods import registry
 from adapter_bert.tasks.kinds import VECTORS, kind_of
 

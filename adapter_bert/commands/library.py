@@ -31,19 +31,11 @@ from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    foreign_adapters,
     hugging_face_hub,
     part_values,
     run_record,
     sources,
 )
-from adapter_bert.checkpoints.foreign_base import base_name, exported
-from adapter_bert.checkpoints.model_card import (
-    OWN,
-    make_card,
-    make_own_card,
-)
-from adapter_bert.checkpoints.peft_words import find_tokens
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import HUB, Pretrained, identify
 from adapter_bert.checkpoints.written_form import (
@@ -52,6 +44,16 @@ from adapter_bert.checkpoints.written_form import (
 )
 from adapter_bert.data.tables import READERS, SplitFiles
 from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
+from adapter_bert.exchange.foreign_base import base_name, exported
+from adapter_bert.exchange.model_card import (
+    OWN,
+    make_card,
+    make_own_card,
+)
+from adapter_bert.exchange.peft_words import find_tokens
 from adapter_bert.library import moved_library, suggestion
 from adapter_bert.library.adapter_library import (
     AdapterLibrary,

@@ -4,21 +4,20 @@ What has been trained is LoRA, whose ranks differ.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.lora import (
     Lora,
     LoraHooks,
-    check_dropout,
     check_pooler,
     check_rank,
     check_targets,
@@ -99,17 +98,24 @@ class AdaLora(TuningMethod):
     the paper's Table 8 on GLUE. peft divides by init_rank + 1e-5.
     """
 
-    name: ClassVar[str] = "adalora"
+    name = "adalora"
     # Zhang et al. 2023, Table 8: 5e-4 to 2.2e-3 on GLUE.
-    learning_rate: ClassVar[float] = 1e-3
-    factored: ClassVar[bool] = True
-    hooks_class: ClassVar[type[Hooks]] = AdaLoraHooks
-    positive: ClassVar[tuple[str, ...]] = (
+    learning_rate = 1e-3
+    factored = True
+    hooks_class = AdaLoraHooks
+    positive = (
         "init_rank",
         "rank",
         "alpha",
         "delta_t",
+        "beta1",
+        "beta2",
     )
+    limits = {
+        **base.DROPOUT,
+        **dict.fromkeys(("tinit", "tfinal", "beta1", "beta2"), (0.0, 1.0)),
+        "orth_reg_weight": (0.0, math.inf),
+    }
     init_rank: int = 12
     rank: int = 8
     alpha: float = 8.0
@@ -125,28 +131,11 @@ class AdaLora(TuningMethod):
     def __post_init__(self):
         super().__post_init__()
         check_targets(self.name, self.targets)
-        check_dropout(self.name, self.dropout)
-        for argument, is_right, expected in (
-            ("rank", self.rank < self.init_rank, f"below {self.init_rank}"),
-            ("tinit", 0 <= self.tinit < 1, "a share from 0 to below 1"),
-            (
-                "tfinal",
-                0 <= self.tfinal < 1 - self.tinit,
-                f"a share from 0 to below 1 - tinit, {1 - self.tinit}",
-            ),
-            ("beta1", 0 < self.beta1 < 1, "a number between 0 and 1"),
-            ("beta2", 0 < self.beta2 < 1, "a number between 0 and 1"),
-            (
-                "orth_reg_weight",
-                0 <= self.orth_reg_weight < float("inf"),
-                "a number from 0 on",
-            ),
-        ):
-            if not is_right:
-                raise UserError(
-                    f"adalora: {argument} is {getattr(self, argument)}, "
-                    f"expected {expected}"
-                )
+        if self.rank >= self.init_rank or self.tfinal >= 1 - self.tinit:
+            raise UserError(
+                f"{self}: expected rank below init_rank, and tinit + tfinal "
+                "below 1"
+            )
 
     def check(self, config):
         check_pooler(self.name, self.targets, config)

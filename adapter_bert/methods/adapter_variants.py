@@ -1,14 +1,13 @@
 """Bottleneck adapters that came after Houlsby's, at other places in a layer."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Callable, ClassVar
+import math
+from typing import Callable
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import ALL_LAYERS, TuningMethod, added_later
 from adapter_bert.methods.houlsby import (
@@ -62,10 +61,10 @@ class Pfeiffer(BottleneckMethod):
     used twice: of the sum, for the adapter to read, and at the end.
     """
 
-    name: ClassVar[str] = "pfeiffer"
-    hooks_class: ClassVar[type[Hooks]] = PfeifferHooks
+    name = "pfeiffer"
+    hooks_class = PfeifferHooks
     # Hu et al. 2022 (LoRA), Table 9, for Pfeiffer adapters.
-    learning_rate: ClassVar[float] = 3e-4
+    learning_rate = 3e-4
     size: int = 64
     nonlinearity: str = "relu"
     init_scale: float = 1e-2
@@ -86,10 +85,10 @@ class Bapna(BottleneckMethod):
     Source: Bapna and Firat 2019, section 3.1: `h + up(relu(down(LN(h))))`.
     """
 
-    name: ClassVar[str] = "bapna"
+    name = "bapna"
     # As of houlsby; the paper tunes no BERT.
-    learning_rate: ClassVar[float] = 3e-4
-    hooks_class: ClassVar[type[Hooks]] = BapnaHooks
+    learning_rate = 3e-4
+    hooks_class = BapnaHooks
     layer_norm = True
     size: int = 64
     init_scale: float = 1e-2
@@ -110,11 +109,11 @@ class Parallel(BottleneckMethod):
     scale 4 with M = 512 for summaries, 2 with M = 16 for MNLI.
     """
 
-    name: ClassVar[str] = "parallel"
+    name = "parallel"
     # He et al. 2022, the published script for GLUE.
-    learning_rate: ClassVar[float] = 1e-4
-    hooks_class: ClassVar[type[Hooks]] = ParallelHooks
-    positive: ClassVar[tuple[str, ...]] = ("size", "scale")
+    learning_rate = 1e-4
+    hooks_class = ParallelHooks
+    positive = ("size", "scale")
     size: int = 64
     scale: float = 4.0
     nonlinearity: str = added_later("relu")
@@ -204,31 +203,20 @@ class AdapterDrop(TuningMethod):
     Source: Rueckle et al. 2021, section 3.2.
     """
 
-    name: ClassVar[str] = "adapterdrop"
+    name = "adapterdrop"
     # That of the adapters that are left.
-    learning_rate: ClassVar[float] = 3e-4
-    width: ClassVar[str] = "size"
-    positive: ClassVar[tuple[str, ...]] = ("size",)
-    choices: ClassVar[Mapping[str, Collection[str]]] = {"over": ADAPTERS}
+    learning_rate = 3e-4
+    width = "size"
+    positive = ("size",)
+    limits = {"first": (0, math.inf)}
+    choices = {"over": ADAPTERS}
     first: int = 5
     over: str = "houlsby"
     size: int = 64
     robust: bool = False
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.first < 0:
-            raise UserError(
-                f"adapterdrop: first is {self.first}, the lowest layer that "
-                "keeps its adapters; expected at least 0"
-            )
-
     def check(self, config):
-        if self.first >= config.num_hidden_layers:
-            raise UserError(
-                f"adapterdrop: first is {self.first}, but the model has only "
-                f"the layers 0 to {config.num_hidden_layers - 1}"
-            )
+        base.choose_layers(str(self.first), config)
 
     def _adapters(self, config: encoder.BertConfig) -> TuningMethod:
         layers = ALL_LAYERS

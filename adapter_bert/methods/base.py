@@ -37,6 +37,8 @@ def changed_by(name: str) -> str:
 
 LAYER_NORMS = r"bert/.*/LayerNorm/.*"
 
+# `limits` of a method that drops out.
+DROPOUT = {"dropout": (0.0, 0.99)}
 # The value of `layers` for all layers.
 ALL_LAYERS = "all"
 # A layer, or the first and the last of some; a BERT has at most 1000.
@@ -84,6 +86,7 @@ class TuningMethod:
         is_addition: whether the recipe of the method that it is trained with
             holds for the head.
         positive: arguments that are sizes from 1 on, or positive numbers.
+        limits: least and greatest value of arguments.
         choices: arguments that are words, and their choices.
     """
 
@@ -98,6 +101,7 @@ class TuningMethod:
     hooks_class: ClassVar[type[Hooks]] = NoHooks
     observes: ClassVar[tuple[str, ...]] = ()
     positive: ClassVar[tuple[str, ...]] = ()
+    limits: ClassVar[Mapping[str, tuple[float, float]]] = {}
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
 
     def __post_init__(self):
@@ -108,6 +112,13 @@ class TuningMethod:
                 expected = "at least 1" if is_size else "a positive number"
                 raise UserError(
                     f"{self.name}: {argument} is {value}, expected {expected}"
+                )
+        for argument, (least, most) in self.limits.items():
+            value = getattr(self, argument)
+            if not least <= value <= most:
+                raise UserError(
+                    f"{self.name}: {argument} is {value}, expected {least} to "
+                    f"{most}"
                 )
         for argument, words in self.choices.items():
             value = getattr(self, argument)

@@ -1,13 +1,10 @@
 """Compacter: adapters of Kronecker products with shared factors."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import ClassVar
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import LAYER_NORMS, Declared, Tensors
@@ -63,15 +60,15 @@ class Compacter(PlacedMethod):
     Source: Karimi Mahabadi et al. 2021, sections 3.2 and 3.3.
     """
 
-    name: ClassVar[str] = "compacter"
+    name = "compacter"
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (results/methods.md).
-    learning_rate: ClassVar[float] = 1e-3
-    factored: ClassVar[bool] = True
-    hooks_class: ClassVar[type[Hooks]] = KroneckerHooks
+    learning_rate = 1e-3
+    factored = True
+    hooks_class = KroneckerHooks
     scope = "compacter"
-    positive: ClassVar[tuple[str, ...]] = ("size", "n")
-    choices: ClassVar[Mapping[str, Collection[str]]] = {"sites": SITES}
+    positive = ("size", "n")
+    choices = {"sites": SITES}
     size: int = 24
     n: int = 4
     sites: str = "both"

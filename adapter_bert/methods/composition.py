@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
-    ClassVar,
     Optional,
 )
 
@@ -39,8 +38,6 @@ from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.prompt import Prompt
 from adapter_bert.methods.reft import LoReft
 
-# A method's text is short, but the work of checking grows with its square.
-MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
 HANDED_ON = (
     "words",
@@ -188,11 +185,6 @@ class Composition(TuningMethod):
             raise UserError(
                 f"{self.name} has no parts; expected names of trained adapters "
                 f"or methods, as in {self.name}(a, b)"
-            )
-        if len(self.parts) > MOST_PARTS:
-            raise UserError(
-                f"{self.name} has {len(self.parts)} parts, expected at most "
-                f"{MOST_PARTS}"
             )
         for method in self.trained:
             if method.parts:
@@ -459,8 +451,8 @@ class Stack(Composition):
     Source: Pfeiffer et al. 2020 (MAD-X), language and task adapters.
     """
 
-    name: ClassVar[str] = "stack"
-    hooks_class: ClassVar[type[Hooks]] = StackHooks
+    name = "stack"
+    hooks_class = StackHooks
 
 
 class UnionHooks(StackHooks):
@@ -488,8 +480,8 @@ class Union(Composition):
     Source: AdapterHub's `ConfigUnion`, with at most one part at each place.
     """
 
-    name: ClassVar[str] = "union"
-    hooks_class: ClassVar[type[Hooks]] = UnionHooks
+    name = "union"
+    hooks_class = UnionHooks
 
     def __post_init__(self):
         super().__post_init__()
@@ -577,9 +569,9 @@ class Average(Composition):
     `adapter-bert merge` does; Wang et al. 2021 the outputs.
     """
 
-    name: ClassVar[str] = "average"
-    hooks_class: ClassVar[type[Hooks]] = AverageHooks
-    positive: ClassVar[tuple[str, ...]] = ("scale",)
+    name = "average"
+    hooks_class = AverageHooks
+    positive = ("scale",)
     weights: str = added_later("")
     scale: float = added_later(1.0)
 

@@ -2,13 +2,12 @@
 
 import dataclasses
 import functools
-from typing import Callable, ClassVar
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared
 from adapter_bert.methods.lora import Lora, LoraHooks, place_of
@@ -67,8 +66,8 @@ class Dora(Lora):
     gradient, section 4.3.
     """
 
-    name: ClassVar[str] = "dora"
-    hooks_class: ClassVar[type[Hooks]] = DoraHooks
+    name = "dora"
+    hooks_class = DoraHooks
 
     def __post_init__(self):
         super().__post_init__()

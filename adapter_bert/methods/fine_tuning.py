@@ -1,7 +1,6 @@
 """Methods that add nothing and train some of BERT's own variables."""
 
 import dataclasses
-from typing import ClassVar
 
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import LAYER_NORMS, TuningMethod
@@ -19,9 +18,9 @@ class FineTuning(TuningMethod):
 class Full(FineTuning):
     """Every parameter is trained, as Devlin et al. 2019 do."""
 
-    name: ClassVar[str] = "full"
+    name = "full"
     # google-research/bert's default.
-    learning_rate: ClassVar[float] = 5e-5
+    learning_rate = 5e-5
 
     def trains(self, config):
         return "bert/.*"
@@ -36,10 +35,10 @@ class TopLayers(FineTuning):
     Source: Houlsby et al. 2019, section 3.1 ("variable fine-tuning").
     """
 
-    name: ClassVar[str] = "top_layers"
+    name = "top_layers"
     # Better than full's on most tasks of docs/reproduction.md.
-    learning_rate: ClassVar[float] = 1e-4
-    positive: ClassVar[tuple[str, ...]] = ("k",)
+    learning_rate = 1e-4
+    positive = ("k",)
     k: int = 1
 
     def check(self, config):
@@ -65,9 +64,9 @@ class TopLayers(FineTuning):
 class HeadOnly(FineTuning):
     """Only the head is trained: BERT as a fixed feature extractor."""
 
-    name: ClassVar[str] = "head"
+    name = "head"
     # results/methods.md: the better of two on most tasks.
-    learning_rate: ClassVar[float] = 1e-3
+    learning_rate = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,9 +78,9 @@ class BitFit(FineTuning):
     Source: Ben Zaken et al. 2022, whose code includes the pooler's bias.
     """
 
-    name: ClassVar[str] = "bitfit"
+    name = "bitfit"
     # Ben Zaken et al. 2022, the published code's default.
-    learning_rate: ClassVar[float] = 1e-3
+    learning_rate = 1e-3
 
     def trains(self, config):
         return r"bert/.*/(bias|beta)"
@@ -94,9 +93,9 @@ class LayerNormOnly(FineTuning):
     Source: Houlsby et al. 2019, section 3.4.
     """
 
-    name: ClassVar[str] = "layernorm"
+    name = "layernorm"
     # As of bitfit, which trains as little.
-    learning_rate: ClassVar[float] = 1e-3
+    learning_rate = 1e-3
 
     def trains(self, config):
         return LAYER_NORMS

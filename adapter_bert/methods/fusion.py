@@ -2,17 +2,17 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import (
     Callable,
-    ClassVar,
 )
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks, dropout
+from adapter_bert.bert.hooks import dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import drop_at_random
@@ -187,11 +187,15 @@ class Fusion(Composition):
     those of AdapterHub's code. Rueckle et al. 2021 (AdapterDrop) for `first`.
     """
 
-    name: ClassVar[str] = "fusion"
+    name = "fusion"
     # Pfeiffer et al. 2021, section 4.1.
-    learning_rate: ClassVar[float] = 5e-5
-    observes: ClassVar[tuple[str, ...]] = (ATTENTION,)
-    hooks_class: ClassVar[type[Hooks]] = FusionHooks
+    learning_rate = 5e-5
+    observes = (ATTENTION,)
+    hooks_class = FusionHooks
+    limits = {
+        "penalty": (0.0, math.inf),
+        "first": (0, math.inf),
+    }
     value: bool = added_later(True)
     penalty: float = added_later(0.01)
     first: int = added_later(0)
@@ -204,20 +208,11 @@ class Fusion(Composition):
                 "fusion takes names of two or more trained adapters, and "
                 "nothing else, as in fusion(mrpc, rte)"
             )
-        if not 0 <= self.penalty < float("inf") or self.first < 0:
-            raise UserError(
-                f"fusion: penalty is {self.penalty} and first is {self.first}; "
-                "expected numbers from 0 on"
-            )
 
     def check(self, config):
         super().check(config)
         self.present(config)
-        if self.first >= config.num_hidden_layers:
-            raise UserError(
-                f"fusion: first is {self.first}, but the model has only the "
-                f"layers 0 to {config.num_hidden_layers - 1}"
-            )
+        base.choose_layers(str(self.first), config)
         for part in self.parts:
             if part.method.trains(config):
                 raise UserError(

@@ -4,8 +4,6 @@ Variable names and shapes are those of google-research/adapter-bert.
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import ClassVar
 
 import tensorflow as tf
 
@@ -146,7 +144,7 @@ class AdapterHooks(PlacedHooks):
 class PlacedMethod(TuningMethod):
     """A method of adapters at some of the sublayers."""
 
-    hooks_class: ClassVar[type[Hooks]] = AdapterHooks
+    hooks_class = AdapterHooks
     # Of methods without such arguments. Fields would come before all others.
     layers = ALL_LAYERS
     sites = "ffn"
@@ -177,11 +175,9 @@ class PlacedMethod(TuningMethod):
 class BottleneckMethod(PlacedMethod):
     """A method of `Bottleneck`s."""
 
-    width: ClassVar[str] = "size"
-    positive: ClassVar[tuple[str, ...]] = ("size", "init_scale")
-    choices: ClassVar[Mapping[str, Collection[str]]] = {
-        "nonlinearity": functional.ACTIVATIONS
-    }
+    width = "size"
+    positive = ("size", "init_scale")
+    choices = {"nonlinearity": functional.ACTIVATIONS}
     nonlinearity = "relu"
     depth = 1
     layer_norm = False
@@ -265,11 +261,11 @@ class Houlsby(BottleneckMethod):
     frozen LayerNorms, a normal of 0.02.
     """
 
-    name: ClassVar[str] = "houlsby"
+    name = "houlsby"
     # google-research/adapter-bert, README; one of the paper's three.
-    learning_rate: ClassVar[float] = 3e-4
-    positive: ClassVar[tuple[str, ...]] = ("size", "init_scale", "depth")
-    choices: ClassVar[Mapping[str, Collection[str]]] = {
+    learning_rate = 3e-4
+    positive = ("size", "init_scale", "depth")
+    choices = {
         **BottleneckMethod.choices,
         "sites": SITES,
     }

@@ -1,7 +1,6 @@
 """(IA)^3: learned rescaling of keys, values and inner activations."""
 
 import dataclasses
-from typing import ClassVar
 
 import tensorflow as tf
 
@@ -46,10 +45,10 @@ class Ia3(TuningMethod):
     and `(l_ff gelu(x W1)) W2`. AdapterHub scales before gelu instead.
     """
 
-    name: ClassVar[str] = "ia3"
+    name = "ia3"
     # Liu et al. 2022, the recipe T-Few.
-    learning_rate: ClassVar[float] = 3e-3
-    hooks_class: ClassVar[type[Hooks]] = Ia3Hooks
+    learning_rate = 3e-3
+    hooks_class = Ia3Hooks
 
     def variables(self, config, pooler=True):
         declared = {}

@@ -2,12 +2,10 @@
 
 import dataclasses
 import functools
-from typing import ClassVar
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.adapter_variants import PfeifferHooks
 from adapter_bert.methods.base import ALL_LAYERS, Tensors
@@ -82,11 +80,11 @@ class MadX(BottleneckMethod):
     AdapterHub's `seq_bn_inv`, which draws from a normal of 0.02.
     """
 
-    name: ClassVar[str] = "mad_x"
+    name = "mad_x"
     # Pfeiffer et al. 2020, for language adapters.
-    learning_rate: ClassVar[float] = 1e-4
-    hooks_class: ClassVar[type[Hooks]] = MadXHooks
-    positive: ClassVar[tuple[str, ...]] = ("size", "inverse_size", "init_scale")
+    learning_rate = 1e-4
+    hooks_class = MadXHooks
+    positive = ("size", "inverse_size", "init_scale")
     size: int = 384
     inverse_size: int = 192
     nonlinearity: str = "relu"

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
-    ClassVar,
     NamedTuple,
     Optional,
 )
@@ -65,12 +64,6 @@ def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
             f"{method}: targets is {targets!r}, but this model has no "
             "pooler; leave pooler out"
         )
-
-
-def check_dropout(method: str, rate: float) -> None:
-    """Refuses a rate that is not from 0 to 0.99."""
-    if not 0.0 <= rate <= 0.99:
-        raise UserError(f"{method}: dropout is {rate}, expected 0 to 0.99")
 
 
 def places(targets: Sequence[str], layers: Iterable[int]) -> Iterator[Place]:
@@ -261,13 +254,14 @@ class Lora(TuningMethod):
     Kalajdzievski 2023 for `rs`.
     """
 
-    name: ClassVar[str] = "lora"
+    name = "lora"
     # Hu et al. 2022, Table 9.
-    learning_rate: ClassVar[float] = 5e-4
-    width: ClassVar[str] = "rank"
-    factored: ClassVar[bool] = True
-    hooks_class: ClassVar[type[Hooks]] = LoraHooks
-    positive: ClassVar[tuple[str, ...]] = ("rank", "alpha")
+    learning_rate = 5e-4
+    width = "rank"
+    factored = True
+    hooks_class = LoraHooks
+    positive = ("rank", "alpha")
+    limits = base.DROPOUT
     rank: int = 8
     alpha: float = 8.0
     targets: str = "query,value"
@@ -280,7 +274,6 @@ class Lora(TuningMethod):
     def __post_init__(self):
         super().__post_init__()
         check_targets(self.name, self.targets)
-        check_dropout(self.name, self.dropout)
         if self.gating and POOLER in self.targets.split(","):
             raise UserError(
                 f"{self.name}: gating is True, but a gate is a mean over a "

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -55,13 +54,13 @@ class NewWords(TuningMethod):
     Source: Hugging Face's peft, `trainable_token_indices`.
     """
 
-    name: ClassVar[str] = "new_words"
+    name = "new_words"
     # Of a training of these alone.
-    learning_rate: ClassVar[float] = 1e-3
-    width: ClassVar[str] = "count"
-    is_addition: ClassVar[bool] = True
-    hooks_class: ClassVar[type[Hooks]] = NewWordsHooks
-    positive: ClassVar[tuple[str, ...]] = ("count",)
+    learning_rate = 1e-3
+    width = "count"
+    is_addition = True
+    hooks_class = NewWordsHooks
+    positive = ("count",)
     count: int = 1
 
     @property

@@ -1,7 +1,6 @@
 """PALs: projected attention layers next to BERT's own."""
 
 import dataclasses
-from typing import ClassVar
 
 import tensorflow as tf
 
@@ -79,11 +78,11 @@ class Pals(TuningMethod):
     They train BERT with it, on all tasks at once.
     """
 
-    name: ClassVar[str] = "pals"
+    name = "pals"
     # As of houlsby; the paper trains BERT too, at 2e-5.
-    learning_rate: ClassVar[float] = 3e-4
-    hooks_class: ClassVar[type[Hooks]] = PalHooks
-    positive: ClassVar[tuple[str, ...]] = ("size", "heads")
+    learning_rate = 3e-4
+    hooks_class = PalHooks
+    positive = ("size", "heads")
     size: int = 204
     heads: int = 6
 

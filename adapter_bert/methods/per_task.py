@@ -1,7 +1,7 @@
 """Several tasks at once: BERT is trained for all, an addition for each."""
 
 import dataclasses
-from typing import Callable, ClassVar, Optional
+from typing import Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -99,9 +99,9 @@ class PerTask(Composition):
     2021, section 2.2.2, for adapters (MT-A).
     """
 
-    name: ClassVar[str] = "per_task"
+    name = "per_task"
     # Stickland and Murray 2019, section 4.
-    learning_rate: ClassVar[float] = 2e-5
+    learning_rate = 2e-5
     tasks: str = added_later("")
 
     def __post_init__(self):

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,12 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.methods import base, gate
-from adapter_bert.methods.base import Declared, TuningMethod, added_later
+from adapter_bert.methods.base import (
+    Declared,
+    Tensors,
+    TuningMethod,
+    added_later,
+)
 
 PARTS = ("key", "value")
 NETWORK = (
@@ -66,18 +71,25 @@ class PrefixHooks(Hooks):
         )
 
 
+def prefixes(values: Tensors, layers: int, library: Any) -> dict[str, Any]:
+    """Gives the keys and values that a network makes, float32 [P, D] each.
+
+    `library` is numpy or TensorFlow.
+    """
+    embedding, kernel_1, bias_1, kernel_2, bias_2 = (
+        values[name] for name in NETWORK
+    )
+    inner = library.tanh(library.matmul(embedding, kernel_1) + bias_1)
+    outputs = library.matmul(inner, kernel_2) + bias_2
+    names = prefix_variables(layers)
+    return dict(zip(names, library.split(outputs, len(names), axis=1)))
+
+
 class PerceptronPrefixHooks(PrefixHooks):
     """A prefix that a small network makes of an embedding."""
 
     def begin(self, context):
-        embedding, kernel_1, bias_1, kernel_2, bias_2 = (
-            tf.convert_to_tensor(self.values[name]) for name in NETWORK
-        )
-        inner = tf.tanh(tf.matmul(embedding, kernel_1) + bias_1)
-        outputs = tf.matmul(inner, kernel_2) + bias_2
-        names = prefix_variables(self.config.num_hidden_layers)
-        prefixes = tf.split(outputs, len(names), axis=1)
-        return dict(zip(names, prefixes))
+        return prefixes(self.values, self.config.num_hidden_layers, tf)
 
     def prefix(self, layer, context):
         scope = _scope(layer)
@@ -103,10 +115,10 @@ class Prefix(TuningMethod):
     Source: Li and Liang 2021, sections 4.2 and 4.3.
     """
 
-    name: ClassVar[str] = "prefix"
+    name = "prefix"
     # The highest tried that learned anything (results/methods.md).
-    learning_rate: ClassVar[float] = 1e-4
-    positive: ClassVar[tuple[str, ...]] = ("length", "inner_size")
+    learning_rate = 1e-4
+    positive = ("length", "inner_size")
     length: int = 30
     reparameterize: bool = True
     inner_size: int = 512
@@ -142,14 +154,7 @@ class Prefix(TuningMethod):
         if not self.reparameterize:
             return self, values
         kept = {k: v for k, v in values.items() if k not in NETWORK}
-        embedding, kernel_1, bias_1, kernel_2, bias_2 = (
-            values[name] for name in NETWORK
-        )
-        inner = np.tanh(embedding @ kernel_1 + bias_1)
-        outputs = inner @ kernel_2
-        outputs += bias_2
-        names = prefix_variables(config.num_hidden_layers)
-        kept.update(zip(names, np.split(outputs, len(names), axis=1)))
+        kept.update(prefixes(values, config.num_hidden_layers, np))
         return dataclasses.replace(self, reparameterize=False), kept
 
 

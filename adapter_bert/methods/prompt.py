@@ -1,8 +1,6 @@
 """Prompt tuning: trained virtual tokens next to those of a text."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -63,14 +61,12 @@ class Prompt(TuningMethod):
     with `combine` of `prefix_after_bos` and `prefix`.
     """
 
-    name: ClassVar[str] = "prompt"
+    name = "prompt"
     # As of `ia3`, which trains as little; not measured.
-    learning_rate: ClassVar[float] = 3e-3
-    hooks_class: ClassVar[type[Hooks]] = PromptHooks
-    positive: ClassVar[tuple[str, ...]] = ("length",)
-    choices: ClassVar[Mapping[str, Collection[str]]] = {
-        "heads_read": (CLS, VIRTUAL)
-    }
+    learning_rate = 3e-3
+    hooks_class = PromptHooks
+    positive = ("length",)
+    choices = {"heads_read": (CLS, VIRTUAL)}
     length: int = 10
     heads_read: str = CLS
 

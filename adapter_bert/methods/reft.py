@@ -1,8 +1,7 @@
 """LoReFT and its variants: a layer's outputs are moved in a small subspace."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -130,14 +129,13 @@ class LoReft(TuningMethod):
     `ReftConfig`, whose defaults these are.
     """
 
-    name: ClassVar[str] = "loreft"
+    name = "loreft"
     # Between those of `lora` and `ia3`, which train as little; not measured.
-    learning_rate: ClassVar[float] = 1e-3
-    factored: ClassVar[bool] = True
-    positive: ClassVar[tuple[str, ...]] = ("rank",)
-    choices: ClassVar[Mapping[str, Collection[str]]] = {
-        "nonlinearity": functional.ACTIVATIONS
-    }
+    learning_rate = 1e-3
+    factored = True
+    positive = ("rank",)
+    limits = base.DROPOUT
+    choices = {"nonlinearity": functional.ACTIVATIONS}
     rank: int = 1
     prefix: int = 3
     suffix: int = 0
@@ -154,10 +152,6 @@ class LoReft(TuningMethod):
             raise UserError(
                 f"loreft: prefix is {self.prefix} and suffix is {self.suffix}, "
                 "expected numbers of tokens from 0 on, not both 0"
-            )
-        if not 0.0 <= self.dropout <= 0.99:
-            raise UserError(
-                f"loreft: dropout is {self.dropout}, expected 0 to 0.99"
             )
         if self.layers != ALL_LAYERS:
             base.layer_numbers(self.layers)

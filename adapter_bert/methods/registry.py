@@ -3,6 +3,7 @@
 import ast
 import collections
 import dataclasses
+import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
@@ -12,6 +13,7 @@ from adapter_bert.methods.base import Part, TuningMethod
 
 # Longest description of a method, in characters.
 MAX_TEXT = 100_000
+KEYWORD_OR_POSITION = inspect.Parameter.POSITIONAL_OR_KEYWORD
 # What reading a text may come to that is none.
 UNREADABLE = (
     SyntaxError,
@@ -65,31 +67,28 @@ def _method(
             f"unknown tuning method {name!r}; expected one of {NAMES}"
         )
     kinds = {f.name: f.type for f in dataclasses.fields(METHODS[name])}
-    arguments = {k: v for k, v in (defaults or {}).items() if k in kinds}
     positions = call.args if call else []
+    arguments = {k: v for k, v in (defaults or {}).items() if k in kinds}
     if kinds.pop("parts", None):
         parts = [part for node in positions for part in _parts(node)]
         if parts:
             arguments["parts"] = tuple(parts)
         positions = []
-    takes = ", ".join(kinds) or "none"
-    if len(positions) > len(kinds):
-        raise UserError(
-            f"{name} was given {len(positions)} arguments; it takes: {takes}"
+    takes = [inspect.Parameter(k, KEYWORD_OR_POSITION) for k in kinds]
+    keywords = call.keywords if call else []
+    try:
+        if len({word.arg for word in keywords}) < len(keywords):
+            raise TypeError("an argument is given twice")
+        bound = inspect.Signature(takes).bind_partial(
+            *map(_value, positions),
+            **{word.arg: _value(word.value) for word in keywords},
         )
-    pairs = list(zip(kinds, map(_value, positions)))
-    pairs += [(k.arg, _value(k.value)) for k in (call.keywords if call else ())]
-    for number, (key, value) in enumerate(pairs):
-        if key not in kinds:
-            raise UserError(
-                f"{name} has no argument {key!r}; it takes: {takes}"
-            )
-        if key in dict(pairs[:number]):
-            raise UserError(f"{name} was given {key} twice")
-        arguments[key] = value
-    for key, kind in kinds.items():
-        if key in arguments:
-            arguments[key] = _as_type(name, key, kind, arguments[key])
+    except TypeError as error:
+        raise UserError(
+            f"{name}: {error}; it takes: {', '.join(kinds) or 'none'}"
+        ) from error
+    for key, value in bound.arguments.items():
+        arguments[key] = _as_type(name, key, kinds[key], value)
     return METHODS[name](**arguments)
 
 

@@ -3,18 +3,15 @@
 import dataclasses
 import functools
 import math
-from typing import ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Hooks, dropout
-from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.lora import (
-    check_dropout,
     check_pooler,
     check_targets,
     places,
@@ -23,8 +20,6 @@ from adapter_bert.methods.lora import (
 
 # Names under which the two matrices are handed on to layers.
 DOWN, UP = "vera/down", "vera/up"
-# Of the generator's seed.
-SEED_LIMIT = 2**32
 
 
 class VeraHooks(Hooks):
@@ -85,12 +80,16 @@ class Vera(TuningMethod):
     `VeraModel._init_vera_A_vera_B`, so that both compute the same.
     """
 
-    name: ClassVar[str] = "vera"
+    name = "vera"
     # Kopiczko et al. 2024 on SST-2 with RoBERTa-base; 1e-2 on small tasks.
-    learning_rate: ClassVar[float] = 4e-3
-    factored: ClassVar[bool] = True
-    hooks_class: ClassVar[type[Hooks]] = VeraHooks
-    positive: ClassVar[tuple[str, ...]] = ("rank", "d_initial")
+    learning_rate = 4e-3
+    factored = True
+    hooks_class = VeraHooks
+    positive = ("rank", "d_initial")
+    limits = {
+        **base.DROPOUT,
+        "seed": (0, 2**32 - 1),
+    }
     rank: int = 256
     seed: int = 0
     targets: str = "query,value"
@@ -101,11 +100,6 @@ class Vera(TuningMethod):
     def __post_init__(self):
         super().__post_init__()
         check_targets(self.name, self.targets)
-        check_dropout(self.name, self.dropout)
-        if not 0 <= self.seed < SEED_LIMIT:
-            raise UserError(
-                f"vera: seed is {self.seed}, expected 0 to {SEED_LIMIT - 1}"
-            )
 
     def check(self, config):
         base.choose_layers(self.layers, config)

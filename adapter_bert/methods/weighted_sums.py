@@ -92,37 +92,11 @@ class WeightedSum:
     rank: Optional[int] = None
 
     def __post_init__(self):
-        if self.by not in SUMS:
-            raise UserError(
-                f"--by is {self.by!r}, expected one of {', '.join(SUMS)}"
-            )
-        for name, used in (
-            ("density", self.way.keeps != "all"),
-            ("majority_sign", self.way.elects),
-            ("seed", self.way.keeps == "random"),
-            ("rank", self.by in OF_UPDATES),
-        ):
-            if getattr(self, name) is not None and not used:
-                raise UserError(
-                    f"--{name} is given, but --by={self.by} makes no use of "
-                    "it; leave it out"
-                )
         if self.way.keeps != "all" and not 0 < (self.density or 0) <= 1:
             raise UserError(
                 f"--density is {self.density}, but --by={self.by} keeps a "
                 "share of the values; expected a number above 0 and at most 1"
             )
-        if self.majority_sign not in (None, TOTAL, FREQUENCY):
-            raise UserError(
-                f"--majority_sign is {self.majority_sign!r}, expected {TOTAL} "
-                f"or {FREQUENCY}"
-            )
-        for name, least in (("seed", 0), ("rank", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise UserError(
-                    f"--{name} is {value}, expected {least} or more"
-                )
 
     @property
     def way(self) -> Way:
@@ -191,21 +165,15 @@ class WeightedSum:
                 f"the adapters' methods are {', '.join(map(str, methods))}; "
                 "expected one method with the same arguments"
             )
-        if self.by != AVERAGE and first.factored:
+        sums = (AVERAGE, *WAYS)
+        if first.factored or first.new_words:
+            # Factors' sum is no sum of what adapters compute, and the
+            # embeddings of new words do not tell from what they changed.
+            sums = (AVERAGE,)
+        if self.by not in sums:
             raise UserError(
-                f"the values of {first.name} are factors, whose sum is no sum "
-                "of what the adapters compute; expected --average"
-            )
-        if self.by != AVERAGE and first.new_words:
-            raise UserError(
-                "adapters with new words do not hold the embeddings from which "
-                f"changes count, which --by={self.by} adds up; expected "
-                "--average"
-            )
-        if self.by in OF_UPDATES or self.by == CAT:
-            raise UserError(
-                f"--by={self.by} adds up updates of lora, and the method is "
-                f"{first.name}; expected {', '.join((AVERAGE, *WAYS))}"
+                f"adapters of {first.name} are not added up by {self.by}; "
+                f"expected --by={' or '.join(sums)}"
             )
         return first, self._merge_values(config, read, first, values, weights)
 
@@ -250,38 +218,29 @@ class WeightedSum:
                 "another sum with _svd in its name, or --by=cat"
             )
         rank = sum(ranks) if self.by == CAT else self.rank or max(ranks)
-        most = min(config.hidden_size, config.intermediate_size)
-        if rank > most:
-            what = "the sum of the ranks" if self.by == CAT else "--rank"
-            raise UserError(
-                f"{what} is {rank}, expected at most {most}, the size of "
-                "BERT's matrices" + "; pass --by=svd" * (self.by == CAT)
-            )
         targets = dict.fromkeys(
             target for m in methods for target in m.targets.split(",")
         )
         merged = Lora(rank, float(rank), ",".join(targets), methods[0].dropout)
+        merged.check(config)
         summed: Values = {}
-        for name in merged.variables(config):
-            scope, _, factor = name.rpartition("/")
-            if factor != "lora_a":
-                continue
+        for name, declared in merged.variables(config).items():
+            summed[name] = np.zeros(declared.shape, np.float32)
+        for scope in merged.matrices(config):
             down, up = f"{scope}/lora_a", f"{scope}/lora_b"
-            # A matrix may have updates of some adapters only.
+            # A matrix may have updates of some adapters only, or of none.
             factors = [one[scope] for one in every if scope in one]
             if not factors:
-                # A pattern of ranks leaves the matrix out in all of them.
-                shapes = merged.variables(config)
-                for part in down, up:
-                    summed[part] = np.zeros(shapes[part].shape, np.float32)
-            elif by_updates:
+                continue
+            if by_updates:
                 summed[down], summed[up] = self._divide(scope, factors, rank)
             elif self.by == CAT:
                 summed[down], summed[up] = _concatenate(factors, rank)
             else:
                 roots = [abs(f.weight * f.scale) ** 0.5 for f in factors]
-                signs = [-1.0 if f.weight < 0 else 1.0 for f in factors]
-                signed = np.multiply(roots, signs)
+                signed = np.multiply(
+                    roots, np.sign([f.weight for f in factors])
+                )
                 summed[down] = self(down, [f.down for f in factors], signed)
                 summed[up] = self(up, [f.up for f in factors], roots)
         return merged, summed

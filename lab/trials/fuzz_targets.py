@@ -32,7 +32,6 @@ from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import (
     adapter_artifact,
     dev_scores,
-    foreign_adapters,
     google,
     hub_module,
     published_models,
@@ -55,6 +54,9 @@ from adapter_bert.commands import (
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer, read_vocabulary
 from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    foreign_adapters,
+)
 from adapter_bert.graph import bulk_rows
 from adapter_bert.library import adapter_library as library
 from adapter_bert.library import flags as adapter_flags

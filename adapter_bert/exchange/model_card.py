@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from adapter_bert.checkpoints.foreign_base import Exported
 from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.data.added_tokens import NewToken
+from adapter_bert.exchange.foreign_base import Exported
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,

@@ -13,13 +13,7 @@ import numpy as np
 
 from adapter_bert.bert.architectures import ARCHITECTURES, OUTPUT_WEIGHTS
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.foreign_base import (
-    MASKED_LM_SCOPE,
-    Head,
-    Layer,
-    Tensors,
-    usual_shape,
-)
+from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
 from adapter_bert.checkpoints.hugging_face import (
     HEAD_CLASSES,
     TEXTS,
@@ -29,6 +23,11 @@ from adapter_bert.checkpoints.hugging_face import (
     pooler_of,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import (
+    MASKED_LM_SCOPE,
+    Head,
+    usual_shape,
+)
 from adapter_bert.tasks.custom import MOST_CHOICES
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -39,7 +38,6 @@ from adapter_bert.tasks.kinds import (
     REGRESSION,
     TAGGING,
 )
-from adapter_bert.tasks.multi_label import PROBABILITY
 from adapter_bert.tasks.text_task import HeadShape
 
 # A head of texts whose kind follows from its number of outputs.
@@ -133,12 +131,8 @@ def make_head(
         options: by the user.
         source: the file, for messages.
     """
-    count = len(layers[-1][0])
-    if options.multi_label:
-        if kind not in (ANY_OF_TEXTS, MULTI_LABEL):
-            raise UserError(
-                f"{source}: the head is one of {kind}; leave out --multi_label"
-            )
+    count, is_told = len(layers[-1][0]), options.multi_label
+    if kind in (ANY_OF_TEXTS, MULTI_LABEL) and is_told:
         kind = MULTI_LABEL
     if kind == ANY_OF_TEXTS:
         kind = CLASSIFICATION if count > 1 else REGRESSION
@@ -150,21 +144,13 @@ def make_head(
         )
     if kind in (QUESTIONS, TAGGING):
         shape = dataclasses.replace(shape, pooler=False, bias=True)
-    if kind == QUESTIONS:
-        return Head(kind, shape, tuple(layers))
+    labels: tuple[str, ...] = ()
     if kind == CHOICE:
-        return Head(
-            kind, shape, tuple(layers), _choices(described, options, source)
-        )
-    labels = _labels(described.get("label2id"), count, options.labels, source)
-    if kind == REGRESSION:
-        return Head(kind, shape, tuple(layers))
+        labels = _choices(described, options, source)
+    elif kind not in (QUESTIONS, REGRESSION):
+        label2id = described.get("label2id")
+        labels = _labels(label2id, count, options.labels, source)
     threshold = described.get(THRESHOLD) if kind == MULTI_LABEL else None
-    if threshold is not None and not PROBABILITY.holds(threshold):
-        raise UserError(
-            f"{source}: {THRESHOLD} is {str(threshold)[:80]}, "
-            f"{PROBABILITY.problem}"
-        )
     return Head(kind, shape, tuple(layers), labels, threshold)
 
 
@@ -172,13 +158,7 @@ def _choices(
     described: Mapping[str, Any], options: HeadOptions, source: str
 ) -> tuple[str, ...]:
     """Names of choices, whose number alone has a meaning."""
-    label2id = described.get("label2id")
-    if not isinstance(label2id, (dict, type(None))):
-        raise UserError(
-            f"{source}: label2id is {str(label2id)[:200]}, expected a number "
-            "for each name of a choice, or null"
-        )
-    names = options.labels or tuple(label2id or ())
+    names = options.labels or tuple(described.get("label2id") or ())
     count = described.get("num_choices", len(names))
     if not names and type(count) is int and count <= MOST_CHOICES:
         names = tuple(map("choice{}".format, range(count)))

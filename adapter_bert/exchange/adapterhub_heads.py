@@ -14,19 +14,22 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.checkpoints import foreign_fields, foreign_heads
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.checkpoints import (
+    foreign_fields,
+)
+from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    foreign_heads,
+)
+from adapter_bert.exchange.foreign_base import (
+    FOREIGN_ACTIVATIONS,
     MASKED_LM_SCOPE,
     Head,
-    Layer,
-    Tensors,
     activation,
-    foreign_activation,
-    is_of,
     usual_shape,
 )
-from adapter_bert.checkpoints.foreign_heads import THRESHOLD, HeadOptions
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_heads import THRESHOLD, HeadOptions
 from adapter_bert.tasks.kinds import (
     CHOICE,
     CLASSIFICATION,
@@ -43,15 +46,27 @@ CONFIG_FILE = "head_config.json"
 WEIGHTS_FILE, TORCH_FILE = "model_head.safetensors", "pytorch_model_head.bin"
 CONFIG = {
     "model_class": str,
-    "model_type?": str,
-    "hidden_size?": int,
     "config?": dict,
     "config?.head_type?": str,
     "config?.use_pooler?": bool,
     "config?.bias?": bool,
+    "config?.label2id?": dict,
     "num_labels?": int,
     f"{THRESHOLD}?": float,
 }
+# Fields of both files, and of a head's `config`.
+FILE_FIELDS = dict.fromkeys(
+    "config name version model_class model_type hidden_size num_labels "
+    "label2id label_threshold model_name type config_id".split()
+)
+HEAD_FIELDS = dict.fromkeys(
+    "head_type activation_function use_pooler layers bias num_labels "
+    "num_choices label2id dropout_prob".split()
+)
+MASKED_LM_FIELDS = dict.fromkeys(
+    "head_type activation_function layers bias layer_norm vocab_size "
+    "embedding_size shift_labels label2id dropout_prob".split()
+)
 # Ends of classes of the library's own models, the second of before 2022.
 FLEXIBLE = ("AdapterModel", "ModelWithHeads")
 # Types of flexible heads -> kinds.
@@ -112,18 +127,7 @@ def read(folder: str, config: BertConfig, options: HeadOptions) -> Head:
             "missing), which answers nothing; save it with its head"
         )
     described = files.read_object(path, "AdapterHub's head", CONFIG)
-    foreign_fields.check(described, foreign_fields.HUB_FILE, path, is_open=True)
-    model_type = described.get("model_type")
-    if model_type is not None and not is_of(model_type, config):
-        raise UserError(
-            f"{path}: model_type is {model_type!r:.80}, expected "
-            f"{config.model_type!r}"
-        )
-    size, hidden = described.get("hidden_size"), config.hidden_size
-    if size not in (None, hidden):
-        raise UserError(
-            f"{path}: hidden_size is {size!r:.80}, expected {hidden!r}"
-        )
+    foreign_fields.check(described, FILE_FIELDS, path, is_open=True)
     tensors = Tensors(folder, WEIGHTS_FILE, TORCH_FILE)
     model_class = described["model_class"]
     flexible_classes, static = flexible(config), foreign_heads.classes(config)
@@ -168,17 +172,12 @@ def _read_flexible(
     kind = TYPES[fields["head_type"]]
     if kind == MASKED_LM:
         return _read_masked_lm(fields, prefix, tensors, config, path)
-    foreign_fields.check(fields, foreign_fields.HUB_HEAD, path)
+    foreign_fields.check(fields, HEAD_FIELDS, path)
     count = fields.get("layers")
-    if type(count) is not int or count < 1:
+    if type(count) is not int or not 0 < count <= len(tensors.names):
         raise UserError(
             f"{path}: the head has {str(count)[:80]} layers, expected a whole "
-            "number above 0"
-        )
-    if count > len(tensors.names):
-        raise UserError(
-            f"{tensors.path} lacks tensors: it has {len(tensors.names)}, but "
-            f"{path} says {str(count)[:80]} layers; save the head again"
+            f"number above 0, and tensors of each in {tensors.path}"
         )
     bias, between = fields.get("bias", True), fields.get("activation_function")
     shape = HeadShape(
@@ -212,20 +211,7 @@ def _read_masked_lm(
     config: BertConfig,
     path: str,
 ) -> Head:
-    foreign_fields.check(fields, foreign_fields.HUB_MASKED_LM, path)
-    expected = {
-        "vocab_size": config.vocab_size,
-        "embedding_size": config.embedding_width,
-        "layers": 2,
-        "layer_norm": True,
-        "bias": True,
-    }
-    for key, value in expected.items():
-        if fields.get(key, value) != value:
-            raise UserError(
-                f"{path}: {key} is {str(fields[key])[:80]}, expected {value}: "
-                "only BERT's own head of masked words is read"
-            )
+    foreign_fields.check(fields, MASKED_LM_FIELDS, path)
     function = activation(fields.get("activation_function"), path)
     if not same_activation(function, config.hidden_act):
         raise UserError(
@@ -237,8 +223,24 @@ def _read_masked_lm(
     return foreign_heads.read_masked_lm(tensors, config, path)
 
 
+def lack(head: Head, config: BertConfig) -> str:
+    """Says why a head is not written, or ""."""
+    if head.kind == VECTORS:
+        return (
+            "AdapterHub's files do not say how vectors are made; write it "
+            "--without_head"
+        )
+    if head.kind in WRITTEN and "bias" not in WRITTEN[head.kind][1].split():
+        if not head.shape.fitted_to(config).bias:
+            return (
+                f"AdapterHub's heads of {head.kind} have a bias, but this one "
+                "has none"
+            )
+    return ""
+
+
 def write(
-    head: Head, name: str, config: BertConfig, source: str
+    head: Head, name: str, config: BertConfig
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, np.ndarray]]:
     """Returns a flexible head: config, what stands next to it, tensors."""
     if head.kind == CHOICE:
@@ -246,17 +248,7 @@ def write(
     prefix, shape = f"heads.{name}.", head.shape.fitted_to(config)
     if head.kind == MASKED_LM:
         return _write_masked_lm(head, prefix, config)
-    if head.kind == VECTORS:
-        raise UserError(
-            f"{source}: AdapterHub's files do not say how vectors are made; "
-            "write it for peft, or --without_head"
-        )
     kind, fields = WRITTEN[head.kind]
-    if not shape.bias and "bias" not in fields.split():
-        raise UserError(
-            f"{source}: AdapterHub's heads of {head.kind} have a bias, but "
-            "this one has none"
-        )
     has_activation = shape.layers > 1
     step = 3 if has_activation else 2
     tensors: dict[str, np.ndarray] = {}
@@ -277,7 +269,7 @@ def write(
     described = {
         "head_type": kind,
         "layers": shape.layers,
-        "activation_function": foreign_activation(shape.activation)
+        "activation_function": FOREIGN_ACTIVATIONS[shape.activation]
         if has_activation
         else None,
         "label2id": {label: number for number, label in enumerate(labels)},
@@ -303,7 +295,7 @@ def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
         "vocab_size": config.vocab_size,
         "embedding_size": config.embedding_width,
         "layers": 2,
-        "activation_function": foreign_activation(config.hidden_act),
+        "activation_function": FOREIGN_ACTIVATIONS[config.hidden_act],
         "layer_norm": True,
         "bias": True,
         "shift_labels": False,

@@ -21,19 +21,22 @@ import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
-from adapter_bert.checkpoints import adapterhub, peft
-from adapter_bert.checkpoints.foreign_base import (
+from adapter_bert.checkpoints.weights import Weights
+from adapter_bert.data.tables import is_one_cell
+from adapter_bert.errors import UserError
+from adapter_bert.exchange import (
+    adapterhub,
+    peft,
+)
+from adapter_bert.exchange.foreign_base import (
     Exported,
     Foreign,
     as_exchanged,
     for_all_layers,
     task_of,
 )
-from adapter_bert.checkpoints.foreign_heads import HeadOptions, masked_lm_shapes
-from adapter_bert.checkpoints.peft import LAYER_NORM
-from adapter_bert.checkpoints.weights import Weights
-from adapter_bert.data.tables import is_one_cell
-from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_heads import HeadOptions, masked_lm_shapes
+from adapter_bert.exchange.peft import LAYER_NORM
 from adapter_bert.methods.fine_tuning import LayerNormOnly
 from adapter_bert.tasks.kinds import MASKED_LM
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
@@ -97,18 +100,9 @@ def read(
     labels: Sequence[str] = (),
     multi_label: bool = False,
 ) -> Foreign:
-    """Reads a folder that holds one adapter; else as `read_all`.
-
-    `multi_label` says that rows have any number of labels, which not all files
-    say.
-    """
-    adapters = read_all(folder, config, pairs, labels, multi_label)
-    if len(adapters) > 1:
-        raise UserError(
-            f"{folder} holds {len(adapters)} adapters, "
-            f"{', '.join(adapters)[:200]}; expected one"
-        )
-    return next(iter(adapters.values()))
+    """Reads a folder that holds one adapter, as `read_all`."""
+    [foreign] = read_all(folder, config, pairs, labels, multi_label).values()
+    return foreign
 
 
 def read_all(
@@ -118,16 +112,13 @@ def read_all(
     labels: Sequence[str] = (),
     multi_label: bool = False,
 ) -> dict[str, Foreign]:
-    """Reads what a folder holds, that was trained on the BERT of a config.
-
-    That is an adapter, or a composition, or several with a head each.
+    """Reads the adapter of a folder, or those in it, with a head each.
 
     Args:
         folder: of the other program's files.
-        config: of the BERT.
+        config: of the BERT that they were trained on.
         pairs: whether texts are pairs, None for either.
-        labels: of a single head, in the order of the logits; by default the
-            files'.
+        labels: of a head, in the order of the logits; by default the files'.
         multi_label: whether rows have any number of labels, which not all
             files say.
 
@@ -137,6 +128,8 @@ def read_all(
     places = [folder]
     if not detect(folder) and files.is_folder(folder):
         places += [os.path.join(folder, name) for name in files.folders(folder)]
+    options = HeadOptions(tuple(labels), multi_label)
+    adapters: dict[str, Foreign] = {}
     for place in places:
         for name in COMPOSITIONS:
             if files.exists(os.path.join(place, name)):
@@ -144,72 +137,56 @@ def read_all(
                     f"{place} holds a composition ({name}), which is not read; "
                     "name one of its adapters (--adapter), or save each alone"
                 )
-    places = list(filter(detect, places))
-    adapters: dict[str, Foreign] = {}
-    for place in places:
-        options = HeadOptions(
-            tuple(labels) if len(places) == 1 else (), multi_label
-        )
-        for name, foreign in _read(place, config, pairs, options).items():
-            if adapters.setdefault(name, foreign) is not foreign:
+        program = detect(place)
+        if program:
+            foreign = _read(program, place, config, pairs, options)
+            name = foreign.origin.get("name") or os.path.basename(place)
+            if name in adapters:
                 raise UserError(
                     f"{folder} holds two adapters that are called "
                     f"{name[:80]!r}; name the folder of one (--adapter)"
                 )
+            adapters[name] = foreign
     if not adapters:
         raise UserError(
             f"{folder} is no adapter of {' or '.join(PROGRAMS)}: there is no "
             f"{CONFIG_FILE} of theirs"
         )
-    if labels and len(adapters) > 1:
-        raise UserError(
-            f"{folder} holds {len(adapters)} heads; leave out --label, which "
-            "is for one"
-        )
     return adapters
 
 
 def _read(
+    program: str,
     folder: str,
     config: BertConfig,
     pairs: Optional[bool],
     options: HeadOptions,
-) -> dict[str, Foreign]:
-    program = detect(folder)
-    if program is None:
-        return {}
-    whole, config = config, as_exchanged(config)
+) -> Foreign:
+    path = os.path.join(folder, CONFIG_FILE)
     # Values that are not finite are refused when the adapter is written.
     with np.errstate(over="ignore", invalid="ignore"):
-        path = os.path.join(folder, CONFIG_FILE)
-        read = PROGRAMS[program].read(path, config, options)
-    method, values, head, origin = read
-    _check_labels(folder, head.labels, options.labels)
-    task, head_values = task_of(head, pairs)
-    origin = {"program": program, **origin}
-    values = {**for_all_layers(values, whole), **head_values}
-    method.check(whole)
-    length = head.pooled.max_seq_length if head.pooled else None
-    name = origin.get("name") or os.path.basename(folder)
-    return {name: Foreign(method, task, values, origin, head.words, length)}
-
-
-def _check_labels(
-    folder: str, names: Sequence[str], labels: Sequence[str]
-) -> None:
-    if labels and not names:
-        raise UserError(
-            f"{folder} has a head without labels; leave out --label"
+        method, values, head, origin = PROGRAMS[program].read(
+            path, as_exchanged(config), options
         )
-    if len(set(names)) < len(names):
+    if len(set(head.labels)) < len(head.labels):
         raise UserError(f"{folder}: two labels have one name")
-    for label in names:
+    for label in head.labels:
         # Labels are cells of tables.
         if not is_one_cell(label):
             raise UserError(
                 f"{folder}: the label {label[:80]!r} is empty, or holds a tab "
                 "or a line break; name the labels yourself (--label)"
             )
+    task, head_values = task_of(head, pairs)
+    method.check(config)
+    return Foreign(
+        method,
+        task,
+        {**for_all_layers(values, config), **head_values},
+        {"program": program, **origin},
+        head.words,
+        head.pooled.max_seq_length if head.pooled else None,
+    )
 
 
 def complete(foreign: Foreign, weights: Weights, config: BertConfig) -> Foreign:
@@ -255,6 +232,17 @@ def write(
     card: str,
 ) -> None:
     """Writes an adapter, with a card, for one of `PROGRAMS`."""
+    reason = PROGRAMS[program].lack(exported)
+    if reason:
+        others = [
+            f"; write it for {name}"
+            for name, other in PROGRAMS.items()
+            if exported.head is not None and not other.lack(exported)
+        ]
+        raise UserError(
+            f"{exported.source} is not written for {program}: {reason}"
+            f"{''.join(others)}"
+        )
     contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
         for name, content in contents.items():

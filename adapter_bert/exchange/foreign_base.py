@@ -1,12 +1,12 @@
 """What the adapters of all other programs have in common."""
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import (
     Any,
     Callable,
-    NamedTuple,
     Optional,
 )
 
@@ -18,13 +18,20 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import rename_layer
 from adapter_bert.checkpoints import hugging_face_hub, run_record
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
+from adapter_bert.checkpoints.foreign_tensors import Layer
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.added_tokens import NEW, NewToken
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
+from adapter_bert.methods.lora import (
+    NAMES,
+    Lora,
+    Place,
+    places,
+    write_pattern,
+)
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
@@ -66,6 +73,15 @@ ACTIVATIONS = {
     "silu": "swish",
     "swish": "swish",
     "tanh": "tanh",
+}
+# A name of `functional.ACTIVATIONS` -> theirs.
+FOREIGN_ACTIVATIONS = {
+    name: next(
+        theirs
+        for theirs, ours in ACTIVATIONS.items()
+        if functional.ACTIVATIONS[ours] is function
+    )
+    for name, function in functional.ACTIVATIONS.items()
 }
 
 
@@ -118,24 +134,6 @@ class Foreign:
     max_seq_length: Optional[int] = None
 
 
-class Adapter(NamedTuple):
-    """Another program's adapter.
-
-    Attributes:
-        fields: its description.
-        tensors: of its file.
-        config: of its BERT.
-        path: of the description, for messages.
-        name: in the names of tensors.
-    """
-
-    fields: dict[str, Any]
-    tensors: Tensors
-    config: BertConfig
-    path: str
-    name: str = ""
-
-
 def activation(name: Any, source: str) -> str:
     """Finds the name in `functional.ACTIVATIONS` of one of theirs."""
     function = ACTIVATIONS.get(str(name).lower())
@@ -145,16 +143,6 @@ def activation(name: Any, source: str) -> str:
             f"of {', '.join(ACTIVATIONS)}"
         )
     return function
-
-
-def foreign_activation(name: str) -> str:
-    """Their name of one of `functional.ACTIVATIONS`."""
-    function = functional.activation(name)
-    return next(
-        theirs
-        for theirs, ours in ACTIVATIONS.items()
-        if functional.activation(ours) is function
-    )
 
 
 def is_of(model_type: str, config: BertConfig) -> bool:
@@ -418,3 +406,44 @@ def check_number(number: float, name: str) -> None:
 def as_lora_number(alpha: float) -> Any:
     """A whole number where it is one, as other programs write it."""
     return int(alpha) if alpha == int(alpha) else alpha
+
+
+def lora_of(
+    ranks: Mapping[Place, int],
+    alphas: Mapping[Place, float],
+    config: BertConfig,
+    source: str,
+    kind: type[Lora] = Lora,
+    **arguments: Any,
+) -> Lora:
+    """Makes a method of the rank and the alpha of each matrix.
+
+    Matrices that are left out, or of rank 0, have no update.
+    """
+    for rank in ranks.values():
+        if type(rank) is not int:
+            raise UserError(
+                f"{source}: a rank is {rank!r:.80}, expected whole numbers"
+            )
+    held = {place: rank for place, rank in ranks.items() if rank}
+    if not held:
+        raise UserError(f"{source} holds no update of any matrix")
+    targets = [name for name in NAMES if any(t == name for _, t in held)]
+    layers = config.num_hidden_layers
+    every = dict.fromkeys(places(targets, range(layers)), 0)
+    alphas = {place: alphas[place] for place in held}
+    rank, alpha = _most_common(held), _most_common(alphas)
+    return kind(
+        rank=rank,
+        alpha=alpha,
+        targets=",".join(targets),
+        rank_pattern=write_pattern({**every, **held}, rank, layers, targets),
+        alpha_pattern=write_pattern(alphas, alpha, layers, targets),
+        **arguments,
+    )
+
+
+def _most_common(numbers: Mapping[Place, Any]) -> Any:
+    """Finds the number that is there most often, the greatest of several."""
+    counts = collections.Counter(numbers.values())
+    return max(counts, key=lambda number: (counts[number], number))

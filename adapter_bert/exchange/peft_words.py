@@ -13,9 +13,6 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.foreign_base import Adapter, Exported, Tensors
-from adapter_bert.checkpoints.foreign_heads import decoder
-from adapter_bert.checkpoints.peft_modules import ROOT
 from adapter_bert.data import tokenization
 from adapter_bert.data.added_tokens import (
     TOKENIZER_CONFIG_FILE,
@@ -27,6 +24,9 @@ from adapter_bert.data.added_tokens import (
     tokens_behind,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.exchange.foreign_base import Exported
+from adapter_bert.exchange.peft_modules import ROOT
+from adapter_bert.exchange.specs import Adapter
 from adapter_bert.methods.new_words import NEW_WORDS
 
 FIELD = "trainable_token_indices"
@@ -39,24 +39,6 @@ VOCABULARY_FILES = TOKENIZER_FILE, "vocab.txt"
 def _scope(config: BertConfig) -> str:
     prefix = ARCHITECTURES[config.model_type].prefix
     return f"{ROOT}{prefix}embeddings.{MODULE}.token_adapter."
-
-
-def check(tensors: Tensors, config: BertConfig, path: str) -> None:
-    """Refuses BERT's own matrices, and a head of new words."""
-    matrix = decoder(config).removesuffix("weight")
-    guesses, whole = f"{ROOT}{matrix}token_adapter.", _scope(config) + WHOLE
-    if any(name.startswith(guesses) for name in tensors.names):
-        raise UserError(
-            f"{path}: the head of masked words guesses new words too, but this "
-            "project's guesses BERT's own alone; expected a task that answers "
-            "texts"
-        )
-    if any(".base_layer." in name and name != whole for name in tensors.names):
-        raise UserError(
-            f"{tensors.path} holds BERT's own matrices too, as the state_dict "
-            "of a whole model does; save the adapter and the head alone "
-            "(model.save_pretrained)"
-        )
 
 
 def read(
@@ -72,18 +54,12 @@ def read(
         [(module, indices)] = field.items()
         indices = indices if module.endswith(MODULE) else None
     first, size = config.vocab_size, config.embedding_width
-    if not isinstance(indices, list) or not all(
-        type(index) is int for index in indices
-    ):
-        raise UserError(
-            f"{path}: {FIELD} is {str(field)[:80]}, expected numbers of "
-            f"{MODULE}"
-        )
-    if sorted(indices) != list(range(first, first + len(indices))):
+    whole = isinstance(indices, list) and all(type(n) is int for n in indices)
+    if not whole or sorted(indices) != [first + n for n in range(len(indices))]:
         raise UserError(
             f"{path}: {FIELD} is {str(field)[:80]}, but here only new words "
-            f"are trained, whose numbers follow BERT's from {first} on without "
-            "a gap"
+            f"are trained, whose numbers of {MODULE} follow BERT's from "
+            f"{first} on without a gap"
         )
     scope, words = _scope(config), None
     rows = tensors.take(scope + ROWS, len(indices), size)

@@ -1,0 +1,1 @@
+"""Adapters of other programs, read and written."""
