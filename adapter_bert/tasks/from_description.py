@@ -10,24 +10,21 @@ from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
 from adapter_bert.tasks.kinds import (
+    KINDS,
     MASKED_LM,
     PRETRAINING,
     TAGGING,
     VECTORS,
+    kind_of,
+    load,
 )
 from adapter_bert.tasks.novelty import with_novelty
-from adapter_bert.tasks.registry import TASKS, load
+from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
-# Where the tasks are that have programs of their own.
-PLACES = {
-    "squad": "squad:Squad",
-    TAGGING: "tagging:Tagging",
-    MASKED_LM: "masked_lm:MaskedLM",
-    PRETRAINING: "pretraining:Pretraining",
-    VECTORS: "vectors:Vectors",
-}
+# Names of tasks that have programs of their own.
+OF_PROGRAMS = ("squad", TAGGING, MASKED_LM, PRETRAINING, VECTORS)
 # Types of settings, for messages.
 TYPES = {
     int: "a whole number",
@@ -46,20 +43,21 @@ def restore_task(
     `adapter_config.json` at `source`; settings may be empty.
     """
     name = description["name"]
-    if name in PLACES:
-        task: Task = load(PLACES[name]).from_settings(
+    if name == "custom":
+        task = custom_task(**custom_arguments(description, settings, source))
+    elif name in TASKS:
+        task = TASKS[name]
+    elif name in OF_PROGRAMS or description.get("kind") in KINDS:
+        task = load(KINDS[kind_of(description)]).from_settings(
             functools.partial(recorded_in, settings=settings, source=source),
             settings,
             source,
         )
-    elif name == "custom":
-        task = custom_task(**custom_arguments(description, settings, source))
-    elif name in TASKS:
-        task = TASKS[name]
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join((*TASKS, *PLACES))} or custom"
+            "does not know; expected "
+            f"{', '.join((*TASKS, *OF_PROGRAMS))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
     return with_novelty(task, settings, source)

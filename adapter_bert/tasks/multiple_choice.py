@@ -21,8 +21,11 @@ from adapter_bert.data.tokenization import (
     make_row,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.text_classification import (
+    FIELDS_OF_LABELS,
     ClassificationHead,
+    Labelling,
     TextClassification,
 )
 from adapter_bert.tasks.text_task import TextTask
@@ -50,6 +53,21 @@ class ChoiceHead(ClassificationHead):
         return super().loss({"logits": logits}, features)
 
 
+class Choosing(Labelling):
+    """A model's `label` is the name of the choice."""
+
+    def outputs(self, task, answer):
+        choice = answer["choice"]
+        label = None if choice is None else task["labels"][choice]
+        return {**super().outputs(task, answer), "label": label}
+
+    def answer(self, task, outputs):
+        answer = super().answer(task, outputs)
+        label = answer.pop("label")
+        choice = None if label is None else task["labels"].index(label)
+        return {"choice": choice, **answer}
+
+
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(TextTask):
     """A multiple-choice task.
@@ -63,14 +81,31 @@ class MultipleChoice(TextTask):
 
     questions: tuple[tuple[str, str], ...] = ()
 
+    kind = Choosing(
+        kinds.CHOICE,
+        FIELDS_OF_LABELS,
+        {"scores": ("rows", "choices")},
+        pipeline="multiple-choice",
+        usage="""\
+choices = [f"Choice {{n}}." for n in range({choices})]
+inputs = tokenizer(["A text."] * len(choices), choices, padding=True,
+                   return_tensors="pt")
+logits = model(**{{k: v[None] for k, v in inputs.items()}}).logits
+print(choices[int(logits.argmax())])
+""",
+    )
     chooses_one = True
 
     @property
+    def choice_count(self):
+        return len(self.labelled.choices)
+
+    @property
     def result_columns(self):
-        return self.columns[-len(self.labelled.choices) :]
+        return self.columns[-self.choice_count :]
 
     def describe(self):
-        return {"choices": len(self.result_columns), **super().describe()}
+        return {"choices": self.choice_count, **super().describe()}
 
     def restore(self, description, source):
         if "choices" not in description:
@@ -134,7 +169,7 @@ class MultipleChoice(TextTask):
         return Choices.from_rows(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
-            choices=len(self.result_columns),
+            choices=self.choice_count,
         )
 
     def _sequences(
@@ -185,6 +220,18 @@ class MultipleChoice(TextTask):
             }
             for row in self.results(predictions).tolist()
         ]
+
+    @property
+    def client_facts(self):
+        facts = {"labels": list(self.result_columns)}
+        if self.questions:
+            facts["questions"] = [entry for entry, _ in self.questions]
+        return {**facts, **self.calibration.client_facts}
+
+    def runtime_outputs(self, outputs, rows):
+        shape = rows, self.choice_count
+        logits = {"logits": tf.reshape(outputs["logits"], shape)}
+        return TextClassification.runtime_outputs(self, logits, rows)
 
 
 # The second sentence is a noun phrase that each ending goes on with.

@@ -1,43 +1,37 @@
 """Tasks that `--task_name` knows."""
 
-import importlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from adapter_bert.errors import UserError
+from adapter_bert.tasks import kinds
+from adapter_bert.tasks.kinds import Kind
 from adapter_bert.tasks.task import Task
 
 GLUE = {
-    "cola": "glue:COLA",
-    "sst-2": "glue:SST_2",
-    "mrpc": "glue:MRPC",
-    "sts-b": "glue:STS_B",
-    "qqp": "glue:QQP",
-    "mnli": "glue:MNLI",
-    "qnli": "glue:QNLI",
-    "rte": "glue:RTE",
-    "wnli": "glue:WNLI",
-    "ax": "glue:AX",
+    "cola": "adapter_bert.tasks.glue:COLA",
+    "sst-2": "adapter_bert.tasks.glue:SST_2",
+    "mrpc": "adapter_bert.tasks.glue:MRPC",
+    "sts-b": "adapter_bert.tasks.glue:STS_B",
+    "qqp": "adapter_bert.tasks.glue:QQP",
+    "mnli": "adapter_bert.tasks.glue:MNLI",
+    "qnli": "adapter_bert.tasks.glue:QNLI",
+    "rte": "adapter_bert.tasks.glue:RTE",
+    "wnli": "adapter_bert.tasks.glue:WNLI",
+    "ax": "adapter_bert.tasks.glue:AX",
 }
 PLACES = {
     **GLUE,
-    "xnli": "xnli:XNLI",
-    "swag": "multiple_choice:SWAG",
-    "copa": "multiple_choice:COPA",
+    "xnli": "adapter_bert.tasks.xnli:XNLI",
+    "swag": "adapter_bert.tasks.multiple_choice:SWAG",
+    "copa": "adapter_bert.tasks.multiple_choice:COPA",
 }
-
-
-def load(place: str) -> Any:
-    """Imports what a place, as `glue:MRPC`, names in this folder."""
-    module, name = place.split(":")
-    return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 
 
 class _Declared(Mapping):
     """Tasks by name; each one's module is imported at its first use."""
 
     def __getitem__(self, name: str) -> Task:
-        return load(PLACES[name])
+        return kinds.load(PLACES[name])
 
     def __iter__(self):
         return iter(PLACES)
@@ -47,6 +41,11 @@ class _Declared(Mapping):
 
 
 TASKS: Mapping[str, Task] = _Declared()
+
+
+def find_kind(name: str) -> Kind:
+    """Finds the declaration of a kind of tasks."""
+    return kinds.load(kinds.KINDS.get(name) or PLACES[name]).kind
 
 
 def get_task(name: str, others: Iterable[str] = ()) -> Task:

@@ -35,8 +35,7 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
-from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import TAGGING
+from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.tagging_files import (
     BIO,
     FORMATS,
@@ -261,7 +260,7 @@ def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
     )
 
 
-NAME = TAGGING
+NAME = kinds.TAGGING
 
 
 class TaggingHead(Head):
@@ -310,6 +309,16 @@ class Tagged(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
+class WordTags(kinds.Kind):
+    """A model's outputs lack entities, and have "" for words at the end."""
+
+    def answer(self, task, outputs):
+        words = list(filter(None, outputs["tokens"]))
+        tags = outputs["tags"][: len(words)]
+        return answer_of(words, list(map(split_tag, tags)))
+
+
+@dataclasses.dataclass(frozen=True)
 class Tagging(Task[Sentences]):
     """Tags for words.
 
@@ -327,6 +336,19 @@ class Tagging(Task[Sentences]):
     split_files: SplitFiles = NONE_NAMED
     head: HeadShape = SPANS
 
+    kind = WordTags(
+        NAME,
+        {"tokens": kinds.TEXTS, "tags": kinds.TEXTS},
+        {"scores": ("rows", "tokens", "labels")},
+        pipeline="token-classification",
+        usage="""\
+inputs = tokenizer({text}, return_tensors="pt")
+for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
+    print(token, {label_list}[int(logits.argmax())])
+""",
+        program="run_tagger.py",
+        main_score="f1",
+    )
     columns = ("tokens",)
     takes_tokens = True
     reading = "words"
@@ -525,6 +547,13 @@ class Tagging(Task[Sentences]):
                 rows.divide(rows.words), rows.divide(predictions.tags)
             )
         ]
+
+    @property
+    def client_facts(self):
+        return {"types": sorted({tag.type for tag in self.tags} - {""})}
+
+    def runtime_outputs(self, outputs, rows):
+        return {"scores": tf.nn.softmax(outputs["logits"])}
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         name = with_suffix("test_predictions", suffix) + ending_of(rows.path)

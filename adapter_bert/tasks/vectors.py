@@ -29,9 +29,8 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.tasks import metrics, squad_data, vector_losses
+from adapter_bert.tasks import kinds, metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
-from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
@@ -128,7 +127,7 @@ class Vectors(Task[Union[Rows, Search]]):
         left_out: so many first tokens of each text are not pooled.
     """
 
-    name: str = VECTORS
+    name: str = kinds.VECTORS
     pooling: Optional[str] = Topic.METHOD.setting(
         None,
         "A text's vector: mean over its tokens, or cls, the first token; "
@@ -185,6 +184,12 @@ class Vectors(Task[Union[Rows, Search]]):
     base_form: Pooled = Pooled(MEAN, False)
     left_out: int = 0
 
+    kind = kinds.Kind(
+        kinds.VECTORS,
+        {"vector": kinds.NUMBERS},
+        pipeline="sentence-similarity",
+        program="run_vectors.py",
+    )
     test_splits = ()
     compares_rows = True
     columns = ("text",)
