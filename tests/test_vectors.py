@@ -377,8 +377,8 @@ def test_an_adapter_says_how_its_vectors_are_made(tiny_config):
             for change, part in (
                 ({"pooling": "max"}, "expected cls or mean"),
                 ({"normalize": 1}, "expected cls or mean"),
-                ({"sizes": [0]}, "numbers above 0"),
-                ({"sizes": 8}, "numbers above 0"),
+                ({"sizes": [0]}, "sizes above 0"),
+                ({"sizes": 8}, "sizes above 0"),
             )
         ),
     ):

@@ -349,6 +349,7 @@ for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
         program="run_tagger.py",
         main_score="f1",
     )
+    endings = FORMATS
     columns = ("tokens",)
     takes_tokens = True
     reading = "words"
@@ -411,10 +412,6 @@ for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
             [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
 
-    def check_files(self, data_dir, splits):
-        for split in splits:
-            self.split_files.find(data_dir, split, FORMATS)
-
     def read(self, data_dir, splits):
         """Reads named files, or `<data_dir>/<split>.conll` or `.jsonl`.
 
@@ -427,7 +424,7 @@ for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
             names.insert(0, "train")
         rows: dict[str, Sentences] = {}
         for split in names:
-            path = self.split_files.find(data_dir, split, FORMATS)
+            path = self.find(data_dir, split)
             is_test = split in dict(self.test_splits).values()
             options = self.words_and_tags, split in scored, is_test
             rows[split] = read_sentences(path, *options)

@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import (
     Any,
     Callable,
@@ -181,9 +181,19 @@ class Reading(abc.ABC, Generic[RowsType]):
     # Equal for tasks that make equal features of equal texts.
     reading = None
 
+    # Endings of names of the files that `find` finds.
+    endings: Collection[str] = ()
+
     def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
         """Looks for the files of splits, before any long step; see `read`."""
-        return
+        for split in splits if self.endings else ():
+            self.find(data_dir, split)
+
+    def find(self, data_dir: str, split: str) -> str:
+        """Finds the file of a split."""
+        return self.split_files.find(
+            data_dir, split, self.endings, self.held_out
+        )
 
     @property
     def train_file(self) -> str:
