@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 from adapter_bert.tasks import kinds
-from adapter_bert.tasks.kinds import Field
+from adapter_bert.tasks.kinds import Field, find_kind
 from adapter_bert.tasks.novelty import NOVELTY
-from adapter_bert.tasks.registry import find_kind
 
 
 class Answer(dict[str, Any]):

@@ -10,14 +10,15 @@ from adapter_bert.checkpoints.hugging_face import HEAD_CLASSES
 from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.tasks.kinds import (
     CHOICE,
+    GLUE,
     MASKED_LM,
     QUESTIONS,
     REGRESSION,
     VECTORS,
+    find_kind,
     kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
-from adapter_bert.tasks.registry import GLUE, find_kind
 
 # This project's own format.
 OWN = "adapter-bert"

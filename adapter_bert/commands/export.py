@@ -32,7 +32,6 @@ from adapter_bert.library.adapter_library import ALL
 from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.kinds import KINDS, kind_of
-from adapter_bert.tasks.registry import find_kind
 from adapter_bert.training import composition_parts
 from adapter_bert.training.compute_dtype import FLOAT32
 
@@ -193,7 +192,7 @@ def _check_one(folders: Mapping[str, str]) -> None:
         )
     [(name, folder)] = folders.items()
     kind = kind_of(adapter_artifact.read_config(folder)["task"])
-    computed = [name for name in KINDS if find_kind(name).runtime]
+    computed = [name for name, one in KINDS.items() if one.runtime]
     if kind not in computed:
         raise UserError(
             f"{name} is of the kind {kind}, which cannot be exported with "

@@ -9,22 +9,12 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
-from adapter_bert.tasks.kinds import (
-    KINDS,
-    MASKED_LM,
-    PRETRAINING,
-    TAGGING,
-    VECTORS,
-    kind_of,
-    load,
-)
+from adapter_bert.tasks.kinds import OF_PROGRAMS, load
 from adapter_bert.tasks.novelty import with_novelty
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
-# Names of tasks that have programs of their own.
-OF_PROGRAMS = ("squad", TAGGING, MASKED_LM, PRETRAINING, VECTORS)
 # Types of settings, for messages.
 TYPES = {
     int: "a whole number",
@@ -47,8 +37,8 @@ def restore_task(
         task = custom_task(**custom_arguments(description, settings, source))
     elif name in TASKS:
         task = TASKS[name]
-    elif name in OF_PROGRAMS or description.get("kind") in KINDS:
-        task = load(KINDS[kind_of(description)]).from_settings(
+    elif name in OF_PROGRAMS:
+        task = load(OF_PROGRAMS[name]).from_settings(
             functools.partial(recorded_in, settings=settings, source=source),
             settings,
             source,

@@ -36,7 +36,7 @@ from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic
-from adapter_bert.tasks.kinds import MASKED_LM, Kind
+from adapter_bert.tasks.kinds import KINDS, MASKED_LM
 from adapter_bert.tasks.task import Head, Task
 
 # Shares of the chosen tokens that become `[MASK]` or any token; others stay.
@@ -455,16 +455,7 @@ class MaskedLM(Task[Lines]):
     )
     masking: Masking = Masking()
 
-    kind = Kind(
-        NAME,
-        pipeline="fill-mask",
-        usage="""\
-inputs = tokenizer(f"A {{tokenizer.mask_token}}.", return_tensors="pt")
-place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-print(tokenizer.decode(model(**inputs).logits[0, place].argmax()))
-""",
-        program="run_mlm.py",
-    )
+    kind = KINDS[MASKED_LM]
     test_splits = ()
     answers_texts = False
     rows_are_fixed = False

@@ -18,9 +18,7 @@ from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.metrics import LABEL_SET_METRICS
 from adapter_bert.tasks.task import results_path, write_table
 from adapter_bert.tasks.text_classification import (
-    FIELDS_OF_LABELS,
     ClassificationHead,
-    Labelling,
     TextClassification,
 )
 
@@ -54,19 +52,6 @@ class MultiLabelHead(ClassificationHead):
         return tf.reduce_mean(losses, axis=1) * temperature**2
 
 
-class LabelSets(Labelling):
-    """A model's `label` joins the labels of a row."""
-
-    def outputs(self, task, answer):
-        label = task["label_separator"].join(answer["labels"])
-        return {**super().outputs(task, answer), "label": label}
-
-    def answer(self, task, outputs):
-        label, scores = outputs["label"], outputs["scores"]
-        labels = label.split(task["label_separator"]) if label else []
-        return {"labels": labels, "scores": dict(zip(task["labels"], scores))}
-
-
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(TextClassification):
     """A classification task whose rows have any number of labels, or none.
@@ -79,18 +64,7 @@ class MultiLabel(TextClassification):
     separator: str = SEPARATOR
     threshold: Optional[float] = None
 
-    kind = LabelSets(
-        kinds.MULTI_LABEL,
-        FIELDS_OF_LABELS,
-        {"scores": ("rows", "labels")},
-        pipeline="text-classification",
-        usage="""\
-inputs = tokenizer({text}, return_tensors="pt")
-shares = model(**inputs).logits.sigmoid()[0].tolist()
-print([x for x, p in zip({label_list}, shares) if p >= {threshold}])
-""",
-        main_score="micro_f1",
-    )
+    kind = kinds.KINDS[kinds.MULTI_LABEL]
     has_sets = True
     chooses_one = False
     metric_table = LABEL_SET_METRICS

@@ -23,9 +23,7 @@ from adapter_bert.data.tokenization import (
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.text_classification import (
-    FIELDS_OF_LABELS,
     ClassificationHead,
-    Labelling,
     TextClassification,
 )
 from adapter_bert.tasks.text_task import TextTask
@@ -53,21 +51,6 @@ class ChoiceHead(ClassificationHead):
         return super().loss({"logits": logits}, features)
 
 
-class Choosing(Labelling):
-    """A model's `label` is the name of the choice."""
-
-    def outputs(self, task, answer):
-        choice = answer["choice"]
-        label = None if choice is None else task["labels"][choice]
-        return {**super().outputs(task, answer), "label": label}
-
-    def answer(self, task, outputs):
-        answer = super().answer(task, outputs)
-        label = answer.pop("label")
-        choice = None if label is None else task["labels"].index(label)
-        return {"choice": choice, **answer}
-
-
 @dataclasses.dataclass(frozen=True)
 class MultipleChoice(TextTask):
     """A multiple-choice task.
@@ -81,19 +64,7 @@ class MultipleChoice(TextTask):
 
     questions: tuple[tuple[str, str], ...] = ()
 
-    kind = Choosing(
-        kinds.CHOICE,
-        FIELDS_OF_LABELS,
-        {"scores": ("rows", "choices")},
-        pipeline="multiple-choice",
-        usage="""\
-choices = [f"Choice {{n}}." for n in range({choices})]
-inputs = tokenizer(["A text."] * len(choices), choices, padding=True,
-                   return_tensors="pt")
-logits = model(**{{k: v[None] for k, v in inputs.items()}}).logits
-print(choices[int(logits.argmax())])
-""",
-    )
+    kind = kinds.KINDS[kinds.CHOICE]
     chooses_one = True
 
     @property

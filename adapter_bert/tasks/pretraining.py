@@ -22,7 +22,7 @@ from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.flags import POSITIVE, Topic
 from adapter_bert.progress import Progress
-from adapter_bert.tasks.kinds import PRETRAINING, Kind
+from adapter_bert.tasks.kinds import KINDS, PRETRAINING
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedLMHead
 from adapter_bert.tasks.task import Head, Task
 
@@ -152,7 +152,7 @@ class Pretraining(Task[Records]):
     )
     most_scored: Optional[int] = None
 
-    kind = Kind(PRETRAINING, pipeline="fill-mask", program="run_pretraining.py")
+    kind = KINDS[PRETRAINING]
     test_splits = ()
     answers_texts = False
     rows_are_fixed = True

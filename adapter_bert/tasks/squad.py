@@ -306,19 +306,6 @@ def best_logits(logits: tf.Tensor, n: int) -> dict[str, tf.Tensor]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions(kinds.Kind):
-    """A model's `start` is -1 without an answer, a missing score 0."""
-
-    def answer(self, task, outputs):
-        answer = super().answer(task, outputs)
-        missing = "null_score"
-        if answer["start"] < 0:
-            answer["start"] = answer["end"] = None
-            missing = "score"
-        return {**answer, missing: answer[missing] or None}
-
-
-@dataclasses.dataclass(frozen=True)
 class Squad(Task[Sequence[SquadQuestion]]):
     """Question answering, and its flags in `commands/run_squad.py`.
 
@@ -375,26 +362,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
     )
     head: HeadShape = SPANS
 
-    kind = Questions(
-        kinds.QUESTIONS,
-        {
-            "answer": kinds.TEXT,
-            "start": kinds.PLACE,
-            "end": kinds.PLACE,
-            "score": kinds.NUMBER,
-            "null_score": kinds.NUMBER,
-        },
-        dict.fromkeys(("start_logits", "end_logits"), ("rows", "tokens")),
-        pipeline="question-answering",
-        usage="""\
-inputs = tokenizer({text}, return_tensors="pt")
-outputs = model(**inputs)
-start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
-print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
-""",
-        program="run_squad.py",
-        main_score="f1",
-    )
+    kind = kinds.KINDS[kinds.QUESTIONS]
     test_is_dev = True
     cut_at = "max_query_length"
     columns = ("question", "context")

@@ -309,16 +309,6 @@ class Tagged(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class WordTags(kinds.Kind):
-    """A model's outputs lack entities, and have "" for words at the end."""
-
-    def answer(self, task, outputs):
-        words = list(filter(None, outputs["tokens"]))
-        tags = outputs["tags"][: len(words)]
-        return answer_of(words, list(map(split_tag, tags)))
-
-
-@dataclasses.dataclass(frozen=True)
 class Tagging(Task[Sentences]):
     """Tags for words.
 
@@ -336,19 +326,7 @@ class Tagging(Task[Sentences]):
     split_files: SplitFiles = NONE_NAMED
     head: HeadShape = SPANS
 
-    kind = WordTags(
-        NAME,
-        {"tokens": kinds.TEXTS, "tags": kinds.TEXTS},
-        {"scores": ("rows", "tokens", "labels")},
-        pipeline="token-classification",
-        usage="""\
-inputs = tokenizer({text}, return_tensors="pt")
-for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
-    print(token, {label_list}[int(logits.argmax())])
-""",
-        program="run_tagger.py",
-        main_score="f1",
-    )
+    kind = kinds.KINDS[kinds.TAGGING]
     endings = FORMATS
     columns = ("tokens",)
     takes_tokens = True

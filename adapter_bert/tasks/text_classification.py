@@ -122,37 +122,6 @@ class ClassificationHead(Head):
 
 
 @dataclasses.dataclass(frozen=True)
-class Labelling(kinds.Kind):
-    """A kind whose answers have a score for each label.
-
-    An answer without label has the label "" in a model's outputs.
-    """
-
-    def outputs(self, task, answer):
-        labels = task["labels"]
-        scores = [answer["scores"][label] for label in labels]
-        return {**answer, "labels": labels, "scores": scores}
-
-    def answer(self, task, outputs):
-        label = outputs["label"]
-        if "abstain_below" in task:
-            label = label or None
-        return {
-            "label": label,
-            "probability": outputs["probability"],
-            "scores": dict(zip(task["labels"], outputs["scores"])),
-        }
-
-
-FIELDS_OF_LABELS = {
-    "label": kinds.TEXT,
-    "probability": kinds.NUMBER,
-    "labels": kinds.TEXTS,
-    "scores": kinds.NUMBERS,
-}
-
-
-@dataclasses.dataclass(frozen=True)
 class TextClassification(TextTask):
     """A classification task.
 
@@ -166,17 +135,7 @@ class TextClassification(TextTask):
     weighting: Union[None, str, Mapping[str, float]] = None
     class_weights: Optional[tuple[float, ...]] = None
 
-    kind = Labelling(
-        kinds.CLASSIFICATION,
-        FIELDS_OF_LABELS,
-        {"scores": ("rows", "labels")},
-        pipeline="text-classification",
-        usage="""\
-inputs = tokenizer({text}, return_tensors="pt")
-logits = model(**inputs).logits
-print({label_list}[int(logits.argmax())], logits.softmax(-1).max().item())
-""",
-    )
+    kind = kinds.KINDS[kinds.CLASSIFICATION]
     has_sets = False
     chooses_one = True
     scores_novelty = True

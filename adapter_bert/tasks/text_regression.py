@@ -127,17 +127,7 @@ class TextRegression(TextTask):
     scale: Optional[tuple[float, float]] = None
     unit: Optional[LabelUnit] = None
 
-    kind = kinds.Kind(
-        kinds.REGRESSION,
-        {"value": kinds.NUMBER},
-        {"value": ("rows",)},
-        pipeline="text-classification",
-        usage="""\
-inputs = tokenizer({text}, return_tensors="pt")
-print(model(**inputs).logits.item())
-""",
-        main_score="pearson",
-    )
+    kind = kinds.KINDS[kinds.REGRESSION]
     scores_novelty = True
 
     def describe(self):

@@ -193,12 +193,7 @@ class Vectors(Task[Union[Rows, Search]]):
     base_form: Pooled = Pooled(MEAN, False)
     left_out: int = 0
 
-    kind = kinds.Kind(
-        kinds.VECTORS,
-        {"vector": kinds.NUMBERS},
-        pipeline="sentence-similarity",
-        program="run_vectors.py",
-    )
+    kind = kinds.KINDS[kinds.VECTORS]
     test_splits = ()
     compares_rows = True
     columns = ("text",)
