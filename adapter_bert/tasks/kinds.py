@@ -51,6 +51,7 @@ class Kind:
             runtimes cannot compute the tasks.
         pipeline: the Hugging Face hub's name of the kind.
         usage: Python that answers with a model of other programs.
+        has_choices: a row's last texts are choices, called by labels.
         program: that trains the tasks.
         main_score: of figures.
     """
@@ -62,6 +63,7 @@ class Kind:
     )
     pipeline: str = ""
     usage: str = ""
+    has_choices: bool = False
     program: str = "run_classifier.py"
     main_score: str = "accuracy"
 
@@ -242,6 +244,7 @@ inputs = tokenizer(["A text."] * len(choices), choices, padding=True,
 logits = model(**{{k: v[None] for k, v in inputs.items()}}).logits
 print(choices[int(logits.argmax())])
 """,
+            has_choices=True,
         ),
         Kind(
             VECTORS,
