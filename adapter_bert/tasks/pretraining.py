@@ -13,7 +13,6 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import functional
@@ -216,12 +215,6 @@ class Pretraining(Task[Records]):
             for name in chunks[0]
         }
         lengths = joined.pop("lengths")
-        if np.all(joined["masked_ids"] == NO_TOKEN):
-            logging.warning(
-                "%s: no row has a masked token; next sentences alone are "
-                "learned, and scores of masked tokens are 0",
-                ", ".join(rows.paths),
-            )
         return MaskedPairs(
             joined.pop("tokens"),
             joined.pop("segments"),
