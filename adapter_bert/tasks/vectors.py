@@ -12,7 +12,6 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
@@ -605,7 +604,7 @@ class Vectors(Task[Union[Rows, Search]]):
     ) -> dict[str, float]:
         if isinstance(features, SearchTexts):
             count = len(features.relevant)
-            return self._search(
+            return retrieval_scores(
                 vectors[:count, 0],
                 vectors[count:, 0],
                 features.relevant,
@@ -632,25 +631,12 @@ class Vectors(Task[Union[Rows, Search]]):
             first_rows.setdefault(query, row)
             relevant.setdefault(query, {})[place_of[match]] = 1.0
         copies = [[place_of[x]] if x in place_of else [] for x in relevant]
-        return self._search(
+        return retrieval_scores(
             vectors[list(first_rows.values()), 0],
             vectors[places, 1],
             list(relevant.values()),
             copies,
         )
-
-    def _search(self, queries, corpus, relevant, copies) -> dict[str, float]:
-        if count := sum(
-            bool(set(places) - set(gains))
-            for places, gains in zip(copies, relevant)
-        ):
-            logging.info(
-                "%d of %d texts are among those that are searched; each is "
-                "left out of its own search",
-                count,
-                len(relevant),
-            )
-        return retrieval_scores(queries, corpus, relevant, copies)
 
 
 def _sequences(
