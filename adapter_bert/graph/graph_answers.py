@@ -239,45 +239,27 @@ def _first(marks: tf.Tensor) -> tf.Tensor:
 def _has_most_context(
     rows: GraphRows, windows: GraphWindows, places: tf.Tensor
 ) -> tf.Tensor:
-    """No other window shows more text around a token, bool [W, n].
+    """Marks tokens around which no other window shows more text, bool [W, n].
 
-    `places`, int32 [W, n], number tokens in a window's context.
+    `places`, int32 [W, n], number tokens in a window's context. The first of
+    equal windows counts.
     """
-
-    def of_row(values: tf.Tensor) -> tf.Tensor:
-        return tf.gather(values, windows.row)[:, tf.newaxis]
-
-    room, step, count = map(of_row, (windows.room, windows.step, windows.count))
-    context = of_row(rows.counts[rows.count :])
-    number = windows.number[:, tf.newaxis]
-
-    def score(places: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-        around = tf.minimum(places, length - 1 - places)
-        return tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
-
-    here = score(places, windows.b_length[:, tf.newaxis])
-
-    def compare(distance, most, _):
-        is_near = False
-        for other in (number - distance, number + distance):
-            place = places + (number - other) * step
-            length = tf.minimum(room, context - other * step)
-            shows = (other >= 0) & (other < count)
-            shows &= (place >= 0) & (place < length)
-            there = score(place, length)
-            # The first of equal windows counts.
-            is_less = (there < here) | tf.equal(there, here) & (other > number)
-            most &= is_less | ~shows
-            is_near |= tf.reduce_any(shows)
-        return distance + 1, most, is_near
-
-    # Windows that share a token are neighbours.
-    _, most, _ = tf.while_loop(
-        lambda distance, most, is_near: is_near,
-        compare,
-        [tf.constant(1), tf.ones_like(places, tf.bool), tf.constant(True)],
+    first, length = windows.b_first[:, tf.newaxis], windows.b_length
+    place = tf.range(tf.reduce_max(tf.pad(length, [[0, 1]])))
+    length = length[:, tf.newaxis]
+    window = tf.range(windows.size)[:, tf.newaxis]
+    around = tf.minimum(place, length - 1 - place)
+    score = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
+    # Each window's tokens among all tokens; padding is behind them.
+    count = rows.starts[-1]
+    token = tf.where(place < length, first + place, count)
+    best = tf.math.unsorted_segment_max(score, token, count + 1)
+    is_best = tf.equal(score, tf.gather(best, token))
+    chosen = tf.math.unsorted_segment_min(
+        tf.where(is_best, window, windows.size), token, count + 1
     )
-    return most
+    at = tf.clip_by_value(first + places, 0, count)
+    return tf.equal(tf.gather(chosen, at), window)
 
 
 def cut_out(

@@ -343,7 +343,7 @@ class Tagging(Task[Sentences]):
     def describe(self):
         tags = {"tags": list(map(str, self.tags))} if self.tags else {}
         types = {"map_tags": dict(self.type_map)} if self.type_map else {}
-        head = {} if self.head == SPANS else self.head.describe()
+        head = self.head.describe(SPANS)
         return {**tags, **types, **head}
 
     def restore(self, description, source):
@@ -361,9 +361,7 @@ class Tagging(Task[Sentences]):
                 f"{trained} with the tags {', '.join(names)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
             )
-        head = SPANS
-        if "head" in description:
-            head = HeadShape.restore(description, source)
+        head = HeadShape.restore(description, source, SPANS)
         return dataclasses.replace(self, tags=tags, head=head)
 
     @property
@@ -465,14 +463,6 @@ class Tagging(Task[Sentences]):
         """int32 [words], places in the task's tags."""
         numbers = {tag: number for number, tag in enumerate(self.tags)}
         return np.array([numbers[tag] for tag in tags], np.int32)
-
-    def count_train_steps(self, features: SentenceWindows, batch_size, epochs):
-        if not len(features):
-            raise UserError(
-                "the training file holds nothing to learn from: no word of it "
-                "is in a window"
-            )
-        return super().count_train_steps(features, batch_size, epochs)
 
     def keep(self, rows):
         return dataclasses.replace(rows, words=())

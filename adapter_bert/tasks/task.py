@@ -296,6 +296,9 @@ class Learning(abc.ABC):
     def count_train_steps(
         self, features: Features, batch_size: int, epochs: float
     ) -> int:
+        if not len(features):
+            path = self.train_file or "the training file"
+            raise UserError(f"{path} holds nothing to learn from")
         return count_train_steps(len(features), batch_size, epochs)
 
     def plan(

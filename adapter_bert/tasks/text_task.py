@@ -70,14 +70,21 @@ class HeadShape:
             self, layers=self.layers + 1, activation=activation, pooler=False
         )
 
-    def describe(self) -> dict[str, Any]:
-        return {} if self == POOLED else {"head": dataclasses.asdict(self)}
+    def describe(self, usual: Optional["HeadShape"] = None) -> dict[str, Any]:
+        """Describes a head unless it is the `usual` one, else BERT's own."""
+        is_usual = self == (usual or POOLED)
+        return {} if is_usual else {"head": dataclasses.asdict(self)}
 
     @classmethod
     def restore(
-        cls, description: Mapping[str, Any], source: str
+        cls,
+        description: Mapping[str, Any],
+        source: str,
+        usual: Optional["HeadShape"] = None,
     ) -> "HeadShape":
-        recorded = description.get("head", {})
+        if "head" not in description:
+            return usual or POOLED
+        recorded = description["head"]
         default = dataclasses.asdict(cls())
         if (
             not isinstance(recorded, dict)
