@@ -297,7 +297,7 @@ def test_a_served_library_tells_what_an_export_tells(exported, calibrated):
     for name in ("fitted", "choice"):
         description = describe(name, tasks[name])
         for answer in answers[name]:
-            outputs = to_outputs(description, answer, 2, 0, 0)
+            [outputs] = to_outputs([description], [answer], 2)
             assert isinstance(outputs["label"], str)
             assert from_outputs(description, outputs) == answer
 

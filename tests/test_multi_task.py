@@ -476,21 +476,15 @@ def test_tasks_are_drawn_by_a_power_of_their_rows(sampling, exponent):
         assert_allclose(of_epoch, expected / expected.sum(), atol=0.015)
 
 
-@pytest.mark.parametrize(
-    "steps, drawn, message",
-    [
-        (20, {"large": 18, "small": 1, "middle": 1}, "get one batch each: "),
-        (2, {"large": 1, "small": 1, "middle": 0}, "no batch, so their heads"),
-    ],
-)
-def test_a_task_that_is_never_drawn_gets_a_batch(steps, drawn, message, caplog):
+def test_a_task_that_is_never_drawn_gets_a_batch(caplog):
     counts = {"large": 10**6, "small": 1, "middle": 2}
-    chosen = choose_tasks(counts, "proportional", 8, steps, seed=7)
-    times = np.bincount(chosen, minlength=3)
-    assert dict(zip(counts, times.tolist())) == drawn
+    for steps, drawn in ((20, [18, 1, 1]), (2, [1, 1, 0])):
+        chosen = choose_tasks(counts, "proportional", 8, steps, seed=7)
+        assert np.bincount(chosen, minlength=3).tolist() == drawn
     [record] = caplog.records
-    assert record.levelname == "WARNING" and message in record.getMessage()
-    assert "middle" in record.getMessage()
+    assert "no batch, so their heads stay untrained: middle" in (
+        record.getMessage()
+    )
 
 
 def test_annealed_sampling_goes_from_proportional_to_nearly_uniform():

@@ -27,7 +27,7 @@ from conftest import (
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import read
 from test_methods import METHOD_TEXTS
-from tiny_artifacts import make_artifact, outputs_of
+from tiny_artifacts import make_artifact
 from tiny_model import TinyModel
 
 from adapter_bert.commands import predict
@@ -348,33 +348,6 @@ def folders(tiny_bert, tmp_path):
         )
         made_by_name[name] = str(folder), made
     return made_by_name
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_predictor_chooses_alone_and_in_mixed_batches(
-    folders, tiny_bert, tokenizer
-):
-    predictor = load_predictor(
-        tiny_bert, {n: f for n, (f, _) in folders.items()}, batch_size=3
-    )
-    alone = {name: predictor(name, list(CHOICE_ROWS)) for name in folders}
-    both = predictor(list(folders), list(CHOICE_ROWS))
-    for name, (_, (method, values)) in folders.items():
-        features = COPA.featurize(COPA.make_rows(CHOICE_ROWS), tokenizer, 24)
-        sequences = [
-            (features.tokens[a:b].tolist(), features.segments[a:b].tolist())
-            for a, b in zip(features.starts, features.starts[1:])
-        ]
-        logits = outputs_of(tiny_bert, method, values, COPA, sequences)
-        logits = np.concatenate([row["logits"] for row in logits]).reshape(3, 2)
-        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        for answers in (alone[name], [answer[name] for answer in both]):
-            scores = [list(answer["scores"].values()) for answer in answers]
-            assert_allclose(scores, shares, atol=1e-5)
-            assert [answer["choice"] for answer in answers] == (
-                shares.argmax(axis=1).tolist()
-            )
 
 
 def test_an_empty_choice_from_an_open_pipe_ends_predict(

@@ -19,7 +19,11 @@ from numpy.random import default_rng
 from task_files import refusal
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.answering.answers import from_outputs, to_outputs
+from adapter_bert.answering.answers import (
+    from_outputs,
+    output_fields,
+    to_outputs,
+)
 from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.joint_answers import Group, compute_frozen
 from adapter_bert.answering.predictor import Predictor
@@ -37,7 +41,6 @@ from adapter_bert.graph import runtimes, saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.weighted_sums import AVERAGE, WeightedSum
-from adapter_bert.server.live_library import OUTPUTS
 from adapter_bert.tasks import novelty
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import Sketch
@@ -345,10 +348,10 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
         assert_alike(from_outputs(model.tasks[name], outputs), answer)
         description = describe(name, tasks[name])
         assert (
-            from_outputs(description, to_outputs(description, answer, 2, 0, 0))
+            from_outputs(description, to_outputs([description], [answer], 2)[0])
             == answer
         )
-    assert set(results[0]) == set(OUTPUTS)
+    assert set(results[0]) == {"adapter", *output_fields(())}
     plain = [row_of("plain", text) for text in TEXTS[:2]]
     assert [one["novelty"] for one in model.answers(plain)] == [0.0, 0.0]
     described = model.tasks["novel"]

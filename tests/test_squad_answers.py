@@ -91,20 +91,6 @@ def listed(prediction):
 # Which pairs of a start and an end
 
 
-def test_candidates_are_ordered_by_the_sum_of_their_logits():
-    ends = [(5, 3.0), (4, 0.5)]
-    prediction = predict([(4, 2.0), (3, 1.0)], ends, make_rules())
-    assert prediction.text == "cat sat" and prediction.null_odds == 0.0
-    # "No answer" is no candidate of version 1.
-    assert listed(prediction) == [
-        ("cat sat", 2.0, 3.0),
-        ("the cat sat", 1.0, 3.0),
-        ("cat", 2.0, 0.5),
-        ("the cat", 1.0, 0.5),
-    ]
-    assert prediction.candidates.logits.dtype == np.float64
-
-
 # How many, in which order
 
 
@@ -122,14 +108,6 @@ def test_probabilities_are_a_softmax_over_sums():
 
 
 # No answer
-
-
-def test_no_answer_is_one_of_the_candidates_of_version_2():
-    rules = make_rules(negative=True)
-    starts, ends = [(4, 2.0), (3, 1.0)], [(4, 2.0)]
-    prediction = predict(starts, ends, rules, null=(1.5, 2.0))
-    assert prediction.candidates.texts == ("cat", "", "the cat")
-    assert prediction.null_odds == -0.5 and prediction.text == "cat"
 
 
 @pytest.mark.parametrize("negative", [False, True])

@@ -345,8 +345,8 @@ def write(sentence, scheme):
         else:
             name, words = part
             prefixes = ["B"] + ["I"] * (words - 1)
-            if scheme in tagging_files.ENDS:
-                within, end, single = tagging_files.ENDS[scheme]
+            if scheme in tagging_files.SCHEMES:
+                _, within, end, single = tagging_files.SCHEMES[scheme]
                 prefixes[1:] = [within] * (words - 1)
                 prefixes[-1] = end if words > 1 else single
             elif scheme == IOB1 and not (before and before[0] == name):
@@ -450,17 +450,17 @@ def test_parts_of_tags():
 
 @refusals.table(
     {
-        "BIO": ("B-X I-X O I-X|B-X", "file:3: I-X continues no", "B-X", "BIO)"),
-        "next": ("B-X|I-X", "file:1: I-X continues no entity; expected B-X"),
-        "type": ("B-X I-Y", "file:1: I-Y continues no entity; expected B-Y"),
+        "BIO": ("B-X I-X O I-X|B-X", "file:3: I-X begins an", "B-X", "BIO)"),
+        "next": ("B-X|I-X", "file:1: I-X begins an entity; expected B-X"),
+        "type": ("B-X I-Y", "file:1: I-Y begins an entity; expected B-Y"),
         "IOB1": (
             "I-X I-X O B-X|I-Y B-Y",
-            "file:3: B-X follows no entity of its type; expected I-X",
+            "file:3: B-X begins an entity; expected I-X",
             "IOB1)",
         ),
         "BIOES": ("S-X O U-X", "file:2: U-X", "than I-, E- and S-", "BIOES"),
         "BMES": ("B-X M-X I-X E-X", "file:2: I-X", "M-, E- and S-", "BMES"),
-        "M at the end": ("B-X M-X|O", "file:1:", "ends with M-X", "E- or S-"),
+        "M at the end": ("B-X M-X|O", "file:1:", "M-X ends the", "E- or S-"),
         "M": ("S-X M-X E-X", "file:1: M-X continues no entity"),
         "M at the start": ("M-X O", "file:0: M-X continues no entity"),
         "plain": ("O PER|I-LOC", "file:1: 'PER' has no prefix", "(file:2)"),
@@ -472,7 +472,7 @@ def test_parts_of_tags():
         "E of a type": ("B-X E-Y", "file:1: E-Y continues no entity"),
         "open": ("B-X O|S-X", "file:1: O follows an entity that no E-X ends"),
         "B": ("U-X B-X B-X L-X", "file:2: B-X follows an entity that no L-X"),
-        "end": ("S-X|O B-X|O", "file:2: the sentence ends with B-X", "S-X"),
+        "end": ("S-X|O B-X|O", "file:2: B-X ends the sentence", "S-"),
     }
 )
 def test_a_file_that_follows_no_scheme_is_refused(call, parts):

@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from conftest import (
     SENTENCES,
-    load_predictor,
     module_fixture,
     read_adapter,
     read_json,
@@ -170,20 +169,6 @@ def adapters(tiny_bert, tmp_path_factory):
             place / name, tiny_bert, "lora(rank=2)", task, described, seed=4
         )
     return place
-
-
-def test_trained_heads_answer_in_the_unit(adapters, tiny_bert):
-    """Alone and in mixed batches; an export's are in `test_text_model.py`."""
-    names = {"unit": str(adapters / "unit"), "as_is": str(adapters / "as_is")}
-    predictor = load_predictor(tiny_bert, names)
-    texts = ["the cat sat", "a slow dog ran out"]
-    for mixed in (
-        [predictor(name, texts) for name in names],
-        zip(*(one.values() for one in predictor(list(names), texts))),
-    ):
-        in_unit, plain = (np.array([a["value"] for a in of]) for of in mixed)
-        assert_allclose(in_unit, plain * 32 + 50, atol=1e-4)
-        assert abs(in_unit - plain).min() > 10
 
 
 def test_heads_for_other_programs_have_the_unit_in_their_last_layer(

@@ -6,12 +6,9 @@ import refusals
 from conftest import module_fixture
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.answering.embeddings import VectorForm, embed
+from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import load_task
-from adapter_bert.graph import saved_model
-from adapter_bert.graph.exported import ExportedModel, Row
-from adapter_bert.graph.text_model import TextModel
 from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.server.shelf import RequestRow
 
@@ -93,20 +90,6 @@ def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):
             lambda n=name, h=how: embed(bert, TEXTS, task=tasks[n], **h),
             message,
         )
-
-
-def test_an_exported_model_gives_vectors(bert, tasks, expected, tmp_path):
-    """By a signature of their own."""
-    some = {name: tasks[name] for name in ("query", "document")}
-    form = VectorForm("trained", normalize=None)
-    refusals.check(
-        lambda: TextModel(bert, some, 8, form=form), "query", "another form"
-    )
-    model = TextModel(bert, tasks, 8, form=VectorForm("mean", normalize=True))
-    folder = str(tmp_path / "exported")
-    saved_model.export(model, bert, tasks, folder)
-    rows = [Row(text.encode(), b"", b"query") for text in TEXTS]
-    close(ExportedModel(folder).vectors(rows), expected["query"])
 
 
 def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):

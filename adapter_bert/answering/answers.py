@@ -1,19 +1,11 @@
 """Answers as Python, JSON Lines and HTTP have them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
-from adapter_bert.tasks.kinds import (
-    CHOICE,
-    CLASSIFICATION,
-    MULTI_LABEL,
-    QUESTIONS,
-    REGRESSION,
-    TAGGING,
-    VECTORS,
-)
+from adapter_bert.tasks import kinds
+from adapter_bert.tasks.kinds import Field, find_kind
 from adapter_bert.tasks.novelty import NOVELTY
-from adapter_bert.tasks.tagging_files import answer_of, split_tag
 
 
 class Answer(dict[str, Any]):
@@ -60,116 +52,54 @@ class Answer(dict[str, Any]):
             ) from error
 
 
-# Kinds whose answers and outputs become one another, and so are exported.
-ANSWERED = (
-    CLASSIFICATION,
-    MULTI_LABEL,
-    REGRESSION,
-    QUESTIONS,
-    TAGGING,
-    CHOICE,
-    VECTORS,
-)
-
-
 def from_outputs(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
     """Makes an answer of one of `ExportedModel.answers`.
 
     `task` is the task's description in `tasks.json`.
     """
-    answer = _of_kind(task, outputs)
+    answer = Answer(find_kind(task["kind"]).answer(task, outputs))
     if NOVELTY in task:
         answer[NOVELTY] = outputs[NOVELTY]
     return answer
 
 
-def _of_kind(task: Mapping[str, Any], outputs: Mapping[str, Any]) -> Answer:
-    kind = task["kind"]
-    if kind == REGRESSION:
-        return Answer(value=outputs["value"])
-    if kind == VECTORS:
-        return Answer(vector=outputs["vector"])
-    if kind == QUESTIONS:
-        score, null_score = outputs["score"], outputs["null_score"]
-        if outputs["start"] >= 0:
-            place = outputs["start"], outputs["end"]
-            # 0 stands for "does not count".
-            null_score = null_score or None
-        else:
-            place, score = (None, None), score or None
-        return Answer(
-            answer=outputs["answer"],
-            start=place[0],
-            end=place[1],
-            score=score,
-            null_score=null_score,
-        )
-    if kind == TAGGING:
-        # Padding is "", words are not.
-        words = list(filter(None, outputs["tokens"]))
-        return Answer(
-            answer_of(
-                words, list(map(split_tag, outputs["tags"][: len(words)]))
-            )
-        )
-    scores = dict(zip(task["labels"], outputs["scores"]))
-    label = outputs["label"]
-    if "abstain_below" in task:
-        label = label or None
-    if kind == CHOICE:
-        return Answer(
-            choice=None if label is None else task["labels"].index(label),
-            probability=outputs["probability"],
-            scores=scores,
-        )
-    if kind == MULTI_LABEL:
-        labels = label.split(task["label_separator"]) if label else []
-        return Answer(labels=labels, scores=scores)
-    if kind == CLASSIFICATION:
-        probability = outputs["probability"]
-        return Answer(label=label, probability=probability, scores=scores)
-    raise KeyError(kind)
+def output_fields(of_tasks: Iterable[str]) -> dict[str, Field]:
+    """Lists the outputs for tasks of these and of all built-in kinds."""
+    fields = {"kind": kinds.TEXT}
+    for kind in dict.fromkeys((*kinds.KINDS, *of_tasks)):
+        fields.update(find_kind(kind).fields)
+    return {**fields, NOVELTY: kinds.NUMBER}
 
 
 def to_outputs(
-    task: Mapping[str, Any],
-    answer: Mapping[str, Any],
+    tasks: Sequence[Mapping[str, Any]],
+    answers: Sequence[Mapping[str, Any]],
     labels: int,
-    words: int,
-    width: int,
-) -> dict[str, Any]:
-    """Makes the outputs that an exported model has for an answer.
+) -> list[dict[str, Any]]:
+    """Makes the outputs that a model has for a batch's answers.
 
-    Lists are filled with "" and 0 up to the lengths `labels`, `words` and, for
-    a vector, `width`. `task` is of `trained_task.describe`.
+    Lists are as long as the longest of the batch, those of labels at least
+    `labels`. `tasks` are the rows', as of `trained_task.describe`.
     """
-    kind, names = task["kind"], list(task.get("labels", ()))
-    outputs = {
-        "kind": kind,
-        "label": answer.get("label") or "",
-        "probability": answer.get("probability", 0.0),
-        "value": answer.get("value", 0.0),
-        "answer": answer.get("answer", ""),
-        "score": answer.get("score") or 0.0,
-        "null_score": answer.get("null_score") or 0.0,
-        NOVELTY: answer.get(NOVELTY, 0.0),
-    }
-    for name in ("start", "end"):
-        place = answer.get(name)
-        outputs[name] = -1 if place is None else place
-    if kind == MULTI_LABEL:
-        outputs["label"] = task["label_separator"].join(answer["labels"])
-    if kind == CHOICE and answer["choice"] is not None:
-        outputs["label"] = names[answer["choice"]]
-    scores = list(map(answer.get("scores", {}).get, names))
-    lists = {"labels": names, "scores": scores, "tokens": [], "tags": []}
-    lists["vector"] = answer.get("vector", [])
-    lengths = {"tokens": words, "tags": words, "vector": width}
-    if kind == TAGGING:
-        lists.update(tokens=answer["tokens"], tags=answer["tags"])
-    for name, values in lists.items():
-        length = lengths.get(name, labels)
-        is_text = name not in ("scores", "vector")
-        filling = ["" if is_text else 0.0] * (length - len(values))
-        outputs[name] = [*values, *filling]
-    return outputs
+    rows = [
+        {
+            "kind": task["kind"],
+            **find_kind(task["kind"]).outputs(task, answer),
+            NOVELTY: answer.get(NOVELTY, kinds.NUMBER.empty),
+        }
+        for task, answer in zip(tasks, answers)
+    ]
+    table: list[dict[str, Any]] = [{} for _ in rows]
+    fields = output_fields(task["kind"] for task in tasks)
+    for name, field in fields.items():
+        values = [row.get(name) for row in rows]
+        length = labels if name in ("labels", "scores") else 0
+        length = max(
+            [length, *(len(x) for x in values if field.axes > 1 and x)]
+        )
+        for row, value in zip(table, values):
+            if field.axes > 1:
+                value = value or []
+                value = [*value, *[field.empty] * (length - len(value))]
+            row[name] = field.empty if value is None else value
+    return table

@@ -139,7 +139,7 @@ class VectorForm:
         form.check(bert.config)
         if form.size and task and isinstance(task.task, vector_task.Vectors):
             whole = dataclasses.replace(form, size=None).width(bert.config)
-            sizes = {*task.task.sizes, whole}
+            sizes = {*task.task.form.sizes, whole}
             if form.size not in sizes:
                 raise UserError(
                     f"--vector_size is {form.size}, but the adapter was "

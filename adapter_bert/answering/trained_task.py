@@ -19,14 +19,9 @@ from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.tasks import kinds
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.multi_label import MultiLabel
-from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.novelty import NOVELTY
-from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.task import Task
-from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import composition_parts as method_parts
 
 # A text, or its words.
@@ -156,8 +151,7 @@ def load_task(
 
 def kind_of(loaded: LoadedTask) -> str:
     """Finds the kind of a task's answers."""
-    task = loaded.task
-    return kinds.kind_of({"name": task.name, **task.describe()})
+    return loaded.task.kind.name
 
 
 def describe(name: str, loaded: LoadedTask) -> dict[str, Any]:
@@ -180,21 +174,9 @@ def describe(name: str, loaded: LoadedTask) -> dict[str, Any]:
         "max_seq_length": loaded.max_seq_length,
         "adapter": loaded.sha256,
     }
-    if isinstance(task, TextClassification):
-        description["labels"] = list(task.labels)
-    if isinstance(task, MultipleChoice):
-        description["labels"] = list(task.result_columns)
-        if task.questions:
-            description["questions"] = [entry for entry, _ in task.questions]
-    if task.chooses_one and task.calibration.abstain_below:
-        description["abstain_below"] = task.calibration.abstain_below
     if task.novelty:
         description[NOVELTY] = True
-    if isinstance(task, Tagging):
-        description["types"] = sorted({tag.type for tag in task.tags} - {""})
-    if isinstance(task, MultiLabel):
-        description["label_separator"] = task.separator
-    return description
+    return {**description, **task.client_facts}
 
 
 def task_name(folder: str) -> str:

@@ -20,23 +20,10 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
-from adapter_bert.tasks.kinds import (
-    MULTI_LABEL,
-    QUESTIONS,
-    REGRESSION,
-    TAGGING,
-    kind_of,
-)
+from adapter_bert.tasks.kinds import TAGGING, find_kind, kind_of
 
 # Methods whose adapters end in `weights2` and `biases2`.
 METHODS = ("houlsby", "pfeiffer", "bapna", "parallel")
-# Scores of kinds of tasks in figures; others are drawn by accuracy.
-SCORES = {
-    REGRESSION: "pearson",
-    MULTI_LABEL: "micro_f1",
-    QUESTIONS: "f1",
-    TAGGING: "f1",
-}
 ABOUT_FILE = "ablation.json"
 UP = re.compile(r"bert/encoder/layer_(\d+)/.*(weights2|biases2)")
 
@@ -90,7 +77,7 @@ def ablate_run(run: str, output: str) -> list[str]:
         adapter_artifact.write(folder, config, ablate(values, first, last))
     task = config["task"]["name"]
     # The paper shows CoLA in accuracy, too.
-    score = SCORES.get(kind_of(config["task"]), "accuracy")
+    score = find_kind(kind_of(config["task"])).main_score
     files.write_json(
         about,
         {

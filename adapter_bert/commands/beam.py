@@ -13,10 +13,10 @@ import os
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import command_line, files
-from adapter_bert.answering import answers
 from adapter_bert.errors import UserError
 from adapter_bert.graph import beam, bulk_rows
 from adapter_bert.graph.exported import ExportedModel, Tasks, shown_names
+from adapter_bert.tasks.kinds import KINDS
 
 # Wildcards of patterns, which no output may have.
 WILD = "*?[]{}"
@@ -125,7 +125,7 @@ def tasks_named(flag: str, tasks: Tasks) -> list[str]:
         if name not in tasks:
             raise UserError(f"unknown task {name!r}; there are: {shown}")
     for name in names or tasks:
-        if tasks[name]["kind"] not in answers.ANSWERED:
+        if tasks[name]["kind"] not in KINDS:
             raise UserError(
                 f"the task {name} gives {tasks[name]['kind']}, which cannot "
                 "be told here; leave it out by --task"

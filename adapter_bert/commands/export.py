@@ -26,13 +26,12 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given
 from adapter_bert.graph import runtimes, saved_model
 from adapter_bert.graph.exported import shown_names
-from adapter_bert.graph.ids_model import OUTPUTS
 from adapter_bert.graph.text_model import TextModel, fault_of
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL
 from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
-from adapter_bert.tasks.kinds import kind_of
+from adapter_bert.tasks.kinds import KINDS, kind_of
 from adapter_bert.training import composition_parts
 from adapter_bert.training.compute_dtype import FLOAT32
 
@@ -193,10 +192,11 @@ def _check_one(folders: Mapping[str, str]) -> None:
         )
     [(name, folder)] = folders.items()
     kind = kind_of(adapter_artifact.read_config(folder)["task"])
-    if kind not in OUTPUTS:
+    computed = [name for name, one in KINDS.items() if one.runtime]
+    if kind not in computed:
         raise UserError(
             f"{name} is of the kind {kind}, which cannot be exported with "
-            f"--format={FLAGS.format}; expected {', '.join(OUTPUTS)}"
+            f"--format={FLAGS.format}; expected {', '.join(computed)}"
         )
 
 

@@ -290,7 +290,7 @@ def pooled_of(artifact: Artifact) -> Pooled:
         dataclasses.replace(
             layer, values=tuple(map(artifact.weights.read, names))
         )
-        for number, layer in enumerate(task.dense)
+        for number, layer in enumerate(task.form.dense)
         for names in [layer.variables(number)]
     )
     return dataclasses.replace(task.form, max_seq_length=length, dense=dense)

@@ -10,34 +10,20 @@ from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.exchange.foreign_base import Exported
 from adapter_bert.tasks.kinds import (
     CHOICE,
-    CLASSIFICATION,
+    GLUE,
     MASKED_LM,
-    MULTI_LABEL,
-    PRETRAINING,
     QUESTIONS,
     REGRESSION,
-    TAGGING,
     VECTORS,
+    find_kind,
     kind_of,
 )
 from adapter_bert.tasks.multi_label import THRESHOLD
-from adapter_bert.tasks.registry import GLUE
 
 # This project's own format.
 OWN = "adapter-bert"
 # Ours -> the hub's, where they differ.
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
-PIPELINES = {
-    CLASSIFICATION: "text-classification",
-    REGRESSION: "text-classification",
-    MULTI_LABEL: "text-classification",
-    QUESTIONS: "question-answering",
-    TAGGING: "token-classification",
-    CHOICE: "multiple-choice",
-    MASKED_LM: "fill-mask",
-    PRETRAINING: "fill-mask",
-    VECTORS: "sentence-similarity",
-}
 LIBRARIES = {
     "adapterhub": "adapter-transformers",
     "peft": "peft",
@@ -49,7 +35,7 @@ TAGS = {
     OWN: ["adapter-bert", "bert"],
 }
 
-# Code that loads the model, then code that answers.
+# Code that loads the model.
 MODELS = {
     "adapterhub": """\
 from adapters import AutoAdapterModel
@@ -65,45 +51,6 @@ from transformers import {model_class}, AutoTokenizer
 
 {labels}model = {model_class}.from_pretrained({base}{num_labels})
 {words}model = PeftModel.from_pretrained(model, {folder}){unwrap}
-""",
-}
-ANSWERS = {
-    CLASSIFICATION: """\
-inputs = tokenizer({text}, return_tensors="pt")
-logits = model(**inputs).logits
-print({label_list}[int(logits.argmax())], logits.softmax(-1).max().item())
-""",
-    REGRESSION: """\
-inputs = tokenizer({text}, return_tensors="pt")
-print(model(**inputs).logits.item())
-""",
-    QUESTIONS: """\
-inputs = tokenizer({text}, return_tensors="pt")
-outputs = model(**inputs)
-start, end = outputs.start_logits.argmax(), outputs.end_logits.argmax()
-print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
-""",
-    MULTI_LABEL: """\
-inputs = tokenizer({text}, return_tensors="pt")
-shares = model(**inputs).logits.sigmoid()[0].tolist()
-print([x for x, p in zip({label_list}, shares) if p >= {threshold}])
-""",
-    TAGGING: """\
-inputs = tokenizer({text}, return_tensors="pt")
-for token, logits in zip(inputs.tokens(), model(**inputs).logits[0]):
-    print(token, {label_list}[int(logits.argmax())])
-""",
-    CHOICE: """\
-choices = [f"Choice {{n}}." for n in range({choices})]
-inputs = tokenizer(["A text."] * len(choices), choices, padding=True,
-                   return_tensors="pt")
-logits = model(**{{k: v[None] for k, v in inputs.items()}}).logits
-print(choices[int(logits.argmax())])
-""",
-    MASKED_LM: """\
-inputs = tokenizer(f"A {{tokenizer.mask_token}}.", return_tensors="pt")
-place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
-print(tokenizer.decode(model(**inputs).logits[0, place].argmax()))
 """,
 }
 
@@ -214,7 +161,7 @@ An adapter for the task `{task}` on a frozen BERT, in the format of \
 
 def _head(program, names, kind, description, scores) -> dict[str, Any]:
     task = description["task"]["name"]
-    pipeline = PIPELINES[kind]
+    pipeline = find_kind(kind).pipeline
     data_set = "glue" if task in GLUE else None
     if task == "squad":
         data_set = "squad"
@@ -291,7 +238,7 @@ def _usage(program, exported, folder, description) -> str:
         unwrap=".base_model" if head.kind == QUESTIONS else "",
     )
     threshold = THRESHOLD if head.threshold is None else head.threshold
-    answer = ANSWERS[head.kind].format(
+    answer = find_kind(head.kind).usage.format(
         text=text,
         label_list="labels" if program == "peft" else "model.get_labels()",
         threshold=threshold,

@@ -22,7 +22,6 @@ from adapter_bert.graph.text_windows import (
     GraphWindows,
     fit,
 )
-from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.task import Task
 
@@ -34,7 +33,6 @@ class ChoiceTexts(tf.Module):
         entries = [
             (number, *question)
             for number, task in enumerate(tasks)
-            if isinstance(task, MultipleChoice)
             for question in task.questions
         ]
         # Without an entry none is equal.

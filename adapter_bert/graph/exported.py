@@ -23,7 +23,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.tasks.kinds import CHOICE
+from adapter_bert.tasks.kinds import find_kind
 
 SIGNATURE = "serving_default"
 # The signature of vectors, and its output.
@@ -117,7 +117,8 @@ def problem(tasks: Tasks, row: Row, for_vector: bool = False) -> Optional[str]:
 
 def choice_count(task: Mapping[str, Any]) -> int:
     """Counts the choices of a described task's row."""
-    return len(task["labels"]) if task.get("kind") == CHOICE else 0
+    has_choices = "kind" in task and find_kind(task["kind"]).has_choices
+    return len(task["labels"]) if has_choices else 0
 
 
 def join_words(words: Sequence[str]) -> str:

@@ -4,18 +4,14 @@ A field that a row's task lacks is "", 0 or, for a place, -1. Answers to
 questions are chosen as in `tasks/squad.py`, without the n-best list.
 """
 
+import abc
+import operator
 from collections.abc import Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.answering.answers import ANSWERED
 from adapter_bert.data.tables import SEPARATOR
 from adapter_bert.graph.graph_tokenizer import keep
 from adapter_bert.graph.sentence_windows import Words
@@ -26,28 +22,75 @@ from adapter_bert.graph.text_windows import (
     GraphWindows,
 )
 from adapter_bert.methods.base import below
-from adapter_bert.tasks.kinds import (
-    CHOICE,
-    CLASSIFICATION,
-    MULTI_LABEL,
-    QUESTIONS,
-    REGRESSION,
-    TAGGING,
-    VECTORS,
-)
-from adapter_bert.tasks.multi_label import MultiLabel
-from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.squad import Squad
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.squad_data import SPACES
-from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.tagging_files import NO_ENTITY, Tag
 from adapter_bert.tasks.task import Task
-from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX, TextRegression
-from adapter_bert.tasks.vectors import Vectors
+from adapter_bert.tasks.text_regression import AS_IS, FLOAT_MAX
 
 # Below any sum of two logits.
 IMPOSSIBLE = np.finfo(np.float64).min
+
+
+Fields = dict[str, tf.Tensor]
+# Tensors of all windows and one more, by kind of head and name.
+Outputs = Mapping[str, tf.Tensor]
+
+
+class Batch(NamedTuple):
+    """Rows, and what the heads computed of their windows.
+
+    `words` are None without tasks of tagging. `head` is each row's kind of
+    heads, int32 [N], `contexts` its second text, string [N]; `outputs` are
+    [W + 1, ...] by `head_<number>/<name>`.
+    """
+
+    rows: GraphRows
+    windows: GraphWindows
+    words: Optional[Words]
+    head: tf.Tensor
+    contexts: tf.Tensor
+    outputs: Outputs
+
+    @property
+    def first_window(self) -> tf.Tensor:
+        return tf.cumsum(self.windows.count, exclusive=True)
+
+    def of_head(self, number: int, name: str) -> tuple[tf.Tensor, tf.Tensor]:
+        """Finds an output of rows' first windows, and whose rows have it."""
+        values = self.outputs[f"head_{number}/{name}"]
+        values = tf.gather(values, self.first_window)
+        return tf.cast(values, tf.float64), tf.equal(self.head, number)
+
+    def of_choices(self, number: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """Finds logits of `most` windows, as `of_head`."""
+        places = self.first_window[:, tf.newaxis] + tf.range(most)
+        places = tf.minimum(places, self.windows.size)
+        logits = self.outputs[f"head_{number}/logits"][:, 0]
+        logits = tf.cast(tf.gather(logits, places), tf.float64)
+        return logits, tf.equal(self.head, number)
+
+
+class Rule(tf.Module, abc.ABC):
+    """Answers the rows of some kinds of tasks.
+
+    `heads` are the tasks' kinds of heads, rising.
+    """
+
+    def __init__(self, tasks: Sequence[Optional[Task]], heads: Sequence[int]):
+        """Takes tasks, None of other kinds, and kinds of heads by number."""
+        super().__init__()
+        self.heads = sorted({head for head, t in zip(heads, tasks) if t})
+
+    @abc.abstractmethod
+    def __call__(self, batch: Batch) -> Fields:
+        """Makes fields of all rows, empty for rows of other kinds."""
+
+
+def _column(tasks: Sequence[Optional[Task]], name: str, empty: Any) -> Any:
+    """Keeps what tasks say, `empty` for other tasks, in a row for each."""
+    values = [operator.attrgetter(name)(t) if t else empty for t in tasks]
+    return keep(np.array(values, np.array(empty).dtype))
 
 
 class Spans(NamedTuple):
@@ -69,21 +112,45 @@ class Spans(NamedTuple):
     is_given: tf.Tensor
 
 
-class SpanRules(tf.Module):
-    """Rules by which each task of questions chooses its answers."""
+class SpanRules(Rule):
+    """Chooses the answers of questions."""
 
-    def __init__(self, tasks: Sequence[Task]):
-        longest, n_best = np.ones((2, len(tasks)), np.int32)
-        negative = np.zeros(len(tasks), bool)
-        threshold = np.zeros(len(tasks), np.float64)
-        for number, task in enumerate(tasks):
-            if isinstance(task, Squad):
-                longest[number] = min(task.max_answer_length, LARGEST)
-                n_best[number] = task.n_best_size
-                negative[number] = task.version_2_with_negative
-                threshold[number] = task.null_score_diff_threshold
-        self._longest, self._n_best = keep(longest), keep(n_best)
-        self._negative, self._threshold = keep(negative), keep(threshold)
+    def __init__(self, tasks, heads=()):
+        super().__init__(tasks, heads)
+        longest = [min(t.max_answer_length, LARGEST) if t else 1 for t in tasks]
+        self._longest = keep(np.int32(longest))
+        self._n_best = _column(tasks, "n_best_size", np.int32(1))
+        self._negative = _column(tasks, "version_2_with_negative", False)
+        self._threshold = _column(tasks, "null_score_diff_threshold", 0.0)
+
+    def __call__(self, batch):
+        rows, count = batch.rows, [batch.rows.count]
+        fields: Fields = {
+            "answer": tf.fill(count, ""),
+            "start": tf.fill(count, -1),
+            "end": tf.fill(count, -1),
+            "score": tf.zeros(count),
+            "null_score": tf.zeros(count),
+        }
+        for number in self.heads:
+            of_head = below(f"head_{number}/", batch.outputs)
+            spans = self.choose(rows, batch.windows, of_head)
+            is_mine = tf.equal(batch.head, number)
+            spans = spans._replace(
+                is_there=spans.is_there & is_mine,
+                is_given=spans.is_given & is_mine,
+            )
+            score = tf.where(spans.is_there, spans.score, 0.0)
+            answers = (
+                *cut_out(rows, spans, tf.where(is_mine, batch.contexts, "")),
+                tf.cast(score, tf.float32),
+                tf.cast(spans.null_score, tf.float32),
+            )
+            fields = {
+                name: tf.where(is_mine, values, fields[name])
+                for name, values in zip(fields, answers)
+            }
+        return fields
 
     def choose(
         self,
@@ -172,45 +239,27 @@ def _first(marks: tf.Tensor) -> tf.Tensor:
 def _has_most_context(
     rows: GraphRows, windows: GraphWindows, places: tf.Tensor
 ) -> tf.Tensor:
-    """No other window shows more text around a token, bool [W, n].
+    """Marks tokens around which no other window shows more text, bool [W, n].
 
-    `places`, int32 [W, n], number tokens in a window's context.
+    `places`, int32 [W, n], number tokens in a window's context. The first of
+    equal windows counts.
     """
-
-    def of_row(values: tf.Tensor) -> tf.Tensor:
-        return tf.gather(values, windows.row)[:, tf.newaxis]
-
-    room, step, count = map(of_row, (windows.room, windows.step, windows.count))
-    context = of_row(rows.counts[rows.count :])
-    number = windows.number[:, tf.newaxis]
-
-    def score(places: tf.Tensor, length: tf.Tensor) -> tf.Tensor:
-        around = tf.minimum(places, length - 1 - places)
-        return tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
-
-    here = score(places, windows.b_length[:, tf.newaxis])
-
-    def compare(distance, most, _):
-        is_near = False
-        for other in (number - distance, number + distance):
-            place = places + (number - other) * step
-            length = tf.minimum(room, context - other * step)
-            shows = (other >= 0) & (other < count)
-            shows &= (place >= 0) & (place < length)
-            there = score(place, length)
-            # The first of equal windows counts.
-            is_less = (there < here) | tf.equal(there, here) & (other > number)
-            most &= is_less | ~shows
-            is_near |= tf.reduce_any(shows)
-        return distance + 1, most, is_near
-
-    # Windows that share a token are neighbours.
-    _, most, _ = tf.while_loop(
-        lambda distance, most, is_near: is_near,
-        compare,
-        [tf.constant(1), tf.ones_like(places, tf.bool), tf.constant(True)],
+    first, length = windows.b_first[:, tf.newaxis], windows.b_length
+    place = tf.range(tf.reduce_max(tf.pad(length, [[0, 1]])))
+    length = length[:, tf.newaxis]
+    window = tf.range(windows.size)[:, tf.newaxis]
+    around = tf.minimum(place, length - 1 - place)
+    score = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
+    # Each window's tokens among all tokens; padding is behind them.
+    count = rows.starts[-1]
+    token = tf.where(place < length, first + place, count)
+    best = tf.math.unsorted_segment_max(score, token, count + 1)
+    is_best = tf.equal(score, tf.gather(best, token))
+    chosen = tf.math.unsorted_segment_min(
+        tf.where(is_best, window, windows.size), token, count + 1
     )
-    return most
+    at = tf.clip_by_value(first + places, 0, count)
+    return tf.equal(tf.gather(chosen, at), window)
 
 
 def cut_out(
@@ -239,14 +288,15 @@ def cut_out(
     )
 
 
-class TagRules(tf.Module):
-    """Tags of each task of tagging, and what makes them BIO."""
+class TagRules(Rule):
+    """Chooses the tags of words, and makes them BIO."""
 
-    def __init__(self, tasks: Sequence[Task]):
+    def __init__(self, tasks, heads):
+        super().__init__(tasks, heads)
         tags: list[Tag] = []
         first, outside = np.zeros((2, len(tasks)), np.int32)
         for number, task in enumerate(tasks):
-            if isinstance(task, Tagging):
+            if task:
                 first[number] = len(tags)
                 outside[number] = task.tags.index(NO_ENTITY)
                 tags += task.tags
@@ -255,16 +305,36 @@ class TagRules(tf.Module):
         self._types = keep(
             np.array([types.index(tag.type) for tag in tags], np.int32)
         )
-        self._tags = keep(np.array(list(map(str, tags))))
+        self._tags = keep(np.array(list(map(str, tags)), str))
         # What a tag becomes that continues nothing.
         self._begun = keep(
             np.array(
                 [
                     str(tag._replace(prefix="B") if tag.prefix == "I" else tag)
                     for tag in tags
-                ]
+                ],
+                str,
             )
         )
+
+    def __call__(self, batch):
+        rows, words = batch.rows, batch.words
+        if words is None:
+            nothing = tf.fill([rows.count, 0], "")
+            return {"tokens": nothing, "tags": nothing}
+        logits = {n: batch.outputs[f"head_{n}/logits"] for n in self.heads}
+        tags = self.choose(
+            words, rows.task, batch.first_window, logits, batch.head
+        )
+
+        def of_rows(values: tf.Tensor) -> tf.Tensor:
+            rowids, count = tf.cast(words.row, tf.int64), rows.count
+            ragged = tf.RaggedTensor.from_value_rowids(
+                values, rowids, tf.cast(count, tf.int64), validate=False
+            )
+            return ragged.to_tensor("")
+
+        return {"tokens": of_rows(words.text), "tags": of_rows(tags)}
 
     def choose(
         self,
@@ -306,127 +376,54 @@ class TagRules(tf.Module):
         )
 
 
-Fields = dict[str, tf.Tensor]
-# Tensors of all windows and one more, by kind of head and name.
-Outputs = Mapping[str, tf.Tensor]
+class LabelRules(Rule):
+    """Scores labels and choices, and chooses among them."""
 
-
-class GraphAnswers(tf.Module):
-    """Makes the answers of all tasks."""
-
-    def __init__(
-        self, tasks: Sequence[Task], kinds: Sequence[str], heads: Sequence[int]
-    ):
-        """Takes tasks by number, and each one's kind and kind of heads."""
-        self._kind = keep(np.array(kinds))
-        self._has_sets = keep(np.array([k == MULTI_LABEL for k in kinds]))
-        self._heads = {
-            kind: sorted({h for h, of in zip(heads, kinds) if of == kind})
-            for kind in ANSWERED
+    def __init__(self, tasks, heads):
+        super().__init__(tasks, heads)
+        self._of_choices = {
+            h for h, t in zip(heads, tasks) if t and t.choice_count
         }
         labels: list[str] = []
-        first = np.zeros(len(tasks), np.int32)
-        scale = np.tile(np.array([-FLOAT_MAX, FLOAT_MAX]), (len(tasks), 1))
-        unit = np.tile(np.array([AS_IS.mean, AS_IS.deviation]), (len(tasks), 1))
-        threshold = np.ones(len(tasks))
-        temperature, abstain_below = np.ones(len(tasks)), np.zeros(len(tasks))
-        separators = [SEPARATOR] * len(tasks)
-        counts = np.zeros(len(tasks), np.int32)
-        normalizes = np.zeros(len(tasks), bool)
+        first, counts = np.zeros((2, len(tasks)), np.int32)
         for number, task in enumerate(tasks):
-            if isinstance(task, (TextClassification, MultipleChoice)):
-                of_task = (
-                    task.labels
-                    if isinstance(task, TextClassification)
-                    else task.result_columns
-                )
+            if task:
                 first[number] = len(labels)
-                labels += of_task
-                counts[number] = len(of_task)
-                temperature[number] = task.calibration.temperature
-                abstain_below[number] = task.calibration.abstain_below
-                if isinstance(task, MultiLabel):
-                    threshold[number] = task.least_probability
-                    separators[number] = task.separator
-            elif isinstance(task, TextRegression):
-                scale[number] = task.scale or scale[number]
-                unit[number] = (task.unit or AS_IS)[:2]
-            elif isinstance(task, Vectors):
-                normalizes[number] = bool(task.normalize)
+                counts[number] = len(task.result_columns)
+                labels += task.result_columns
         self._widest = int(counts.max())
         # Padding reads an empty label.
         self._labels = keep(np.array(labels + [""] * (self._widest + 1)))
-        self._first_label = keep(first)
-        self._scale, self._unit = keep(scale), keep(unit)
-        self._threshold = keep(threshold)
-        self._temperature = keep(temperature)
-        self._abstain_below = keep(abstain_below)
-        self._separator = keep(np.array(separators))
-        self._label_count = keep(counts)
-        self._normalizes = keep(normalizes)
-        self._rules = SpanRules(tasks)
-        self._tag_rules = None
-        if self._heads[TAGGING]:
-            self._tag_rules = TagRules(tasks)
+        self._first_label, self._label_count = keep(first), keep(counts)
+        temperature, least = (
+            "calibration.temperature",
+            "calibration.abstain_below",
+        )
+        self._temperature = _column(tasks, temperature, 1.0)
+        self._abstain_below = _column(tasks, least, 0.0)
+        sets = [
+            t if t and t.kind.name == kinds.MULTI_LABEL else None for t in tasks
+        ]
+        self._has_sets = keep(np.array([t is not None for t in sets]))
+        self._threshold = _column(sets, "least_probability", 1.0)
+        self._separator = _column(sets, "separator", SEPARATOR)
 
-    def __call__(
-        self,
-        rows: GraphRows,
-        windows: GraphWindows,
-        words: Optional[Words],
-        head: tf.Tensor,
-        contexts: tf.Tensor,
-        outputs: Outputs,
-    ) -> Fields:
-        """Answers all rows.
+    def __call__(self, batch):
+        """Answers as `Rule`.
 
-        Takes each row's kind of heads, int32 [N], second texts, string [N],
-        and outputs [W + 1, ...] by `head_<number>/<name>`.
-
-        Returns:
-            For N rows, at most L labels or choices and V words: strings [N]
-            `kind`, `label`, `answer`; [N, L] `labels`; [N, V] `tokens`, `tags`;
-            float32 [N] `probability`, `value`, `score`, `null_score`; [N, L]
-            `scores`; [N, D] `vector`; int32 [N] `start`, `end`. `label` is ""
-            below `Calibration.abstain_below`, and joins a set of labels, whose
-            `probability` is 0.
+        `label` is "" below `Calibration.abstain_below`, and joins a set of
+        labels, whose `probability` is 0.
         """
-        first_window = tf.cumsum(windows.count, exclusive=True)
-
-        def of_head(number: int, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-            """An output of each row's first window, and whose rows have it."""
-            values = tf.gather(outputs[f"head_{number}/{name}"], first_window)
-            return tf.cast(values, tf.float64), tf.equal(head, number)
-
-        def of_choices(number: int) -> tuple[tf.Tensor, tf.Tensor]:
-            """As `of_head`, of the only output of each of a row's windows."""
-            places = first_window[:, tf.newaxis] + tf.range(self._widest)
-            places = tf.minimum(places, windows.size)
-            values = outputs[f"head_{number}/logits"][:, 0]
-            values = tf.gather(values, places)
-            return tf.cast(values, tf.float64), tf.equal(head, number)
-
-        return {
-            "kind": tf.gather(self._kind, rows.task),
-            **self._classes(rows.task, of_head, of_choices),
-            "value": self._value(rows.task, of_head),
-            **self._spans(rows, windows, head, contexts, outputs),
-            **self._tags(rows, words, first_window, head, outputs),
-            "vector": self._vector(rows.task, of_head),
-        }
-
-    def _classes(
-        self, task: tf.Tensor, of_head: Callable, of_choices: Callable
-    ) -> Fields:
+        task = batch.rows.task
         count = tf.size(task)
         logits = tf.fill([count, self._widest], np.float64(-np.inf))
-        for head in self._heads[CHOICE]:
-            values, is_mine = of_choices(head)
-            logits = tf.where(is_mine[:, tf.newaxis], values, logits)
-        for head in self._heads[CLASSIFICATION] + self._heads[MULTI_LABEL]:
-            values, is_mine = of_head(head, "logits")
-            paddings = [[0, 0], [0, self._widest - values.shape[1]]]
-            values = tf.pad(values, paddings, constant_values=-np.inf)
+        for head in self.heads:
+            if head in self._of_choices:
+                values, is_mine = batch.of_choices(head, self._widest)
+            else:
+                values, is_mine = batch.of_head(head, "logits")
+                paddings = [[0, 0], [0, self._widest - values.shape[1]]]
+                values = tf.pad(values, paddings, constant_values=-np.inf)
             logits = tf.where(is_mine[:, tf.newaxis], values, logits)
         if not self._widest:
             return {
@@ -495,88 +492,83 @@ class GraphAnswers(tf.Module):
         end = tf.fill(tf.shape(start), LARGEST)
         return tf.strings.substr(joined, start, end)
 
-    def _value(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
+
+class NumberRules(Rule):
+    """Gives the scores of regressions in the labels' unit."""
+
+    def __init__(self, tasks, heads):
+        super().__init__(tasks, heads)
+        whole = -FLOAT_MAX, FLOAT_MAX
+        self._scale = keep(
+            np.array([t.scale or whole if t else whole for t in tasks])
+        )
+        units = [t.unit or AS_IS if t else AS_IS for t in tasks]
+        self._unit = keep(np.array([unit[:2] for unit in units]))
+
+    def __call__(self, batch):
+        task = batch.rows.task
         value = tf.zeros([tf.size(task)], tf.float64)
         low, high = tf.unstack(tf.gather(self._scale, task), axis=1)
         mean, deviation = tf.unstack(tf.gather(self._unit, task), axis=1)
-        for head in self._heads[REGRESSION]:
-            scores, is_mine = of_head(head, "scores")
+        for head in self.heads:
+            scores, is_mine = batch.of_head(head, "scores")
             scores = tf.clip_by_value(scores * deviation + mean, low, high)
             value = tf.where(is_mine, scores, value)
-        return tf.cast(value, tf.float32)
+        return {"value": tf.cast(value, tf.float32)}
 
-    def _vector(self, task: tf.Tensor, of_head: Callable) -> tf.Tensor:
+
+class VectorRules(Rule):
+    """Gives vectors, of length 1 where their task says so."""
+
+    def __init__(self, tasks, heads):
+        super().__init__(tasks, heads)
+        self._normalizes = _column(tasks, "form.normalize", False)
+
+    def __call__(self, batch):
+        task = batch.rows.task
         vector = tf.zeros([tf.size(task), 0], tf.float64)
-        for head in self._heads[VECTORS]:
-            values, is_mine = of_head(head, "vectors")
+        for head in self.heads:
+            values, is_mine = batch.of_head(head, "vectors")
             missing = values.shape[1] - vector.shape[1]
             vector = tf.pad(vector, [[0, 0], [0, missing]])
             vector = tf.where(is_mine[:, tf.newaxis], values, vector)
         lengths = tf.norm(vector, axis=1, keepdims=True)
         normalizes = tf.gather(self._normalizes, task)[:, tf.newaxis]
         divisor = tf.where(normalizes & (lengths > 0), lengths, 1)
-        return tf.cast(vector / divisor, tf.float32)
+        return {"vector": tf.cast(vector / divisor, tf.float32)}
 
-    def _spans(
-        self,
-        rows: GraphRows,
-        windows: GraphWindows,
-        head: tf.Tensor,
-        contexts: tf.Tensor,
-        outputs: Outputs,
-    ) -> Fields:
-        count = [rows.count]
-        fields: dict[str, Any] = {
-            "answer": tf.fill(count, ""),
-            "start": tf.fill(count, -1),
-            "end": tf.fill(count, -1),
-            "score": tf.zeros(count),
-            "null_score": tf.zeros(count),
-        }
-        for number in self._heads[QUESTIONS]:
-            of_head = below(f"head_{number}/", outputs)
-            spans = self._rules.choose(rows, windows, of_head)
-            is_mine = tf.equal(head, number)
-            spans = spans._replace(
-                is_there=spans.is_there & is_mine,
-                is_given=spans.is_given & is_mine,
+
+# Kinds that a graph answers, and how.
+RULES: dict[str, type[Rule]] = {
+    kinds.CLASSIFICATION: LabelRules,
+    kinds.MULTI_LABEL: LabelRules,
+    kinds.CHOICE: LabelRules,
+    kinds.REGRESSION: NumberRules,
+    kinds.QUESTIONS: SpanRules,
+    kinds.TAGGING: TagRules,
+    kinds.VECTORS: VectorRules,
+}
+
+
+class GraphAnswers(tf.Module):
+    """Makes the answers of all tasks, the fields of all `RULES`' kinds."""
+
+    def __init__(self, tasks: Sequence[Task], heads: Sequence[int]):
+        """Takes tasks, and their kinds of heads, by number."""
+        super().__init__()
+        names = [task.kind.name for task in tasks]
+        self._kind = keep(np.array(names))
+        self._rules = [
+            rule(
+                [t if RULES[n] is rule else None for n, t in zip(names, tasks)],
+                heads,
             )
-            score = tf.where(spans.is_there, spans.score, 0.0)
-            answers = (
-                *cut_out(rows, spans, tf.where(is_mine, contexts, "")),
-                tf.cast(score, tf.float32),
-                tf.cast(spans.null_score, tf.float32),
-            )
-            fields = {
-                name: tf.where(is_mine, values, fields[name])
-                for name, values in zip(fields, answers)
-            }
+            for rule in dict.fromkeys(RULES.values())
+        ]
+
+    def __call__(self, batch: Batch) -> Fields:
+        """Answers all rows, by name of the field, [N, ...]."""
+        fields = {"kind": tf.gather(self._kind, batch.rows.task)}
+        for rule in self._rules:
+            fields.update(rule(batch))
         return fields
-
-    def _tags(
-        self,
-        rows: GraphRows,
-        words: Optional[Words],
-        first_window: tf.Tensor,
-        head: tf.Tensor,
-        outputs: Outputs,
-    ) -> Fields:
-        if words is None:
-            nothing = tf.fill([rows.count, 0], "")
-            return {"tokens": nothing, "tags": nothing}
-        logits = {
-            number: outputs[f"head_{number}/logits"]
-            for number in self._heads[TAGGING]
-        }
-        tags = self._tag_rules.choose(
-            words, rows.task, first_window, logits, head
-        )
-
-        def of_rows(values: tf.Tensor) -> tf.Tensor:
-            rowids, count = tf.cast(words.row, tf.int64), rows.count
-            ragged = tf.RaggedTensor.from_value_rowids(
-                values, rowids, tf.cast(count, tf.int64), validate=False
-            )
-            return ragged.to_tensor("")
-
-        return {"tokens": of_rows(words.text), "tags": of_rows(tags)}

@@ -9,33 +9,15 @@ import functools
 import tensorflow as tf
 
 from adapter_bert.answering.frozen_bert import FrozenBert
-from adapter_bert.answering.trained_task import LoadedTask, kind_of
+from adapter_bert.answering.trained_task import LoadedTask
 from adapter_bert.bert import functional, int8
 from adapter_bert.bert.hooks import Context
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.kinds import (
-    CHOICE,
-    CLASSIFICATION,
-    MULTI_LABEL,
-    QUESTIONS,
-    REGRESSION,
-    TAGGING,
-)
 from adapter_bert.tasks.task_model import TaskModel
-from adapter_bert.tasks.text_regression import AS_IS
 
 # Inputs in the order of the function's arguments.
 INPUTS = ("input_ids", "input_mask", "segment_ids")
-# Names of the outputs by the kind of a task's answers.
-OUTPUTS = {
-    CLASSIFICATION: ("scores",),
-    MULTI_LABEL: ("scores",),
-    REGRESSION: ("value",),
-    QUESTIONS: ("start_logits", "end_logits"),
-    TAGGING: ("scores",),
-    CHOICE: ("scores",),
-}
 
 
 class IdsModel(tf.Module):
@@ -44,8 +26,7 @@ class IdsModel(tf.Module):
     Attributes:
         shape: of each input, None for sizes that are known at a call.
         compute: a `tf.function` of `INPUTS`, int32 [N, T], or of C choices
-            [N, C, T]. Gives `OUTPUTS` by name, float32: `scores` [N, L],
-            [N, C], or of tags [N, T, L]; `value` [N]; logits [N, T].
+            [N, C, T]. Gives the outputs of `Kind.runtime`, float32.
     """
 
     def __init__(
@@ -57,11 +38,11 @@ class IdsModel(tf.Module):
         in int8 with a scale for each word.
         """
         super().__init__()
-        self.kind = kind_of(task)
-        if self.kind not in OUTPUTS:
+        self.kind = task.task.kind
+        if not self.kind.runtime:
             raise UserError(
-                f"{task.task.name} is of the kind {self.kind}, which cannot "
-                "be exported"
+                f"{task.task.name} is of the kind {self.kind.name}, which "
+                "cannot be exported"
             )
         kept = bert.variables.values()
         is_int8 = any(isinstance(value, Quantized) for value in kept)
@@ -93,8 +74,8 @@ class IdsModel(tf.Module):
             self._model = make_model()
         self._values = values
         self.shape = [None, None]
-        if self.kind == CHOICE:
-            self.shape.insert(1, len(task.task.result_columns))
+        if choices := task.task.choice_count:
+            self.shape.insert(1, choices)
         self.compute = tf.function(
             self._compute,
             input_signature=[
@@ -129,20 +110,4 @@ class IdsModel(tf.Module):
             states = model.bert(ids, segments, context).sequence_output
             # What the head selects for answers here is not computed.
             outputs = model.head(model.bert, states, context)
-        if self.kind == QUESTIONS:
-            return {name: outputs[name] for name in OUTPUTS[QUESTIONS]}
-        if self.kind == REGRESSION:
-            unit = self._task.unit or AS_IS
-            value = outputs["scores"] * unit.deviation + unit.mean
-            if self._task.scale:
-                value = tf.clip_by_value(value, *self._task.scale)
-            return {"value": value}
-        logits = outputs["logits"]
-        if self.kind == MULTI_LABEL:
-            return {"scores": tf.sigmoid(logits)}
-        if self.kind == CHOICE:
-            logits = tf.reshape(logits, [rows, self.shape[1]])
-        calibration = self._task.calibration if self._task.chooses_one else None
-        if calibration and calibration.temperature != 1:
-            logits /= calibration.temperature
-        return {"scores": tf.nn.softmax(logits)}
+        return self._task.runtime_outputs(outputs, rows)

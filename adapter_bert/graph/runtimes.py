@@ -31,9 +31,7 @@ from adapter_bert.answering.trained_task import LoadedTask, describe
 from adapter_bert.bert import int8
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.graph.exported import check_local, digest
-from adapter_bert.graph.ids_model import INPUTS, OUTPUTS, IdsModel
-from adapter_bert.tasks.kinds import CHOICE, TAGGING
-from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.graph.ids_model import INPUTS, IdsModel
 from adapter_bert.tasks.squad import NEVER
 from adapter_bert.training.compute_dtype import FLOAT32, INT8
 
@@ -86,7 +84,7 @@ def export(
 ) -> float:
     """Writes a task's model for another runtime, into a new or empty folder.
 
-    The task's kind has `ids_model.OUTPUTS`, its BERT is in float32; `form` is a
+    The task's kind has `Kind.runtime`, its BERT is in float32; `form` is a
     key of `RUNTIMES`, `weights` of `LIMITS`. Returns the outputs' greatest
     difference from TensorFlow's, in units of `LIMITS`.
     """
@@ -170,26 +168,15 @@ def check_packages(form: str) -> None:
 
 def _describe(name: str, task: LoadedTask, model: IdsModel) -> dict[str, Any]:
     trained = task.task
-    of_choices = ["choices"] * (model.kind == CHOICE)
-    shape = {
-        "value": ["rows"],
-        "start_logits": ["rows", "tokens"],
-        "end_logits": ["rows", "tokens"],
-        "scores": [
-            "rows",
-            *of_choices,
-            *["tokens"] * (model.kind == TAGGING),
-            *["labels"] * (model.kind != CHOICE),
-        ],
-    }
+    of_choices = ["choices"] * bool(trained.choice_count)
     description = {
         **describe(name, task),
         "task": {"name": trained.name, **trained.describe()},
         "settings": trained.settings,
         "inputs": dict.fromkeys(INPUTS, ["rows", *of_choices, "tokens"]),
-        "outputs": {name: shape[name] for name in OUTPUTS[model.kind]},
+        "outputs": {n: list(x) for n, x in model.kind.runtime.items()},
     }
-    if isinstance(trained, MultipleChoice) and trained.questions:
+    if trained.questions:
         description["words_of_questions"] = dict(trained.questions)
     return description
 

@@ -12,7 +12,6 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.answering.answers import ANSWERED
 from adapter_bert.answering.embeddings import TOKENS, VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.mixed_model import FEATURES
@@ -28,6 +27,8 @@ from adapter_bert.graph.exported import (
     TEXTS,
 )
 from adapter_bert.graph.graph_answers import (
+    RULES,
+    Batch,
     Fields,
     GraphAnswers,
     Outputs,
@@ -46,7 +47,7 @@ PARALLEL = 2
 
 def fault_of(name: str, task: LoadedTask) -> Optional[str]:
     """Says why a model cannot have a task, or None."""
-    if kind_of(task) not in ANSWERED:
+    if kind_of(task) not in RULES:
         return (
             f"{name} is of the kind {kind_of(task)}, which cannot be exported"
         )
@@ -118,7 +119,6 @@ class TextModel(tf.Module):
             if why := fault_of(name, task):
                 raise UserError(why)
         loaded = list(tasks.values())
-        kinds = list(map(kind_of, loaded))
         cases = {t.tokenizer.do_lower_case: name for name, t in tasks.items()}
         if len(cases) > 1:
             raise UserError(
@@ -138,7 +138,7 @@ class TextModel(tf.Module):
         mixed.reserve(task.kind for task in loaded)
         places = [mixed.put(task.kind, task.values.get()) for task in loaded]
         heads = [p.head for p in places]
-        self._answers = GraphAnswers([t.task for t in loaded], kinds, heads)
+        self._answers = GraphAnswers([t.task for t in loaded], heads)
         growing = mixed.model()
         # Keras loads no variables whose shape is open.
         self._model = dataclasses.replace(
@@ -217,7 +217,7 @@ class TextModel(tf.Module):
             )
         return {
             "adapter": tf.gather(self._adapters, rows.task),
-            **self._answers(rows, windows, words, head, text_b, outputs),
+            **self._answers(Batch(rows, windows, words, head, text_b, outputs)),
             NOVELTY: novelty,
         }
 

@@ -19,7 +19,6 @@ from adapter_bert.graph.exported import (
 from adapter_bert.graph.graph_tokenizer import GraphTokenizer, keep
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import GraphRows, GraphWindows
-from adapter_bert.tasks.vectors import Vectors
 
 
 class TextReader(tf.Module):
@@ -49,10 +48,7 @@ class TextReader(tf.Module):
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizers = keep(np.int32(of_tasks))
         self._prompts = keep_prompts(
-            [
-                t.task.prompts[0] if isinstance(t.task, Vectors) else ""
-                for t in loaded
-            ]
+            [t.task.prompts[0] if t.task.prompts else "" for t in loaded]
         )
 
     def __call__(

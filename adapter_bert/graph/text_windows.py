@@ -14,9 +14,7 @@ import tensorflow as tf
 from adapter_bert.answering.trained_task import LoadedTask
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.graph.graph_tokenizer import GraphTokens
-from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.squad import Squad
-from adapter_bert.tasks.tagging import Tagging
+from adapter_bert.tasks.kinds import QUESTIONS
 
 # Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
 # choices, `BETWEEN` the separators between two texts.
@@ -135,13 +133,13 @@ def readings(
         row[LENGTH] = loaded.max_seq_length
         row[LEAST_TEXTS] = min(loaded.numbers_of_texts)
         row[MOST_TEXTS] = max(loaded.numbers_of_texts)
-        if isinstance(task, Tagging):
+        if task.takes_tokens:
             row[FORM] = SENTENCE
-        if isinstance(task, MultipleChoice):
+        if task.choice_count:
             row[FORM] = CHOICE
-            row[CHOICES] = len(task.result_columns)
+            row[CHOICES] = task.choice_count
             row[[LEAST_TEXTS, MOST_TEXTS]] -= row[CHOICES]
-        if isinstance(task, Squad):
+        if task.kind.name == QUESTIONS:
             row[FORM] = QUESTION
             row[QUERY] = min(task.max_query_length, LARGEST)
             row[STRIDE] = min(task.doc_stride, LARGEST)

@@ -78,16 +78,6 @@ MOST_LINES = 8
 TEXTS = ("text", "text_b")
 NUMBERS = ("probability_of_label", "loss")
 
-# Programs that train, by the kind of their tasks; others are of the first.
-CLASSIFIER = "run_classifier.py"
-PROGRAMS = {
-    kinds.QUESTIONS: "run_squad.py",
-    kinds.TAGGING: "run_tagger.py",
-    kinds.MASKED_LM: "run_mlm.py",
-    kinds.PRETRAINING: "run_pretraining.py",
-    kinds.VECTORS: "run_vectors.py",
-}
-
 Curve = list[tuple[int, float]]
 # (sum of squares, number of values) by place and layer; the layer is None
 # outside of layers.
@@ -420,7 +410,7 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     words = run_record.command_of(str(folder))
     if not words:
         return section(2, "Command", "The run does not record its command.")
-    program = PROGRAMS.get(kinds.kind_of(run["task"]), CLASSIFIER)
+    program = kinds.find_kind(kinds.kind_of(run["task"])).program
     lines = f".venv/bin/python {program}", *map(shlex.quote, words)
     code = element("code", " \\\n  ".join(lines))
     return section(2, "Command", element("pre", code, tabindex="0"))

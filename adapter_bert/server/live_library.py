@@ -16,7 +16,7 @@ from typing import Any, Optional
 
 from absl import logging
 
-from adapter_bert.answering.answers import Answer, to_outputs
+from adapter_bert.answering.answers import Answer, output_fields, to_outputs
 from adapter_bert.answering.explanations import (
     EXPLAINED,
     can_explain,
@@ -45,7 +45,6 @@ from adapter_bert.server.shelf import (
     check_members,
 )
 from adapter_bert.tasks.kinds import VECTORS
-from adapter_bert.tasks.multiple_choice import MultipleChoice
 
 # Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
 # as long as the most labels of a served task; that of `tokens` and `tags` as
@@ -54,24 +53,6 @@ OF_TEXTS = dict.fromkeys(TEXTS, ("DT_STRING", 1))
 INPUTS = {
     **OF_TEXTS,
     CHOICES: ("DT_STRING", 2),
-}
-OUTPUTS = {
-    "adapter": ("DT_STRING", 1),
-    "kind": ("DT_STRING", 1),
-    "label": ("DT_STRING", 1),
-    "probability": ("DT_FLOAT", 1),
-    "labels": ("DT_STRING", 2),
-    "scores": ("DT_FLOAT", 2),
-    "value": ("DT_FLOAT", 1),
-    "answer": ("DT_STRING", 1),
-    "start": ("DT_INT32", 1),
-    "end": ("DT_INT32", 1),
-    "score": ("DT_FLOAT", 1),
-    "null_score": ("DT_FLOAT", 1),
-    "tokens": ("DT_STRING", 2),
-    "tags": ("DT_STRING", 2),
-    "vector": ("DT_FLOAT", 2),
-    "novelty": ("DT_FLOAT", 1),
 }
 # Files of an adapter that are loaded.
 FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
@@ -118,8 +99,12 @@ class LiveLibrary(Shelf):
     @property
     def signatures(self):
         """Signatures of answers, and of vectors if a task gives them."""
-        signatures = {SIGNATURE: _described(INPUTS, OUTPUTS)}
-        if any(task["kind"] == VECTORS for task in self.tasks.values()):
+        outputs = {"adapter": ("DT_STRING", 1)}
+        kinds = [task["kind"] for task in self.tasks.values()]
+        for name, field in output_fields(kinds).items():
+            outputs[name] = field.dtype, field.axes
+        signatures = {SIGNATURE: _described(INPUTS, outputs)}
+        if VECTORS in kinds:
             vectors = {EMBEDDING: ("DT_FLOAT", 2)}
             signatures[EMBED] = _described(OF_TEXTS, vectors)
         return signatures
@@ -273,18 +258,12 @@ class LiveLibrary(Shelf):
         # A task that has gone since may have more labels.
         served += [question.of.description for question in questions]
         labels = max((len(t.get("labels", ())) for t in served), default=0)
-        words, width = (
-            max((len(r.get(name, ())) for r in results), default=0)
-            for name in ("tokens", "vector")
-        )
+        tasks = [question.of.description for question in questions]
         return [
-            {
-                "adapter": question.of.loaded.sha256,
-                **to_outputs(
-                    question.of.description, result, labels, words, width
-                ),
-            }
-            for question, result in zip(questions, results)
+            {"adapter": question.of.loaded.sha256, **outputs}
+            for question, outputs in zip(
+                questions, to_outputs(tasks, results, labels)
+            )
         ]
 
     def answer(self, question, result):
@@ -339,7 +318,5 @@ def _texts(row: RequestRow, loaded: LoadedTask) -> Texts:
 def _example(loaded: LoadedTask) -> Texts:
     """A row that a task reads."""
     texts = ["a text"] * max(loaded.numbers_of_texts)
-    task = loaded.task
-    if isinstance(task, MultipleChoice) and task.questions:
-        texts[1] = task.questions[0][0]
+    texts[1:2] = loaded.task.client_facts.get("questions", texts[1:2])[:1]
     return tuple(texts)

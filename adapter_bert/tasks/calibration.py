@@ -49,6 +49,11 @@ class Calibration:
         is_fitted = self != Calibration()
         return {CALIBRATION: dataclasses.asdict(self)} if is_fitted else {}
 
+    @property
+    def client_facts(self) -> dict[str, Any]:
+        least = self.abstain_below
+        return {"abstain_below": least} if least else {}
+
     @classmethod
     def restore(cls, settings: Mapping[str, Any], source: str) -> "Calibration":
         recorded = settings.get(CALIBRATION)

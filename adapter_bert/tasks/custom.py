@@ -17,8 +17,8 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flags import NOT_NEGATIVE, Range, Topic, check
+from adapter_bert.tasks.kinds import load
 from adapter_bert.tasks.multi_label import PROBABILITY, THRESHOLD, MultiLabel
-from adapter_bert.tasks.registry import load
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TextTask
 
@@ -135,13 +135,15 @@ def custom_task(
     table = check(OwnTables(*columns, **settings))
     options: dict[str, type] = {}
     if table.regression:
-        options["--regression"] = load("text_regression:TextRegression")
+        options["--regression"] = load(
+            "adapter_bert.tasks.text_regression:TextRegression"
+        )
     if table.label_columns:
         options["--label_columns"] = MultiLabel
     elif table.multi_label:
         options["--multi_label"] = MultiLabel
     if table.choice_columns:
-        choice = load("multiple_choice:MultipleChoice")
+        choice = load("adapter_bert.tasks.multiple_choice:MultipleChoice")
         options["--choice_columns"] = choice
     if len(options) > 1:
         raise UserError(f"{' and '.join(options)} exclude each other")

@@ -2,32 +2,19 @@
 
 import functools
 import typing
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
-from adapter_bert.tasks.kinds import (
-    MASKED_LM,
-    PRETRAINING,
-    TAGGING,
-    VECTORS,
-)
+from adapter_bert.tasks.kinds import OF_PROGRAMS, load
 from adapter_bert.tasks.novelty import with_novelty
-from adapter_bert.tasks.registry import TASKS, load
+from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 
-# Where the tasks are that have programs of their own.
-PLACES = {
-    "squad": "squad:Squad",
-    TAGGING: "tagging:Tagging",
-    MASKED_LM: "masked_lm:MaskedLM",
-    PRETRAINING: "pretraining:Pretraining",
-    VECTORS: "vectors:Vectors",
-}
 # Types of settings, for messages.
 TYPES = {
     int: "a whole number",
@@ -46,20 +33,21 @@ def restore_task(
     `adapter_config.json` at `source`; settings may be empty.
     """
     name = description["name"]
-    if name in PLACES:
-        task: Task = load(PLACES[name]).from_settings(
+    if name == "custom":
+        task = custom_task(**custom_arguments(description, settings, source))
+    elif name in TASKS:
+        task = TASKS[name]
+    elif name in OF_PROGRAMS:
+        task = load(OF_PROGRAMS[name]).from_settings(
             functools.partial(recorded_in, settings=settings, source=source),
             settings,
             source,
         )
-    elif name == "custom":
-        task = custom_task(**custom_arguments(description, settings, source))
-    elif name in TASKS:
-        task = TASKS[name]
     else:
         raise UserError(
             f"{source} was trained on the task {name!r}, which this version "
-            f"does not know; expected {', '.join((*TASKS, *PLACES))} or custom"
+            "does not know; expected "
+            f"{', '.join((*TASKS, *OF_PROGRAMS))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
     return with_novelty(task, settings, source)
@@ -101,20 +89,26 @@ def custom_arguments(
             f"{MOST_CHOICES}"
         )
     usual = [*TEXT_COLUMNS[:texts], *map("choice{}".format, range(choices))]
+    named = settings.get("columns", usual)
     has_header = settings.get("column_numbers") is None
+    columns = named if has_header else settings["column_numbers"]
+    labels = settings.get("label_columns", [])
+    label = settings.get("label_column", "label")
     kind = str if has_header else int
-
-    def check(
-        name: str,
-        column: Any,
-        kind: type,
-        counts: Container[int] = range(2**20),
-    ) -> list[str]:
+    for name, value, type_of_it in (
+        ("columns", named, str),
+        ("columns" if has_header else "column_numbers", columns, kind),
+        ("label_columns", labels, kind),
+        ("label_column", [] if labels else [label], kind),
+    ):
+        is_text = name in ("columns", "column_numbers")
         if (
-            not isinstance(column, list)
-            or len(column) not in counts
+            not isinstance(value, list)
+            or is_text
+            and len(value) != len(usual)
             or not all(
-                type(x) is kind and (kind is str or x >= 0) for x in column
+                type(x) is type_of_it and (type_of_it is str or x >= 0)
+                for x in value
             )
         ):
             raise UserError(
@@ -122,22 +116,13 @@ def custom_arguments(
                 f"expected columns of {len(usual)} texts and of labels, by "
                 "their names, or by numbers from 0 where files have no header"
             )
-        return list(map(str, column))
-
-    columns = check(
-        "columns", settings.get("columns", usual), str, [len(usual)]
-    )
-    if not has_header:
-        numbers = settings["column_numbers"]
-        columns = check("column_numbers", numbers, int, [len(usual)])
-    marks = check("label_columns", settings.get("label_columns", []), kind)
-    labels = [] if marks else [settings.get("label_column", "label")]
+    columns, labels = list(map(str, columns)), list(map(str, labels))
     multi_label = bool(description.get("multi_label"))
     return {
         **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
         "choice_columns": columns[texts:],
-        **dict(zip(("label_column",), check("label_column", labels, kind))),
-        "label_columns": marks,
+        **({} if labels else {"label_column": str(label)}),
+        "label_columns": labels,
         "header": has_header,
         "regression": bool(description.get("regression")),
         "multi_label": multi_label,

@@ -36,7 +36,7 @@ from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic
-from adapter_bert.tasks.kinds import MASKED_LM
+from adapter_bert.tasks.kinds import KINDS, MASKED_LM
 from adapter_bert.tasks.task import Head, Task
 
 # Shares of the chosen tokens that become `[MASK]` or any token; others stay.
@@ -45,7 +45,7 @@ MASKED_SHARE, RANDOM_SHARE = 0.8, 0.1
 # Fills `masked_ids` where a row has fewer masked tokens.
 NO_TOKEN = -1
 # Purposes of random numbers.
-CHOICE, REPLACEMENT, RANDOM_TOKEN, SPAN = range(4)
+CHOICE, REPLACEMENT, RANDOM_TOKEN = range(3)
 # Letters and punctuation of scripts without spaces between words: Thai, Lao,
 # Tibetan, Myanmar, Khmer, kana, Chinese characters, Yi, full and half width.
 UNSPACED = re.compile(
@@ -100,12 +100,6 @@ class Pieces(NamedTuple):
         follows[..., 1:] = is_plain[..., :-1]
         unspaced[..., 1:] = self.is_unspaced[ids[..., :-1]]
         return is_plain & ~(follows & (self.continues[ids] > unspaced))
-
-    def count_words(self, ids: np.ndarray) -> tuple[int, int]:
-        is_plain = self.is_plain[ids]
-        begins = self.begin_words(ids, is_plain)
-        several = begins[:-1] & is_plain[1:] & ~begins[1:]
-        return np.count_nonzero(begins), np.count_nonzero(several)
 
 
 def _continues(letters: str, is_marked: bool) -> int:
@@ -211,9 +205,8 @@ def choose(
     """Chooses the tokens to predict: int32 ids -> bool [B, T].
 
     Takes the share of the plain tokens, rounded, at least one. Whole words are
-    taken in random order, if they still fit into that number. A longer word is
-    cut into spans of that many tokens, from a random place. The last span that
-    is taken is cut to fit. `is_token` is false for padding.
+    taken in random order, if they still fit into that number. The tokens of a
+    word that is longer are taken one by one. `is_token` is false for padding.
 
     Source: google-research/bert, `create_pretraining_data.py`,
     `create_masked_lm_predictions`, which never predicts a word that is too
@@ -224,22 +217,17 @@ def choose(
     wanted = np.rint(masking.probability * counts).astype(np.int64)
     wanted = np.minimum(np.maximum(wanted, 1), counts)
     places = np.arange(ids.shape[1])
-    begins, is_span = is_plain, np.zeros_like(is_plain)
+    begins = is_plain
     if masking.whole_words:
         begins = pieces.begin_words(ids, is_plain)
         first, sizes = _measure(begins, is_plain)
         sizes = np.take_along_axis(sizes, first, axis=1)
-        is_span = is_plain & (sizes > wanted[:, np.newaxis])
-    if is_span.any():
-        most = np.maximum(wanted, 1)[:, np.newaxis].astype(np.uint64)
-        shift = np.take_along_axis(drawn(SPAN) % most, first, axis=1)
-        place = (places - first).astype(np.uint64)
-        begins = begins | is_span & ((place + shift) % most == 0)
+        begins = begins | is_plain & (sizes > wanted[:, np.newaxis])
     first, sizes = _measure(begins, is_plain)
     # Words in the order of their first tokens' numbers; other places last.
     numbers = np.where(begins, drawn(CHOICE), np.iinfo(np.uint64).max)
     order = np.argsort(numbers, axis=1, kind="stable")
-    taken = _take_words(order, begins.sum(axis=1), sizes, is_span, wanted)
+    taken = _take_words(order, begins.sum(axis=1), sizes, wanted)
     taken = np.take_along_axis(taken, first, axis=1)
     return is_plain & (places - first < taken)
 
@@ -264,15 +252,13 @@ def _take_words(
     order: np.ndarray,
     counts: np.ndarray,
     sizes: np.ndarray,
-    is_span: np.ndarray,
     wanted: np.ndarray,
 ) -> np.ndarray:
-    """Takes each word that still fits, and as much of a span as fits.
+    """Takes each word that still fits.
 
     Int64 [B, T] are `order`, words' first places as they are tried, and
-    `sizes`, tokens of the word that begins at a place; bool [B, T] is
-    `is_span`, part of a longer word; int64 [B] are `counts` of words and
-    `wanted` tokens. Returns tokens that are taken, as `sizes`.
+    `sizes`, tokens of the word that begins at a place; int64 [B] are `counts`
+    of words and `wanted` tokens. Returns tokens that are taken, as `sizes`.
     """
     numbers = np.arange(len(order))
     left = wanted.copy()
@@ -280,8 +266,7 @@ def _take_words(
     for rank in range(counts.max(initial=0)):
         words = numbers, order[:, rank]
         size = sizes[words]
-        size = np.where(is_span[words], np.minimum(size, left), size)
-        size *= (rank < counts) & (size <= left)
+        size = size * ((rank < counts) & (size <= left))
         taken[words] = size
         left -= size
         if not left.any():
@@ -324,8 +309,6 @@ def draw(
 
 
 NAME = MASKED_LM
-# Least share of words of several tokens for `--whole_word_masking` to matter.
-SEVERAL = 0.01
 
 
 class MaskedLMHead(Head):
@@ -455,6 +438,7 @@ class MaskedLM(Task[Lines]):
     )
     masking: Masking = Masking()
 
+    kind = KINDS[MASKED_LM]
     test_splits = ()
     answers_texts = False
     rows_are_fixed = False
@@ -502,16 +486,6 @@ class MaskedLM(Task[Lines]):
         count = len(features)
         tokens = len(features.tokens) - 2 * count
         logging.info("%s: %d tokens in %d rows", rows.path, tokens, count)
-        if self.masking.whole_words:
-            words, several = pieces.count_words(features.tokens)
-            if several < SEVERAL * words:
-                logging.warning(
-                    "%s: %d of %d words have more than one token; "
-                    "--whole_word_masking has an effect on these alone",
-                    rows.path,
-                    several,
-                    words,
-                )
         return features
 
     def build_head(self, config, create):

@@ -14,7 +14,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Range
-from adapter_bert.tasks import metrics
+from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.metrics import LABEL_SET_METRICS
 from adapter_bert.tasks.task import results_path, write_table
 from adapter_bert.tasks.text_classification import (
@@ -64,6 +64,7 @@ class MultiLabel(TextClassification):
     separator: str = SEPARATOR
     threshold: Optional[float] = None
 
+    kind = kinds.KINDS[kinds.MULTI_LABEL]
     has_sets = True
     chooses_one = False
     metric_table = LABEL_SET_METRICS
@@ -160,6 +161,13 @@ class MultiLabel(TextClassification):
             {"labels": [x for x, p in of.items() if p >= least], "scores": of}
             for of in rows_of_scores
         ]
+
+    @property
+    def client_facts(self):
+        return {**super().client_facts, "label_separator": self.separator}
+
+    def runtime_outputs(self, outputs, rows):
+        return {"scores": tf.sigmoid(outputs["logits"])}
 
     def cells(self, answer):
         shares = {

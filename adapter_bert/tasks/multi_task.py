@@ -179,14 +179,6 @@ def _give_each_task(chosen: np.ndarray, names: Sequence[str]) -> None:
         chosen[steps[len(steps) // 2]] = task
         drawn[task] += 1
         drawn[common] -= 1
-    if missing.size:
-        logging.warning(
-            "of %d steps none was drawn for these tasks, which get one batch "
-            "each: %s; raise --num_train_epochs, or choose --task_sampling=%s",
-            len(chosen),
-            ", ".join(names[n] for n in missing),
-            "uniform",
-        )
 
 
 class MultiTaskPlan:

@@ -21,6 +21,7 @@ from adapter_bert.data.tokenization import (
     make_row,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
@@ -63,14 +64,19 @@ class MultipleChoice(TextTask):
 
     questions: tuple[tuple[str, str], ...] = ()
 
+    kind = kinds.KINDS[kinds.CHOICE]
     chooses_one = True
 
     @property
+    def choice_count(self):
+        return len(self.labelled.choices)
+
+    @property
     def result_columns(self):
-        return self.columns[-len(self.labelled.choices) :]
+        return self.columns[-self.choice_count :]
 
     def describe(self):
-        return {"choices": len(self.result_columns), **super().describe()}
+        return {"choices": self.choice_count, **super().describe()}
 
     def restore(self, description, source):
         if "choices" not in description:
@@ -134,7 +140,7 @@ class MultipleChoice(TextTask):
         return Choices.from_rows(
             self._sequences(rows, tokenizer, max_seq_length),
             {} if rows.label is None else self.label_features(rows.label),
-            choices=len(self.result_columns),
+            choices=self.choice_count,
         )
 
     def _sequences(
@@ -185,6 +191,18 @@ class MultipleChoice(TextTask):
             }
             for row in self.results(predictions).tolist()
         ]
+
+    @property
+    def client_facts(self):
+        facts = {"labels": list(self.result_columns)}
+        if self.questions:
+            facts["questions"] = [entry for entry, _ in self.questions]
+        return {**facts, **self.calibration.client_facts}
+
+    def runtime_outputs(self, outputs, rows):
+        shape = rows, self.choice_count
+        logits = {"logits": tf.reshape(outputs["logits"], shape)}
+        return TextClassification.runtime_outputs(self, logits, rows)
 
 
 # The second sentence is a noun phrase that each ending goes on with.

@@ -110,7 +110,7 @@ class NewLabels(TextClassification):
         if not self.replay_file:
             return
         check_file("--replay_file", self.replay_file, READERS)
-        if files.is_same(self.replay_file, self._find(data_dir, "train")):
+        if files.is_same(self.replay_file, self.find(data_dir, "train")):
             raise UserError(
                 f"--replay_file is {self.replay_file}, which is the training "
                 "file too; name a file of rows with old labels, or leave it out"

@@ -13,7 +13,6 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import functional
@@ -22,7 +21,7 @@ from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.flags import POSITIVE, Topic
 from adapter_bert.progress import Progress
-from adapter_bert.tasks.kinds import PRETRAINING
+from adapter_bert.tasks.kinds import KINDS, PRETRAINING
 from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedLMHead
 from adapter_bert.tasks.task import Head, Task
 
@@ -152,6 +151,7 @@ class Pretraining(Task[Records]):
     )
     most_scored: Optional[int] = None
 
+    kind = KINDS[PRETRAINING]
     test_splits = ()
     answers_texts = False
     rows_are_fixed = True
@@ -215,12 +215,6 @@ class Pretraining(Task[Records]):
             for name in chunks[0]
         }
         lengths = joined.pop("lengths")
-        if np.all(joined["masked_ids"] == NO_TOKEN):
-            logging.warning(
-                "%s: no row has a masked token; next sentences alone are "
-                "learned, and scores of masked tokens are 0",
-                ", ".join(rows.paths),
-            )
         return MaskedPairs(
             joined.pop("tokens"),
             joined.pop("segments"),

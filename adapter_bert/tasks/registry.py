@@ -1,49 +1,23 @@
 """Tasks that `--task_name` knows."""
 
-import importlib
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.kinds import DECLARED, load
 from adapter_bert.tasks.task import Task
-
-GLUE = {
-    "cola": "glue:COLA",
-    "sst-2": "glue:SST_2",
-    "mrpc": "glue:MRPC",
-    "sts-b": "glue:STS_B",
-    "qqp": "glue:QQP",
-    "mnli": "glue:MNLI",
-    "qnli": "glue:QNLI",
-    "rte": "glue:RTE",
-    "wnli": "glue:WNLI",
-    "ax": "glue:AX",
-}
-PLACES = {
-    **GLUE,
-    "xnli": "xnli:XNLI",
-    "swag": "multiple_choice:SWAG",
-    "copa": "multiple_choice:COPA",
-}
-
-
-def load(place: str) -> Any:
-    """Imports what a place, as `glue:MRPC`, names in this folder."""
-    module, name = place.split(":")
-    return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 
 
 class _Declared(Mapping):
     """Tasks by name; each one's module is imported at its first use."""
 
     def __getitem__(self, name: str) -> Task:
-        return load(PLACES[name])
+        return load(DECLARED[name])
 
     def __iter__(self):
-        return iter(PLACES)
+        return iter(DECLARED)
 
     def __len__(self):
-        return len(PLACES)
+        return len(DECLARED)
 
 
 TASKS: Mapping[str, Task] = _Declared()

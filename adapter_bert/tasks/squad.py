@@ -29,6 +29,7 @@ from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Range, Topic, recorded
 from adapter_bert.progress import Progress
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.squad_data import (
     ContextWindows,
     SquadQuestion,
@@ -361,6 +362,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
     )
     head: HeadShape = SPANS
 
+    kind = kinds.KINDS[kinds.QUESTIONS]
     test_is_dev = True
     cut_at = "max_query_length"
     columns = ("question", "context")
@@ -380,13 +382,11 @@ class Squad(Task[Sequence[SquadQuestion]]):
         return task
 
     def describe(self):
-        return {} if self.head == SPANS else self.head.describe()
+        return self.head.describe(SPANS)
 
     def restore(self, description, source):
         self.check_name(description, source)
-        if "head" not in description:
-            return self
-        head = HeadShape.restore(description, source)
+        head = HeadShape.restore(description, source, SPANS)
         return dataclasses.replace(self, head=head)
 
     def read(self, data_dir, splits):
@@ -486,12 +486,11 @@ class Squad(Task[Sequence[SquadQuestion]]):
         google-research/bert draws windows but counts an epoch in questions:
         less than one pass where contexts are long.
         """
-        if not len(features):
-            raise UserError(f"{self.train_file} holds nothing to learn from")
-        rows = len(features.context_starts), len(features)
+        of_windows = super().count_train_steps(features, batch_size, epochs)
+        questions = len(features.context_starts)
         steps = [
-            input_pipeline.count_train_steps(count, batch_size, epochs)
-            for count in rows
+            input_pipeline.count_train_steps(questions, batch_size, epochs),
+            of_windows,
         ]
         logging.info(
             "%g epochs are %d steps counted in questions, %d counted in "
@@ -617,6 +616,9 @@ class Squad(Task[Sequence[SquadQuestion]]):
         sums of start and end logit, or null without such a candidate.
         """
         return list(map(_answer, predictions))
+
+    def runtime_outputs(self, outputs, rows):
+        return outputs
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         ids = [question.id for question in rows]

@@ -17,7 +17,6 @@ from typing import (
 )
 
 import numpy as np
-from absl import logging
 
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features
@@ -224,7 +223,7 @@ def cut_windows(
     An empty context has none. Where every question says its answers, there are
     labels `start_positions` and `end_positions`, int32 [rows]: places of the
     tokens that cover the first answer, or 0 and 0 where the window does not
-    hold all of them. The log counts answers that tokens exceed.
+    hold all of them.
 
     Source: google-research/bert, `run_squad.py`,
     `convert_examples_to_features`, which takes the first place within the
@@ -237,7 +236,7 @@ def cut_windows(
     targets: list[tuple[int, int]] = []
     context_starts: list[int] = []
     offsets: list[np.ndarray] = []
-    total = widened = lost = cut = 0
+    total = cut = 0
     progress = Progress("tokenize", len(questions), "questions")
     contexts = in_chunks(
         tokenizer.encode, (c for c, _ in _paragraphs(questions))
@@ -256,10 +255,6 @@ def cut_windows(
             if labelled and question.answers:
                 answer = find_answer(question)
                 span = answer and _cover(offsets[-1], answer)
-                lost += answer is not None and span is None
-            if span:
-                start, end = offsets[-1][span[0], 0], offsets[-1][span[1], 1]
-                widened += start < answer[0] or answer[1] < end
             room = max_seq_length - len(head) - 1
             step, rest = min(room, doc_stride), len(context.ids) - room
             # Until a window reaches the end; none of an empty context.
@@ -282,13 +277,6 @@ def cut_windows(
             progress.update(1)
         total += len(context.ids)
     progress.close()
-    of = "%d of %d questions have answers that "
-    if widened:
-        what = "start or end inside a token; it is labelled as a whole"
-        logging.info(of + what, widened, len(questions))
-    if lost:
-        what = "are of no token; they are labelled as no answer"
-        logging.info(of + what, lost, len(questions))
     columns = np.array(places, np.int32).reshape(-1, 3).T.copy()
     question_rows, firsts, context_firsts = columns
     # Zeros up to what is between, then BERT's ones.

@@ -35,8 +35,7 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
-from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import TAGGING
+from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.tagging_files import (
     BIO,
     FORMATS,
@@ -261,7 +260,7 @@ def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
     )
 
 
-NAME = TAGGING
+NAME = kinds.TAGGING
 
 
 class TaggingHead(Head):
@@ -327,6 +326,8 @@ class Tagging(Task[Sentences]):
     split_files: SplitFiles = NONE_NAMED
     head: HeadShape = SPANS
 
+    kind = kinds.KINDS[kinds.TAGGING]
+    endings = FORMATS
     columns = ("tokens",)
     takes_tokens = True
     reading = "words"
@@ -342,7 +343,7 @@ class Tagging(Task[Sentences]):
     def describe(self):
         tags = {"tags": list(map(str, self.tags))} if self.tags else {}
         types = {"map_tags": dict(self.type_map)} if self.type_map else {}
-        head = {} if self.head == SPANS else self.head.describe()
+        head = self.head.describe(SPANS)
         return {**tags, **types, **head}
 
     def restore(self, description, source):
@@ -360,9 +361,7 @@ class Tagging(Task[Sentences]):
                 f"{trained} with the tags {', '.join(names)[:200]}; expected "
                 f"those of {BIO}, O among them, each once"
             )
-        head = SPANS
-        if "head" in description:
-            head = HeadShape.restore(description, source)
+        head = HeadShape.restore(description, source, SPANS)
         return dataclasses.replace(self, tags=tags, head=head)
 
     @property
@@ -389,10 +388,6 @@ class Tagging(Task[Sentences]):
             [x.split() if isinstance(x, str) else x for (x,) in texts]
         )
 
-    def check_files(self, data_dir, splits):
-        for split in splits:
-            self.split_files.find(data_dir, split, FORMATS)
-
     def read(self, data_dir, splits):
         """Reads named files, or `<data_dir>/<split>.conll` or `.jsonl`.
 
@@ -405,7 +400,7 @@ class Tagging(Task[Sentences]):
             names.insert(0, "train")
         rows: dict[str, Sentences] = {}
         for split in names:
-            path = self.split_files.find(data_dir, split, FORMATS)
+            path = self.find(data_dir, split)
             is_test = split in dict(self.test_splits).values()
             options = self.words_and_tags, split in scored, is_test
             rows[split] = read_sentences(path, *options)
@@ -469,14 +464,6 @@ class Tagging(Task[Sentences]):
         numbers = {tag: number for number, tag in enumerate(self.tags)}
         return np.array([numbers[tag] for tag in tags], np.int32)
 
-    def count_train_steps(self, features: SentenceWindows, batch_size, epochs):
-        if not len(features):
-            raise UserError(
-                "the training file holds nothing to learn from: no word of it "
-                "is in a window"
-            )
-        return super().count_train_steps(features, batch_size, epochs)
-
     def keep(self, rows):
         return dataclasses.replace(rows, words=())
 
@@ -525,6 +512,13 @@ class Tagging(Task[Sentences]):
                 rows.divide(rows.words), rows.divide(predictions.tags)
             )
         ]
+
+    @property
+    def client_facts(self):
+        return {"types": sorted({tag.type for tag in self.tags} - {""})}
+
+    def runtime_outputs(self, outputs, rows):
+        return {"scores": tf.nn.softmax(outputs["logits"])}
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
         name = with_suffix("test_predictions", suffix) + ending_of(rows.path)

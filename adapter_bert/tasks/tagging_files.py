@@ -40,15 +40,19 @@ PLAIN = re.compile(
     r"(?!(?i:(ner_?)?(tag|label)s?|ner|entity)$)"
     r"(?![A-Za-z]([\W_]|$))(?!.*[\W_][A-Za-z]?$)[^\W\d_]\S*"
 )
-# What is within an entity, what ends one, and what is one alone.
-ENDS = {BMES: "MES", BIOES: "IES", BILOU: "ILU"}
+# Prefixes of words that begin an entity, are within one, end one, are one.
+SCHEMES = {
+    BIOES: "BIES",
+    BILOU: "BILU",
+    BMES: "BMES",
+}
 # The first of these prefixes that occurs tells the scheme. Without `M` and `I`,
 # BMES is BIOES.
-TELLING = {x: name for name, of in ENDS.items() for x in of if x != "I"}
-CLOSED = {prefix for _, *closing in ENDS.values() for prefix in closing}
-# Prefixes of other schemes by those of BIO.
+TELLING = {"M": BMES, "E": BIOES, "S": BIOES, "L": BILOU, "U": BILOU}
+# What ends an entity, alone or not, and BIO's prefixes for those of others.
+CLOSED = {prefix for scheme in SCHEMES.values() for prefix in scheme[2:]}
 TO_BIO = {"": "I", **{prefix: "I" for prefix in TELLING}}
-TO_BIO.update({single: "B" for *_, single in ENDS.values()})
+TO_BIO.update({single: "B" for *_, single in SCHEMES.values()})
 
 
 class Tag(NamedTuple):
@@ -95,26 +99,20 @@ def find_scheme(rows: "Sentences") -> Optional[str]:
             _check_ends(rows, scheme)
             return scheme
     # Every entity begins with one or the other.
-    openings = {"B": [], "I": []}
+    openings: dict[str, list[int]] = {"B": [], "I": []}
     for number, (before, tag) in enumerate(_pairs(tags, rows.starts)):
         if tag.prefix != OUTSIDE and before.type != tag.type:
             openings[tag.prefix].append(number)
-    begun, continued = openings["B"], openings["I"]
-    if not continued:
-        return BIO if begun else None
-    if not begun:
-        return IOB1
-    if len(begun) >= len(continued):
-        wrong, expected, scheme = continued[0], "B", BIO
-        problem = "continues no entity"
-    else:
-        wrong, expected, scheme = begun[0], "I", IOB1
-        problem = "follows no entity of its type"
-    raise UserError(
-        f"{rows.where(wrong)}: {tags[wrong]} {problem}; expected "
-        f"{expected}-{tags[wrong].type}, since entities begin with {expected}- "
-        f"elsewhere in the file (scheme {scheme})"
-    )
+    usual = max(openings, key=lambda prefix: len(openings[prefix]))
+    scheme = BIO if usual == "B" else IOB1
+    if wrong := openings["BI"[usual == "B"]]:
+        tag = tags[wrong[0]]
+        raise UserError(
+            f"{rows.where(wrong[0])}: {tag} begins an entity; expected "
+            f"{usual}-{tag.type}, since entities begin with {usual}- elsewhere "
+            f"in the file (scheme {scheme})"
+        )
+    return scheme if openings[usual] else None
 
 
 def _check_plain(rows: "Sentences") -> None:
@@ -137,32 +135,27 @@ def _check_plain(rows: "Sentences") -> None:
 
 
 def _check_ends(rows: "Sentences", scheme: str) -> None:
-    within, end, single = ENDS[scheme]
+    begin, within, end, single = SCHEMES[scheme]
+    last = {*(rows.starts[1:] - 1).tolist()}
     for number, (before, tag) in enumerate(_pairs(rows.tags, rows.starts)):
-        inside = tag.prefix in (within, end)
-        is_open = before.prefix in ("B", within)
-        if tag.prefix not in (OUTSIDE, "B", within, end, single):
+        goes_on = tag.prefix in (within, end)
+        is_open = before.prefix in (begin, within)
+        if tag.prefix not in (OUTSIDE, *SCHEMES[scheme]):
             problem = (
                 f"is of another scheme than {within}-, {end}- and {single}-"
             )
-        elif inside and not (is_open and before.type == tag.type):
+        elif goes_on and not (is_open and before.type == tag.type):
             problem = "continues no entity"
-        elif is_open and not inside:
+        elif is_open and not goes_on:
             problem = f"follows an entity that no {end}-{before.type} ends"
+        elif number in last and tag.prefix in (begin, within):
+            problem = f"ends the sentence, expected {end}- or {single}-"
         else:
             continue
         raise UserError(
             f"{rows.where(number)}: {tag} {problem}; elsewhere the file has "
             f"the scheme {scheme}"
         )
-    for last in rows.starts[1:][np.diff(rows.starts) > 0] - 1:
-        tag = rows.tags[last]
-        if tag.prefix in ("B", within):
-            raise UserError(
-                f"{rows.where(last)}: the sentence ends with {tag}, expected "
-                f"{end}- or {single}-{tag.type}; elsewhere the file has the "
-                f"scheme {scheme}"
-            )
 
 
 def _pairs(

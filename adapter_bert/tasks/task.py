@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import (
     Any,
     Callable,
@@ -32,6 +32,7 @@ from adapter_bert.data.input_pipeline import (
 from adapter_bert.data.tables import NONE_NAMED
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.tasks import kinds
 
 # The rows of a split as its file has them; they have a length.
 RowsType = TypeVar("RowsType")
@@ -161,6 +162,10 @@ class Reading(abc.ABC, Generic[RowsType]):
     test_is_dev = False
     # Whether a text may also be a list of words.
     takes_tokens = False
+    # The last texts of a row, of which it chooses one.
+    choice_count = 0
+    # Entries of the column of second texts, and what is read in their place.
+    questions: tuple[tuple[str, str], ...] = ()
     # Whether a row's tokens are the same in every step.
     rows_are_fixed = True
     # Flag of the length at which a row is cut.
@@ -171,12 +176,24 @@ class Reading(abc.ABC, Generic[RowsType]):
     held_out = None
     # Names of a row's texts, in order.
     columns = ()
+    # Texts before first texts, and before all others.
+    prompts: tuple[str, ...] = ()
     # Equal for tasks that make equal features of equal texts.
     reading = None
 
+    # Endings of names of the files that `find` finds.
+    endings: Collection[str] = ()
+
     def check_files(self, data_dir: str, splits: Sequence[str]) -> None:
         """Looks for the files of splits, before any long step; see `read`."""
-        return
+        for split in splits if self.endings else ():
+            self.find(data_dir, split)
+
+    def find(self, data_dir: str, split: str) -> str:
+        """Finds the file of a split."""
+        return self.split_files.find(
+            data_dir, split, self.endings, self.held_out
+        )
 
     @property
     def train_file(self) -> str:
@@ -279,6 +296,9 @@ class Learning(abc.ABC):
     def count_train_steps(
         self, features: Features, batch_size: int, epochs: float
     ) -> int:
+        if not len(features):
+            path = self.train_file or "the training file"
+            raise UserError(f"{path} holds nothing to learn from")
         return count_train_steps(len(features), batch_size, epochs)
 
     def plan(
@@ -316,6 +336,7 @@ class Learning(abc.ABC):
 class Answering(abc.ABC, Generic[RowsType]):
     """What a task answers, and how answers are scored and written."""
 
+    kind: kinds.Kind
     # Whether a trained adapter answers texts.
     answers_texts = True
     # Whether it answers with the likeliest of several labels or choices.
@@ -384,6 +405,17 @@ class Answering(abc.ABC, Generic[RowsType]):
 
     def answer(self, rows: RowsType, predictions: Any) -> list[dict[str, Any]]:
         """Makes a JSON object for each row."""
+        raise NotImplementedError
+
+    @property
+    def client_facts(self) -> dict[str, Any]:
+        """What clients must know of the answers, as JSON values."""
+        return {}
+
+    def runtime_outputs(
+        self, outputs: Mapping[str, tf.Tensor], rows: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Turns a head's outputs of int32 [] rows into `kind.runtime`'s."""
         raise NotImplementedError
 
     def write_predictions(

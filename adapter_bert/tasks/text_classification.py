@@ -26,7 +26,7 @@ from adapter_bert.data.tables import (
     warn_of_lookalikes,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.tasks import metrics
+from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.task import (
     Head,
     Task,
@@ -135,6 +135,7 @@ class TextClassification(TextTask):
     weighting: Union[None, str, Mapping[str, float]] = None
     class_weights: Optional[tuple[float, ...]] = None
 
+    kind = kinds.KINDS[kinds.CLASSIFICATION]
     has_sets = False
     chooses_one = True
     scores_novelty = True
@@ -353,6 +354,16 @@ class TextClassification(TextTask):
                 self.results(predictions).tolist(),
             )
         ]
+
+    @property
+    def client_facts(self):
+        return {"labels": list(self.labels), **self.calibration.client_facts}
+
+    def runtime_outputs(self, outputs, rows):
+        logits = outputs["logits"]
+        if self.calibration.temperature != 1:
+            logits /= self.calibration.temperature
+        return {"scores": tf.nn.softmax(logits)}
 
 
 def weigh_classes(task: Task, text: str) -> TextClassification:

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.errors import UserError
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_task import POOLED, TextTask
 
@@ -126,6 +127,7 @@ class TextRegression(TextTask):
     scale: Optional[tuple[float, float]] = None
     unit: Optional[LabelUnit] = None
 
+    kind = kinds.KINDS[kinds.REGRESSION]
     scores_novelty = True
 
     def describe(self):
@@ -235,6 +237,13 @@ class TextRegression(TextTask):
         if self.scale:
             values = np.clip(values, *self.scale)
         return [{"value": value} for value in values.tolist()]
+
+    def runtime_outputs(self, outputs, rows):
+        unit = self.unit or AS_IS
+        value = outputs["scores"] * unit.deviation + unit.mean
+        if self.scale:
+            value = tf.clip_by_value(value, *self.scale)
+        return {"value": value}
 
     def cells(self, answer):
         form = ".3f" if self.scale else ".7g"

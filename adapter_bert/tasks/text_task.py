@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -70,14 +70,21 @@ class HeadShape:
             self, layers=self.layers + 1, activation=activation, pooler=False
         )
 
-    def describe(self) -> dict[str, Any]:
-        return {} if self == POOLED else {"head": dataclasses.asdict(self)}
+    def describe(self, usual: Optional["HeadShape"] = None) -> dict[str, Any]:
+        """Describes a head unless it is the `usual` one, else BERT's own."""
+        is_usual = self == (usual or POOLED)
+        return {} if is_usual else {"head": dataclasses.asdict(self)}
 
     @classmethod
     def restore(
-        cls, description: Mapping[str, Any], source: str
+        cls,
+        description: Mapping[str, Any],
+        source: str,
+        usual: Optional["HeadShape"] = None,
     ) -> "HeadShape":
-        recorded = description.get("head", {})
+        if "head" not in description:
+            return usual or POOLED
+        recorded = description["head"]
         default = dataclasses.asdict(cls())
         if (
             not isinstance(recorded, dict)
@@ -135,6 +142,32 @@ class HiddenLayers(tf.Module):
         return outputs
 
 
+def divide(
+    rows: Rows,
+    held_out: HeldOut,
+    texts: Iterable[Hashable],
+    sets: Sequence[Sequence[Any]],
+) -> dict[str, Rows]:
+    """Divides a file into `train` and `dev`, by each row's text and labels."""
+    is_dev = held_out.choose(texts, sets)
+    if not is_dev.any():
+        raise UserError(
+            f"{rows.path}: of {len(rows)} rows --dev_share={held_out.share} "
+            "takes none; pass a larger share, or more rows of a label"
+        )
+    for name, side in (("training", ~is_dev), ("dev", is_dev)):
+        has = {x for of in itertools.compress(sets, side) for x in of}
+        if lost := {*itertools.chain(*sets)} - has:
+            logging.warning(
+                "%s: of --dev_share's two parts, no %s row has the labels %s, "
+                "which have too few rows",
+                rows.path,
+                name,
+                list_labels(sorted(lost)),
+            )
+    return {"train": rows.take(~is_dev), "dev": rows.take(is_dev)}
+
+
 # Names of a row's texts for any task.
 TEXT_COLUMNS = ("text", "text_b")
 
@@ -168,6 +201,7 @@ class TextTask(Task[Rows]):
     split_files: SplitFiles = NONE_NAMED
 
     reading = "texts"
+    endings = READERS
     is_complete = True
     metric_table = METRICS
 
@@ -276,16 +310,12 @@ class TextTask(Task[Rows]):
     def complete(self, train: Rows) -> "TextTask":
         return self
 
-    def check_files(self, data_dir, splits):
-        for split in splits:
-            self._find(data_dir, split)
-
     def read(self, data_dir, splits):
         rows: dict[str, Rows] = {}
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
             whole = self._read(data_dir, "train")
-            rows = self._divide(whole)
+            rows = divide(whole, self.held_out, whole.texts, self.strata(whole))
         for split in splits:
             if split not in rows:
                 rows[split] = self._read(data_dir, split)
@@ -295,7 +325,7 @@ class TextTask(Task[Rows]):
             train = rows.get("train") if whole is None else whole
             if train is None:
                 self.check_has_training_file(data_dir, "labels")
-                path = self.split_files.find(data_dir, "train", READERS)
+                path = self.split_files.find(data_dir, "train", self.endings)
                 train = read_rows(path, self.labelled.labels_only())
             task = self.complete(train)
         return task, {split: task._check(rows[split]) for split in splits}
@@ -303,7 +333,7 @@ class TextTask(Task[Rows]):
     def _read(self, data_dir: str, split: str) -> Rows:
         is_test = split in dict(self.test_splits).values()
         layout = self.unlabelled if is_test else self.labelled
-        rows = read_rows(self._find(data_dir, split), layout)
+        rows = read_rows(self.find(data_dir, split), layout)
         for row, row_id in enumerate(rows.row_id or ()):
             if row_id and not is_one_cell(row_id):
                 raise UserError(
@@ -324,34 +354,13 @@ class TextTask(Task[Rows]):
             rows, label=[spellings[x] for x in rows.label]
         )
 
-    def _divide(self, rows: Rows) -> dict[str, Rows]:
-        sets = self.strata(rows)
-        held_out = self.held_out.choose(rows.texts, sets)
-        if not held_out.any():
-            raise UserError(
-                f"{rows.path}: of {len(rows)} rows --dev_share="
-                f"{self.held_out.share} takes none; pass a larger share, or "
-                "more rows of a label"
-            )
-        for name, side in (("training", ~held_out), ("dev", held_out)):
-            has = {x for of in itertools.compress(sets, side) for x in of}
-            if lost := {*itertools.chain(*sets)} - has:
-                logging.warning(
-                    "%s: of --dev_share's two parts, no %s row has the labels "
-                    "%s, which have too few rows",
-                    rows.path,
-                    name,
-                    list_labels(sorted(lost)),
-                )
-        return {"train": rows.take(~held_out), "dev": rows.take(held_out)}
-
-    def _find(self, data_dir: str, split: str) -> str:
+    def find(self, data_dir, split):
         if self.trained_as and split == "train":
             raise UserError(
                 f"the task {self.name} has no training set; train "
                 f"{self.trained_as} and pass that as --init_checkpoint"
             )
-        return self.split_files.find(data_dir, split, READERS, self.held_out)
+        return super().find(data_dir, split)
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """Makes `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and labels."""

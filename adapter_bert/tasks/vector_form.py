@@ -18,6 +18,8 @@ from adapter_bert.errors import UserError
 CLS, MEAN, TOKENS = "cls", "mean", "tokens"
 # The name of a prompt that had none.
 DEFAULT = "default"
+# Names of two prompts, as sentence-transformers has them.
+QUERY, DOCUMENT = "query", "document"
 
 
 def pool(
@@ -107,6 +109,8 @@ class Pooled:
             is the first special token.
         similarity_fn_name: how vectors are compared, for other programs.
         dense: layers between pooling and normalization.
+        document_prompt: name of the prompt before documents, if not default.
+        sizes: entries to which vectors may be cut; none for whole ones alone.
     """
 
     pooling: str
@@ -119,6 +123,8 @@ class Pooled:
     include_prompt: bool = True
     similarity_fn_name: Optional[str] = None
     dense: tuple[Dense, ...] = ()
+    document_prompt: Optional[str] = None
+    sizes: tuple[int, ...] = ()
 
     def prompt(self, chosen: Optional[str] = None) -> str:
         """Returns the text before a text; None chooses the default one."""
@@ -144,6 +150,19 @@ class Pooled:
         prompts = {**self.prompts, name: prompt}
         return dataclasses.replace(
             self, prompts=prompts, default_prompt_name=name
+        )
+
+    def with_prompts(self, query: str, document: str) -> "Pooled":
+        """Changes the texts before queries and before documents."""
+        if query == document:
+            form = self.with_default(query)
+            return dataclasses.replace(form, document_prompt=None)
+        prompts = {**self.prompts, QUERY: query, DOCUMENT: document}
+        return dataclasses.replace(
+            self,
+            prompts=prompts,
+            default_prompt_name=QUERY,
+            document_prompt=DOCUMENT,
         )
 
     def left_out(
@@ -174,47 +193,54 @@ class Pooled:
                 described[field.name] = value
         if self.dense:
             described["dense"] = [layer.describe() for layer in self.dense]
+        if self.sizes:
+            described["sizes"] = list(self.sizes)
         return described
 
     @classmethod
     def restore(cls, described: Mapping[str, Any], source: str) -> "Pooled":
-        form = cls(
-            **{
-                field.name: described[field.name]
-                for field in dataclasses.fields(cls)
-                if field.name in described and field.name != "max_seq_length"
-            }
-        )
-        name, prompts, dense = form.default_prompt_name, form.prompts, ()
-        is_right = (
-            form.pooling in (CLS, MEAN)
-            and type(form.normalize) is bool
-            and isinstance(prompts, dict)
-            and all(isinstance(text, str) for text in prompts.values())
-            and (name is None or isinstance(name, str) and name in prompts)
-            and type(form.include_prompt) is bool
-            and isinstance(form.similarity_fn_name, (str, type(None)))
-            and isinstance(form.dense, (list, tuple))
-        )
+        values = {
+            field.name: described[field.name]
+            for field in dataclasses.fields(cls)
+            if field.name in described and field.name != "max_seq_length"
+        }
+        form = cls(**{"pooling": None, "normalize": None, **values})
         try:
-            if is_right:
-                dense = tuple(Dense(**layer) for layer in form.dense)
-        except TypeError:
-            is_right = False
-        sizes = [x for d in dense for x in (d.in_features, d.out_features)]
-        is_right = is_right and (
-            all(type(size) is int and size > 0 for size in sizes)
-            and sizes[1:-1:2] == sizes[2::2]
-            and all(
-                type(layer.bias) is bool
-                and layer.activation in functional.ACTIVATIONS
-                for layer in dense
+            form = dataclasses.replace(
+                form,
+                dense=tuple(Dense(**layer) for layer in form.dense),
+                sizes=tuple(form.sizes),
             )
-        )
-        if not is_right:
+            form._check()
+        except (TypeError, ValueError) as error:
             raise UserError(
                 f"{source}: the form of vectors is {str(described)[:200]}; "
                 "expected cls or mean, true or false for normalize, prompts by "
-                "name, and dense layers that fit each other"
+                "name, dense layers that fit each other, and sizes above 0"
+            ) from error
+        return form
+
+    def _check(self) -> None:
+        """Raises ValueError or TypeError if a value is of another type."""
+        widths = [
+            x for d in self.dense for x in (d.in_features, d.out_features)
+        ]
+        names = self.default_prompt_name, self.document_prompt
+        is_right = (
+            self.pooling in (CLS, MEAN)
+            and type(self.normalize) is bool
+            and type(self.include_prompt) is bool
+            and isinstance(self.prompts, dict)
+            and all(isinstance(text, str) for text in self.prompts.values())
+            and {*names} <= {None, *self.prompts}
+            and isinstance(self.similarity_fn_name, (str, type(None)))
+            and all(type(x) is int and x > 0 for x in (*widths, *self.sizes))
+            and widths[1:-1:2] == widths[2::2]
+            and all(
+                type(layer.bias) is bool
+                and layer.activation in functional.ACTIVATIONS
+                for layer in self.dense
             )
-        return dataclasses.replace(form, dense=dense)
+        )
+        if not is_right:
+            raise ValueError

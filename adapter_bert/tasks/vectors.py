@@ -12,7 +12,6 @@ from typing import (
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
@@ -29,14 +28,14 @@ from adapter_bert.data.tables import (
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
-from adapter_bert.tasks import metrics, squad_data, vector_losses
+from adapter_bert.tasks import kinds, metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
-from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
+from adapter_bert.tasks.text_task import divide
 from adapter_bert.tasks.vector_form import (
     CLS,
     MEAN,
@@ -49,8 +48,15 @@ from adapter_bert.tasks.vector_form import (
 INFONCE, COSENT = "infonce", "cosent"
 # The texts of a row: the first, and all others.
 SIDES = "question", "document"
-# Names of their prompts, as sentence-transformers has them.
-SIDES_PROMPTS = "query", "document"
+# Flags of the form of vectors that are not given.
+NO_FLAGS = {
+    "pooling": None,
+    "normalize": None,
+    "sizes": (),
+    "prompt": None,
+    "query_prompt": None,
+    "document_prompt": None,
+}
 SQUAD = "squad"
 # Labels of known pairs that belong together; STS-B has scores.
 MATCHING = {
@@ -74,12 +80,13 @@ class VectorHead(BatchHead):
 
     def __init__(self, task: "Vectors", width: int, create: Callable):
         self.width = width
-        self.pooling, self.left_out = task.pooled, task.left_out
-        self.dense = task.dense
+        form = task.form
+        self.pooling, self.left_out = form.pooling, task.left_out
+        self.dense = form.dense
         self.layers = create_layers(self.dense, create)
         self.reads_first_token = self.pooling == CLS and not self.left_out
         self.loss_name, self.temperature = task.loss_name, task.temperature
-        self.sizes = task.sizes or (width,)
+        self.sizes = form.sizes or (width,)
         self.sides = task.trained_together
         self.compares = (
             ("label_scores",) if self.loss_name == COSENT else ("text_ids",)
@@ -128,7 +135,7 @@ class Vectors(Task[Union[Rows, Search]]):
         left_out: so many first tokens of each text are not pooled.
     """
 
-    name: str = VECTORS
+    name: str = kinds.VECTORS
     pooling: Optional[str] = Topic.METHOD.setting(
         None,
         "A text's vector: mean over its tokens, or cls, the first token; "
@@ -185,6 +192,7 @@ class Vectors(Task[Union[Rows, Search]]):
     base_form: Pooled = Pooled(MEAN, False)
     left_out: int = 0
 
+    kind = kinds.KINDS[kinds.VECTORS]
     test_splits = ()
     compares_rows = True
     columns = ("text",)
@@ -230,51 +238,35 @@ class Vectors(Task[Union[Rows, Search]]):
         return COSENT if self.has_scores else INFONCE
 
     @property
-    def pooled(self) -> str:
-        return self.pooling or MEAN
-
-    @property
-    def dense(self):
-        return self.base_form.dense
-
-    @property
     def head_kind(self):
-        return type(self), self.pooled, self.left_out, self.dense
+        form = self.form
+        return type(self), form.pooling, self.left_out, form.dense
 
     @property
     def prompts(self) -> tuple[str, str]:
         """Texts before first texts, and before all others."""
-        default = self.base_form.prompt(self.prompt)
         first, second = (
-            default if chosen is None else self.base_form.prompt(chosen)
-            for chosen in (self.query_prompt, self.document_prompt)
+            self.prompt if prompt is None else prompt
+            for prompt in (self.query_prompt, self.document_prompt)
         )
-        return first, second
+        if second is None:
+            second = self.base_form.document_prompt
+        return self.base_form.prompt(first), self.base_form.prompt(second)
 
     @property
     def form(self) -> Pooled:
-        """Form of vectors; its default prompt is that of first texts."""
-        form = dataclasses.replace(
-            self.base_form,
-            pooling=self.pooled,
-            normalize=bool(self.normalize),
-        )
-        first, second = self.prompts
-        if first == second:
-            return form.with_default(first)
-        names = dict(zip(SIDES_PROMPTS, (first, second)))
-        return dataclasses.replace(
-            form,
-            prompts={**form.prompts, **names},
-            default_prompt_name=SIDES_PROMPTS[0],
-        )
+        """Form of vectors, as the flags change `base_form`."""
+        form = self.base_form.with_prompts(*self.prompts)
+        flags = {
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+            "sizes": self.sizes or None,
+        }
+        chosen = {name: x for name, x in flags.items() if x is not None}
+        return dataclasses.replace(form, **chosen)
 
     def describe(self):
         about: dict[str, Any] = self.form.describe()
-        if len({*self.prompts}) > 1:
-            about["document_prompt"] = SIDES_PROMPTS[1]
-        if self.sizes:
-            about["sizes"] = list(self.sizes)
         if self.held_out:
             about["held_out"] = dataclasses.asdict(self.held_out)
         if self.two_adapters:
@@ -287,48 +279,16 @@ class Vectors(Task[Union[Rows, Search]]):
     def restore(self, description, source):
         self.check_name(description, source)
         self.check_held_out(description, source)
-        form = Pooled.restore(
-            {"pooling": None, "normalize": None, **description}, source
-        )
-        sizes = description.get("sizes", [])
-        if not isinstance(sizes, list) or not all(
-            type(size) is int and size > 0 for size in sizes
-        ):
-            raise UserError(
-                f"{source}: the task has sizes {str(sizes)[:80]}; expected "
-                "numbers above 0"
-            )
-        trained = {
-            "pooling": form.pooling,
-            "normalize": form.normalize,
-            "sizes": tuple(sizes),
-        }
-        for name, value in trained.items():
-            setting = getattr(self, name)
-            if setting not in (None, (), value):
+        form = Pooled.restore(description, source)
+        restored = dataclasses.replace(self, base_form=form, **NO_FLAGS)
+        chosen = dataclasses.replace(self, base_form=form)
+        for name in ("pooling", "normalize", "sizes"):
+            trained, flag = getattr(form, name), getattr(chosen.form, name)
+            if flag != trained:
                 raise UserError(
-                    f"{source} was trained with {name} {value!r}, not "
-                    f"{setting!r}; leave out the flag"
+                    f"{source} was trained with {name} {trained!r}, not "
+                    f"{flag!r}; leave out the flag"
                 )
-        trained["base_form"] = form
-        document_prompt = description.get("document_prompt")
-        if document_prompt not in (None, *form.prompts):
-            raise UserError(
-                f"{source}: document_prompt is {str(document_prompt)[:80]!r}, "
-                f"expected one of {', '.join(form.prompts)[:200]}"
-            )
-        flags = {
-            name: getattr(self, name)
-            for name in ("prompt", "query_prompt", "document_prompt")
-        }
-        restored = dataclasses.replace(
-            self,
-            **trained,
-            **{**dict.fromkeys(flags), "document_prompt": document_prompt},
-        )
-        if self.prompt is self.document_prompt is None:
-            flags["document_prompt"] = document_prompt
-        chosen = dataclasses.replace(restored, **flags)
         if chosen.prompts != restored.prompts:
             raise UserError(
                 f"{source} was trained with the prompts {restored.prompts}, "
@@ -341,32 +301,22 @@ class Vectors(Task[Union[Rows, Search]]):
         if description.get("name") == self.name and (
             has_two != self.two_adapters
         ):
-            differing, value = (
-                ("two adapters", "true")
-                if has_two
-                else ("one adapter", "false")
-            )
             raise UserError(
-                f"{source} holds a run of {differing}; pass "
-                f"--two_adapters={value}, or choose another --output_dir"
+                f"{source} holds a run of {'two' if has_two else 'one'} "
+                f"adapters; pass --two_adapters={str(has_two).lower()}, or "
+                "choose another --output_dir"
             )
         return self
 
     def fit_base(self, opened):
         if opened.pooled is None:
             return self
-        form, normalize = opened.pooled, self.normalize
-        return dataclasses.replace(
-            self,
-            pooling=self.pooling or form.pooling,
-            normalize=form.normalize if normalize is None else normalize,
-            base_form=form,
-        )
+        return dataclasses.replace(self, base_form=opened.pooled)
 
     def begin_head(self, base):
         values = {
             name: value
-            for number, layer in enumerate(self.dense)
+            for number, layer in enumerate(self.form.dense)
             for name, value in zip(layer.variables(number), layer.values)
         }
         if not values:
@@ -411,10 +361,10 @@ class Vectors(Task[Union[Rows, Search]]):
         return {os.path.join(FOLDER, x): self._alone(x) for x in SIDES}
 
     def _alone(self, side: str) -> "Vectors":
-        form = self.base_form.with_default(self.prompts[SIDES.index(side)])
-        flags = dict.fromkeys(("prompt", "query_prompt", "document_prompt"))
+        prompt = self.prompts[SIDES.index(side)]
+        form = self.form.with_prompts(prompt, prompt)
         return dataclasses.replace(
-            self, two_adapters=False, base_form=form, **flags
+            self, two_adapters=False, base_form=form, **NO_FLAGS
         )
 
     @property
@@ -423,20 +373,17 @@ class Vectors(Task[Union[Rows, Search]]):
             names: tuple[str, ...] = ("spearman", "pearson")
         else:
             names = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
-        return (*names, *(f"{names[0]}_of_{size}" for size in self.sizes))
+        sizes = self.form.sizes
+        return (*names, *(f"{names[0]}_of_{size}" for size in sizes))
 
     def first(self, rows, count):
         if isinstance(rows, Search):
             return rows.first(count)
         return rows.take(np.arange(len(rows)) < count)
 
-    def check_files(self, data_dir, splits):
-        for split in splits:
-            self._find(data_dir, split)
-
-    def _find(self, data_dir: str, split: str) -> str:
-        endings = endings_of(self.layout)
-        return self.split_files.find(data_dir, split, endings, self.held_out)
+    @property
+    def endings(self):
+        return endings_of(self.layout)
 
     def read(self, data_dir, splits):
         """Reads the files that were named, or those of the folder.
@@ -481,30 +428,19 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
         unscored = dataclasses.replace(self.layout, choices=())
-        if not self.held_out:
-            paths = {split: self._find(data_dir, split) for split in splits}
-            if self.layout is QUESTIONS:
-                return {
-                    split: squad_data.read_pairs(path)
-                    for split, path in paths.items()
-                }
-            return {
-                split: read_rows(
-                    path, self.layout if split == "train" else unscored
-                )
-                for split, path in paths.items()
-            }
-        rows = read_rows(self._find(data_dir, "train"), self.layout)
-        is_dev = self.held_out.choose(rows.text_a, [()] * len(rows))
-        if not is_dev.any():
-            raise UserError(
-                f"{rows.path}: of {len(set(rows.text_a))} texts --dev_share="
-                f"{self.held_out.share} takes none; pass a larger share, or "
-                "more rows"
-            )
-        sides = {"train": rows.take(~is_dev), "dev": rows.take(is_dev)}
-        sides["dev"] = dataclasses.replace(sides["dev"], choices=())
-        return {split: sides[split] for split in splits}
+        if self.held_out:
+            rows = read_rows(self.find(data_dir, "train"), self.layout)
+            sets = [()] * len(rows)
+            by_split = divide(rows, self.held_out, rows.text_a, sets)
+            dev = dataclasses.replace(by_split["dev"], choices=())
+            return {split: {**by_split, "dev": dev}[split] for split in splits}
+        paths = {split: self.find(data_dir, split) for split in splits}
+        if self.layout is QUESTIONS:
+            return {n: squad_data.read_pairs(path) for n, path in paths.items()}
+        return {
+            n: read_rows(path, self.layout if n == "train" else unscored)
+            for n, path in paths.items()
+        }
 
     def _is_match(self, rows: Rows) -> np.ndarray:
         """Tells which pairs belong together, bool [rows]."""
@@ -631,10 +567,10 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def build_head(self, config, create):
         width = self.form.width(config.hidden_size)
-        if self.sizes and self.sizes[0] > width:
+        if (size := max(self.form.sizes, default=0)) > width:
             raise UserError(
-                f"--matryoshka_sizes has {self.sizes[0]}, but vectors of this "
-                f"model have {width} entries"
+                f"--matryoshka_sizes has {size}, but vectors of this model "
+                f"have {width} entries"
             )
         return VectorHead(self, width, create)
 
@@ -645,7 +581,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def answer(self, rows, predictions):
         vectors = predictions[:, 0]
-        if self.normalize:
+        if self.form.normalize:
             vectors = unit(vectors).astype(np.float32)
         return [{"vector": vector} for vector in vectors.tolist()]
 
@@ -658,7 +594,7 @@ class Vectors(Task[Union[Rows, Search]]):
         """
         scores = self._score(features, predictions)
         main = self.score_names[0]
-        for size in self.sizes:
+        for size in self.form.sizes:
             cut = self._score(features, predictions[..., :size])
             scores[f"{main}_of_{size}"] = cut[main]
         return scores
@@ -668,7 +604,7 @@ class Vectors(Task[Union[Rows, Search]]):
     ) -> dict[str, float]:
         if isinstance(features, SearchTexts):
             count = len(features.relevant)
-            return self._search(
+            return retrieval_scores(
                 vectors[:count, 0],
                 vectors[count:, 0],
                 features.relevant,
@@ -695,25 +631,12 @@ class Vectors(Task[Union[Rows, Search]]):
             first_rows.setdefault(query, row)
             relevant.setdefault(query, {})[place_of[match]] = 1.0
         copies = [[place_of[x]] if x in place_of else [] for x in relevant]
-        return self._search(
+        return retrieval_scores(
             vectors[list(first_rows.values()), 0],
             vectors[places, 1],
             list(relevant.values()),
             copies,
         )
-
-    def _search(self, queries, corpus, relevant, copies) -> dict[str, float]:
-        if count := sum(
-            bool(set(places) - set(gains))
-            for places, gains in zip(copies, relevant)
-        ):
-            logging.info(
-                "%d of %d texts are among those that are searched; each is "
-                "left out of its own search",
-                count,
-                len(relevant),
-            )
-        return retrieval_scores(queries, corpus, relevant, copies)
 
 
 def _sequences(

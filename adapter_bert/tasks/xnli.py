@@ -24,10 +24,10 @@ class Xnli(TextClassification):
         spelling = "contradiction" if label == "contradictory" else label
         return super().check_label(spelling, where)
 
-    def _find(self, data_dir, split):
+    def find(self, data_dir, split):
         if split == "train":
             split = f"multinli/multinli.train.{self.language}"
-        return super()._find(data_dir, split)
+        return super().find(data_dir, split)
 
     def _read(self, data_dir: str, split: str) -> Rows:
         if split == "train":
@@ -36,7 +36,7 @@ class Xnli(TextClassification):
             None if split in dict(self.test_splits).values() else "gold_label"
         )
         layout = Layout("sentence1", "sentence2", label, row_id="language")
-        path = self._find(data_dir, split)
+        path = self.find(data_dir, split)
         rows = read_rows(path, layout)
         rows = rows.take(np.array([x == self.language for x in rows.row_id]))
         if not len(rows):
