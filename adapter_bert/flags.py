@@ -149,6 +149,13 @@ def declared(
                 yield from declared([field.type])
 
 
+def default_of(field: dataclasses.Field) -> Any:
+    """Returns a field's default."""
+    if field.default is dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
 def define(
     classes: Sequence[type], values: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagValues:
@@ -160,11 +167,11 @@ def define(
         str: flags.DEFINE_string,
     }
     for name, about, field in declared(classes):
-        kind, default = field.type, field.default
+        kind, default = field.type, default_of(field)
         if typing.get_origin(kind) is typing.Union:
             [kind] = set(typing.get_args(kind)) - {type(None)}
-        if default is dataclasses.MISSING:
-            default = list(field.default_factory())
+        if isinstance(default, Mapping):
+            default = list(default)
         make = plain.get(kind, flags.DEFINE_list)
         if about.repeated:
             make = flags.DEFINE_multi_string
@@ -263,7 +270,7 @@ def by_topic(
             yield topic.value, [values[name] for name in names]
 
 
-def default_of(flag: flags.Flag) -> str:
+def shown_default(flag: flags.Flag) -> str:
     """A flag's default as text, "" if its meaning names the default."""
     is_told = "default:" in flag.help.lower()
     if is_told or flag.default in (None, "", []):
@@ -295,7 +302,7 @@ def page(
     for topic, shown in by_topic(classes, values, without):
         group = parser.add_argument_group(topic)
         for flag in shown:
-            meaning, default = flag.help, default_of(flag)
+            meaning, default = flag.help, shown_default(flag)
             if default:
                 meaning = f"{meaning.rstrip('.')}; default: {default}."
             meaning = meaning.replace("%", "%%")
@@ -422,7 +429,10 @@ def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def of_keywords(
-    classes: Sequence[type], keywords: Mapping[str, Any], caller: str
+    classes: Sequence[type],
+    keywords: Mapping[str, Any],
+    caller: str,
+    fixed: Mapping[str, Any] = {},
 ) -> Iterator[None]:
     """A context in which code reads these keywords as its flags.
 
@@ -435,10 +445,17 @@ def of_keywords(
             in Python's own types. None stands for the default. A mapping
             stands for NAME=VALUE pairs, or for JSON where a flag is one text.
         caller: name of the function that was called, for messages.
+        fixed: further values, which the function's arguments say. They may be
+            of any type, as rows in memory.
     """
     values = define(classes, flags.FlagValues())
     values.mark_as_parsed()
-    for name, value in keywords.items():
+    for name, value in (*fixed.items(), *keywords.items()):
+        if name in fixed and name in keywords:
+            raise UserError(
+                f"{caller} takes no keyword {name!r}: its arguments, or "
+                "load_bert(), say it"
+            )
         if name not in values:
             near = difflib.get_close_matches(name, values, 1)
             raise UserError(
@@ -449,8 +466,12 @@ def of_keywords(
         if value is None:
             continue
         flag = values[name]
+        argument = _as_argument(name, value, flag.flag_type())
         try:
-            flag.parse(_as_argument(name, value, flag.flag_type()))
+            if name in fixed and flag.flag_type() == "string":
+                flag.value = argument
+            else:
+                flag.parse(argument)
         except flags.IllegalFlagValueError as error:
             raise _of_wrong_value(values, error) from error
         # Of a list that is empty too.

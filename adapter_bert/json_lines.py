@@ -99,9 +99,9 @@ def text_at(values: Mapping[str, Any], name: str) -> str:
 def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
     """A list of texts or numbers of an object, as texts, or ValueError."""
     value = _value_at(values, name)
-    if not isinstance(value, list):
+    if not isinstance(value, (list, tuple)):
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a list of labels, "
+            f"{name!r} is {_shown(value)}, expected a list of labels, "
             'as ["a", "b"]'
         )
     return [_as_text(name, label) for label in value]
@@ -110,11 +110,11 @@ def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
 def texts_at(values: Mapping[str, Any], name: str) -> list[str]:
     """A list of texts of an object; raises ValueError without one."""
     value = _value_at(values, name)
-    if not isinstance(value, list) or not all(
+    if not isinstance(value, (list, tuple)) or not all(
         isinstance(text, str) for text in value
     ):
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a list of texts"
+            f"{name!r} is {_shown(value)}, expected a list of texts"
         )
     return [_check(name, text) for text in value]
 
@@ -131,9 +131,13 @@ def _as_text(name: str, value: Any) -> str:
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
+            f"{name!r} is {_shown(value)}, expected a text or a number"
         )
     return _check(name, str(value))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=repr)[:80]
 
 
 def _check(name: str, text: str) -> str:
