@@ -28,7 +28,7 @@ import numpy as np
 from adapter_bert import files, json_lines
 from adapter_bert.answering import embeddings, row_stream
 from adapter_bert.answering.answers import Answer
-from adapter_bert.answering.embeddings import TokenVectors, VectorForm
+from adapter_bert.answering.embeddings import TokenVectors
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert.config import BertConfig
@@ -660,6 +660,7 @@ def embed(
         list of each row's `tokens` and `vectors`, float32 [T, as before].
     """
     values = {
+        "embeddings": pooling or embeddings.MEAN,
         "layers": layers,
         "normalize": normalize,
         "vector_size": vector_size,
@@ -669,14 +670,7 @@ def embed(
     }
     folder = None if adapter is None else _folder(adapter)
     with of_keywords((Answering, Embedding), values, "embed()"):
-        answering, vectors = read(Answering), read(Embedding)
-    numbers = adapter_flags.read_layers(vectors)
-    form = VectorForm(
-        pooling or embeddings.MEAN,
-        numbers,
-        vectors.normalize,
-        vectors.vector_size,
-    )
+        answering, form = read(Answering), adapter_flags.read_form()
     form.check(_checked(bert).config)
     task = None
     frozen = bert.frozen
@@ -702,7 +696,7 @@ def embed(
             layers=form.layers,
             normalize=form.normalize,
             size=form.size,
-            prompt=vectors.prompt,
+            prompt=form.prompt,
             batch_size=answering.predict_batch_size,
             max_seq_length=answering.max_seq_length,
         )

@@ -122,6 +122,7 @@ class About:
         alias: a second name of the flag.
         choices: all values that a str may have.
         repeated: whether the flag is repeated to give several values.
+        needs: flags without which this one means nothing; `a|b` is either.
         recorded: whether `run.json`, or of a task the adapter's description,
             has the value; another value makes another run.
     """
@@ -133,6 +134,7 @@ class About:
     alias: str = ""
     choices: Sequence[str] = ()
     repeated: bool = False
+    needs: tuple[str, ...] = ()
     recorded: bool = False
 
 
@@ -197,11 +199,26 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
         if field.name in values:
             continue
         if about:
-            values[field.name] = FLAGS[about.flag or field.name].value
+            name = about.flag or field.name
+            values[field.name] = FLAGS[name].value
+            _check_needs(name, about)
         elif dataclasses.is_dataclass(field.type):
             if any(declared([field.type])):
                 values[field.name] = read(field.type)
     return check(declaring(**values))
+
+
+def _check_needs(name: str, about: About) -> None:
+    if not is_given(name) or FLAGS[name].value is False:
+        return
+    for needed in about.needs:
+        others = needed.split("|")
+        if not any(FLAGS[other].value for other in others):
+            ways_out = " or ".join(f"--{other}" for other in others)
+            raise UserError(
+                f"--{name} means nothing without {ways_out}; pass {ways_out} "
+                f"too, or leave --{name} out"
+            )
 
 
 def check(values: Declared) -> Declared:

@@ -356,7 +356,7 @@ BAD = {
         ({"temperature": 0}, "--temperature is 0.0, expected a po"),
         ({"header": False}, "the column 'text' is no number", "--header=false"),
         ({"corpus_file": "/no.csv"}, "--corpus_file is /no.csv, which do"),
-        ({"corpus_id_column": "id"}, "--corpus_id_column is for --corpus_file"),
+        ({"corpus_id_column": "id"}, "without --corpus_file"),
         ({"data_dir": "."}, "--train_file and --data_dir exclude each oth"),
     ],
     "masked words": [

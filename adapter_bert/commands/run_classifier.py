@@ -104,11 +104,13 @@ class Classification:
         False,
         "Train --adapter to answer the new labels of the training file too. "
         "The old rows of the head's last layer keep their bits.",
+        needs=("adapter", "do_train|describe"),
     )
     replay_file: str = Topic.METHOD.setting(
         "",
         f"--extend_labels: {OWN_FILE} of rows with old labels, in the columns "
         "of the training file, to train on too.",
+        needs=("extend_labels",),
     )
     distill_weight: Optional[float] = Topic.METHOD.setting(
         None,
@@ -116,6 +118,7 @@ class Classification:
         "the old adapter's answers to the new rows; 0 for none. Default: "
         f"{DISTILL_WEIGHT:g}.",
         Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
+        needs=("extend_labels",),
     )
     eval_batch_size: int = Topic.EVALUATION.setting(
         8, "Examples evaluated at once.", POSITIVE
@@ -125,6 +128,7 @@ class Classification:
         "Fit a temperature to half of the dev rows after training, measure it "
         "on the other half, and keep it in the adapter, whose probabilities "
         "are of logits over the temperature.",
+        needs=("do_train", "do_eval"),
     )
     abstain_at: Optional[float] = Topic.EVALUATION.setting(
         None,
@@ -132,12 +136,14 @@ class Classification:
         "label shall have. The adapter keeps the least probability that "
         "reaches it on the same half, and gives rows below it no label.",
         PROBABILITY,
+        needs=("calibrate",),
     )
     score_novelty: bool = Topic.EVALUATION.setting(
         False,
         "Describe the training rows after training, and keep the description "
         "in the adapter, whose answers have a novelty: the share of training "
         "rows that are nearer than the text, by frozen BERT's features.",
+        needs=("do_train",),
     )
 
 
@@ -258,16 +264,15 @@ def run(
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
     """
-    task = task_from_flags(run_from_flags.adapter_description(), processors)
     classification = read(Classification)
+    task = task_from_flags(run_from_flags.adapter_description(), processors)
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
-    if _extends(classification):
+    if classification.extend_labels:
         task = extend_labels(
             task, classification.replay_file, classification.distill_weight
         )
-    _check_calibrates(task, classification)
-    _check_scores_novelty(task, classification)
+    _check_fits(task, classification)
     return run_from_flags.run_or_describe(
         task,
         classification.eval_batch_size,
@@ -277,59 +282,18 @@ def run(
     )
 
 
-def _extends(settings: Classification) -> bool:
-    if not settings.extend_labels:
-        for name in ("replay_file", "distill_weight"):
-            if is_given(name):
-                raise UserError(
-                    f"--{name} is for an adapter that learns new labels; pass "
-                    "--extend_labels=true too"
-                )
-        return False
-    if not FLAGS.adapter:
-        raise UserError(
-            "--extend_labels adds labels to a trained adapter; pass its "
-            "folder as --adapter"
-        )
-    if not (FLAGS.do_train or FLAGS.describe):
-        raise UserError(
-            "--extend_labels is for a training: pass --do_train=true; an "
-            "adapter that has learned the labels needs no such flag"
-        )
-    return True
-
-
-def _check_calibrates(task: Task, settings: Classification) -> None:
-    if settings.abstain_at is not None and not settings.calibrate:
-        raise UserError(
-            f"--abstain_at={settings.abstain_at} is for calibrated "
-            "probabilities; pass --calibrate=true too"
-        )
-    if settings.calibrate and not (FLAGS.do_train and FLAGS.do_eval):
-        raise UserError(
-            "--calibrate fits to dev rows after training: pass --do_train=true "
-            "and --do_eval=true"
-        )
-    if settings.calibrate and not task.chooses_one:
-        raise UserError(
-            "--calibrate is for a task that gives each row one label or one "
-            f"choice, which {task.name} with these flags does not; leave "
-            "--calibrate out"
-        )
-
-
-def _check_scores_novelty(task: Task, settings: Classification) -> None:
-    if settings.score_novelty and not FLAGS.do_train:
-        raise UserError(
-            "--score_novelty describes the training rows after training: pass "
-            "--do_train=true"
-        )
-    if settings.score_novelty and not task.scores_novelty:
-        raise UserError(
-            "--score_novelty is for one task of texts or pairs with labels or "
-            f"numbers, which {task.name} with these flags is not; leave "
-            "--score_novelty out"
-        )
+def _check_fits(task: Task, settings: Classification) -> None:
+    fits = {"calibrate": task.chooses_one, "score_novelty": task.scores_novelty}
+    rows = {
+        "calibrate": "gives each row one label or one choice",
+        "score_novelty": "has texts or pairs with labels or numbers, alone",
+    }
+    for name, is_fit in fits.items():
+        if getattr(settings, name) and not is_fit:
+            raise UserError(
+                f"--{name} is for a task that {rows[name]}, which {task.name} "
+                f"with these flags is not; leave --{name} out"
+            )
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:

@@ -82,15 +82,20 @@ class Texts:
         "texts of the dev set are searched.",
     )
     corpus_id_column: str = Topic.TABLES.setting(
-        "_id", "--corpus_file: column of the document's id."
+        "_id",
+        "--corpus_file: column of the document's id.",
+        needs=("corpus_file",),
     )
     corpus_text_column: str = Topic.TABLES.setting(
-        "text", "--corpus_file: column of the document's text."
+        "text",
+        "--corpus_file: column of the document's text.",
+        needs=("corpus_file",),
     )
     corpus_title_column: Optional[str] = Topic.TABLES.setting(
         None,
         "--corpus_file: column of the document's title, which is put before "
         "the text.",
+        needs=("corpus_file",),
     )
     max_seq_length: int = Topic.DATA.setting(
         128,
@@ -149,11 +154,6 @@ def task_from_flags() -> Vectors:
 
 def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
     if not texts.corpus_file:
-        for name in OF_CORPUS:
-            if is_given(name):
-                raise UserError(
-                    f"--{name} is for --corpus_file, the documents to search in"
-                )
         return DOCUMENTS
     check_file("--corpus_file", texts.corpus_file, READERS)
     if layout.text_b is None:

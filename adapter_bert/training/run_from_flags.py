@@ -129,11 +129,6 @@ def experiment_from_flags(
             "--adapter and --init_adapter exclude each other; --adapter goes "
             "on with a task, --init_adapter begins another one"
         )
-    if values.init_adapter and not (values.do_train or values.describe):
-        raise UserError(
-            "--init_adapter is where a training begins: pass --do_train=true, "
-            "or leave it out"
-        )
     if not values.describe and not values.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
     if values.library and not files.is_folder(values.library):

@@ -202,6 +202,7 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         "",
         "Folder of a trained adapter, of any task, whose values the training "
         "begins with; the head is new. It brings its method.",
+        needs=("do_train|describe",),
     )
     library: str = Topic.METHOD.setting(
         "",
