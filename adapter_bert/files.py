@@ -231,6 +231,24 @@ def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
             )
 
 
+def check_input(path: str, flag: str) -> None:
+    """Checks a file that a flag names, without reading it."""
+    if not exists(path):
+        raise UserError(f"{flag} is {path}, which does not exist")
+    if is_folder(path):
+        raise UserError(f"{flag} is {path}, a folder; expected a file")
+
+
+def check_output(path: str, flag: str) -> None:
+    """Checks that a file can be written where a flag says."""
+    if is_folder(path):
+        raise UserError(f"{flag} is {path}, a folder; expected a file")
+    check_plain(path, flag, is_replaced=True)
+    folder = os.path.dirname(absolute(path))
+    if not is_folder(folder):
+        raise UserError(f"the folder {folder} of {flag} does not exist")
+
+
 def read_bytes(path: str, what: str) -> bytes:
     """Returns the content of a file.
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from adapter_bert.errors import UserError, first_line
 
-# Levels of nested lists and objects.
-MOST_LEVELS = 100
 BYTE_ORDER_MARK = "\ufeff"
 # Python's values for numbers such as 1e400.
 INFINITE = (math.inf, -math.inf)
@@ -21,25 +19,12 @@ def check_writable(value: Any, path: str, what: str) -> None:
     Python reads NaN, half a character and levels that it cannot write. `path`
     and the file's kind, `what`, are for messages.
     """
-    level, depth = [value], 0
-    while level:
-        outer = [one for one in level if isinstance(one, (dict, list))]
-        depth += bool(outer)
-        if depth > MOST_LEVELS:
-            raise UserError(
-                f"{path} is not {what}: it has more than {MOST_LEVELS} levels"
-            )
-        level = [
-            inner
-            for one in outer
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} is not {what}: it holds what JSON does not have, as NaN "
-            f"or half a character ({first_line(error)[:80]})"
+            f"{path} is not {what}: it holds what JSON does not have, as NaN, "
+            f"or too many levels ({first_line(error)[:80]})"
         ) from error
 
 

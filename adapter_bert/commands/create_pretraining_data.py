@@ -86,8 +86,7 @@ def main() -> None:
         )
     for path in outputs:
         files.check_plain(path, "the output", is_replaced=True)
-    if not files.exists(settings.vocab_file):
-        raise UserError(f"--vocab_file: {settings.vocab_file} is missing")
+    files.check_input(settings.vocab_file, "--vocab_file")
     tokenizer = sources.read_tokenizer(
         None, None, settings.vocab_file, settings.do_lower_case
     )

@@ -10,7 +10,6 @@ Without one they are rows that differ most from one another
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -207,10 +206,8 @@ def main() -> None:
         path = getattr(selection, name)
         if not path:
             raise UserError(f"--{name} is missing")
-        if files.is_folder(path):
-            raise UserError(f"--{name} {path} is a folder, expected a file")
-    if not files.exists(selection.pool):
-        raise UserError(f"--pool {selection.pool} does not exist")
+    files.check_input(selection.pool, "--pool")
+    files.check_output(selection.output, "--output")
     if files.exists(selection.output) and files.is_same(
         selection.pool, selection.output
     ):
@@ -218,9 +215,6 @@ def main() -> None:
             f"--pool and --output are both {selection.pool}, which would be "
             "replaced; name another --output"
         )
-    folder = os.path.dirname(files.absolute(selection.output))
-    if not files.is_folder(folder):
-        raise UserError(f"the folder {folder} of --output does not exist")
     chosen = choose(selection)
     header = tuple(chosen[0])
     *texts, by = header[1:]

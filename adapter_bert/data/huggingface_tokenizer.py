@@ -188,9 +188,8 @@ def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     if not path.endswith(".json"):
         return None
     described = files.read_json(path, "the tokenizer")
-    model = described.get("model") if isinstance(described, dict) else None
-    kind = model.get("type") if isinstance(model, dict) else None
-    if kind not in (*SPACES,):
+    kind = _kind(described)
+    if kind not in SPACES:
         return None
     if kind == "BPE":
         return SubwordTokenizer
@@ -199,17 +198,21 @@ def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     return UnigramTokenizer if is_albert else SubwordTokenizer
 
 
+def _kind(described: Any) -> str:
+    model = described.get("model") if isinstance(described, dict) else None
+    return str(model.get("type")) if isinstance(model, dict) else ""
+
+
 def _read_ids(described: Any, path: str) -> dict[str, int]:
     """Reads every piece's id; refuses other tokenizers."""
-    model = described.get("model") if isinstance(described, dict) else None
-    kind = model.get("type") if isinstance(model, dict) else None
-    if not isinstance(kind, str) or kind not in SPACES:
+    kind = _kind(described)
+    if kind not in SPACES:
         raise UserError(
             f"{path} is a tokenizer of type {kind!r}, expected "
             f"{' or '.join(map(repr, SPACES))}, as RoBERTa and XLM-R have"
         )
     try:
-        entries = model["vocab"]
+        entries = described["model"]["vocab"]
         if isinstance(entries, list):
             ids = {piece: number for number, (piece, _) in enumerate(entries)}
         else:

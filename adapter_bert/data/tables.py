@@ -140,13 +140,7 @@ def check_file(flag: str, path: Source, endings: Collection[str]) -> None:
     """Checks a file that a flag names, without reading it."""
     if isinstance(path, MemoryRows):
         return
-    if not files.exists(path):
-        raise UserError(f"{flag} is {path}, which does not exist")
-    if files.is_folder(path):
-        raise UserError(
-            f"{flag} is {path}, a folder; expected a file (--data_dir takes a "
-            "folder)"
-        )
+    files.check_input(path, flag)
     if ending_of(path) not in endings:
         raise UserError(
             f"{flag} is {path}, expected the ending {' or '.join(endings)}"
