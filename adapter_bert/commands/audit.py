@@ -436,9 +436,7 @@ def run() -> Audit:
     classification = read(run_classifier.Classification)
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
-    settings = run_from_flags.experiment_from_flags(
-        task, FLAGS.data_dir, classification.eval_batch_size
-    )
+    settings = run_from_flags.experiment_from_flags(task)
     task, of_splits = task.read(settings.data_dir, ["train"])
     rows, folds = of_splits["train"], read(Folds).folds
     check(rows, folds)

@@ -21,7 +21,6 @@ from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
-    POSITIVE,
     Range,
     Topic,
     is_given,
@@ -37,6 +36,7 @@ from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import run_from_flags
+from adapter_bert.training.settings import PredictedFlags
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -52,7 +52,7 @@ LABEL_FLAGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(PredictedFlags):
     """Task, and where its data are."""
 
     task_name: str = Topic.DATA.setting(
@@ -61,26 +61,12 @@ class Source:
         "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
         "the task of --adapter.",
     )
-    data_dir: str = Topic.DATA.setting(
-        "",
-        "Folder with train, dev, ... as .tsv, .csv or .jsonl; or with one such "
-        "folder per task, of the task's name, for several tasks.",
-    )
     task_sampling: str = Topic.DATA.setting(
         "annealed",
         "How often each of several tasks is drawn: in proportion to its rows, "
         "to their square root, equally often (uniform), or first in "
         "proportion and nearly equally often at the end (annealed).",
         choices=list(SAMPLINGS),
-    )
-    train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on"
-    )
-    eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on"
-    )
-    predict_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to predict"
     )
     table: OwnTables = dataclasses.field(default_factory=OwnTables)
 
@@ -89,11 +75,6 @@ class Source:
 class Classification:
     """Further settings of a run."""
 
-    max_seq_length: int = Topic.DATA.setting(
-        128,
-        "Longest input in tokens; the rest is cut off. --adapter supplies its "
-        "own default.",
-    )
     class_weights: Optional[str] = Topic.TRAINING.setting(
         None,
         "Weights of the labels' losses in training: balanced (rare labels "
@@ -120,9 +101,6 @@ class Classification:
         Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
         needs=("extend_labels",),
     )
-    eval_batch_size: int = Topic.EVALUATION.setting(
-        8, "Examples evaluated at once.", POSITIVE
-    )
     calibrate: bool = Topic.EVALUATION.setting(
         False,
         "Fit a temperature to half of the dev rows after training, measure it "
@@ -147,7 +125,7 @@ class Classification:
     )
 
 
-SETTINGS = (Source, Classification, *run_from_flags.SETTINGS)
+SETTINGS = (Source, Classification, *run_from_flags.WITH_ROWS)
 
 
 def task_from_flags(
@@ -275,7 +253,6 @@ def run(
     _check_fits(task, classification)
     return run_from_flags.run_or_describe(
         task,
-        classification.eval_batch_size,
         calibrate=classification.calibrate,
         abstain_at=classification.abstain_at,
         score_novelty=classification.score_novelty,

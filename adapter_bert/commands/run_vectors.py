@@ -21,7 +21,7 @@ from adapter_bert.data.tables import (
     ending_of,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
+from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.tasks.custom import OwnFiles
 from adapter_bert.tasks.vectors import (
     DOCUMENTS,
@@ -34,28 +34,19 @@ from adapter_bert.tasks.vectors import (
     own_layout,
 )
 from adapter_bert.training import run_from_flags
+from adapter_bert.training.settings import SplitFlags
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts:
+class Texts(SplitFlags):
     """Texts that belong together."""
 
     task_name: str = Topic.DATA.setting(
         CUSTOM,
         f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
-    )
-    data_dir: str = Topic.DATA.setting(
-        "",
-        "Folder with train and dev as .tsv, .csv or .jsonl, of SQuAD as .json.",
-    )
-    train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on; SQuAD: its .json file"
-    )
-    eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on; SQuAD: its .json file"
     )
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -97,17 +88,9 @@ class Texts:
         "the text.",
         needs=("corpus_file",),
     )
-    max_seq_length: int = Topic.DATA.setting(
-        128,
-        "Longest text in tokens; the rest is cut off. --adapter supplies its "
-        "own default.",
-    )
-    eval_batch_size: int = Topic.EVALUATION.setting(
-        8, "Texts evaluated at once.", POSITIVE
-    )
 
 
-SETTINGS = (Texts, Vectors, *run_from_flags.SETTINGS)
+SETTINGS = (Texts, Vectors, *run_from_flags.WITH_ROWS)
 OF_FILES = ("train_file", "eval_file")
 COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
 OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
@@ -177,9 +160,7 @@ def run() -> dict[str, float]:
             "--do_predict: run_vectors.py writes no vectors; pass the adapter "
             "to `adapter-bert predict --embeddings`"
         )
-    return run_from_flags.run_or_describe(
-        task_from_flags(), read(Texts).eval_batch_size
-    )
+    return run_from_flags.run_or_describe(task_from_flags())
 
 
 def main() -> None:

@@ -32,6 +32,48 @@ OPERATIONS, LAYERS = "operations", "layers"
 
 
 @dataclasses.dataclass(frozen=True)
+class SplitFlags:
+    """Where the rows of a task are."""
+
+    data_dir: str = Topic.DATA.setting(
+        "",
+        "Folder of the task's files: train, dev, test, with the ending of a "
+        "table (.tsv, .csv, .jsonl), of tags (.conll, .jsonl) or of SQuAD "
+        "(.json). For several tasks, a folder with such a folder for each, of "
+        "the task's name.",
+    )
+    train_file: str = Topic.DATA.setting(
+        "", "Own file to train on, in place of --data_dir's."
+    )
+    eval_file: str = Topic.DATA.setting(
+        "", "Own file to evaluate on, in place of --data_dir's."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictedFlags(SplitFlags):
+    """As `SplitFlags`, of a task that answers rows."""
+
+    predict_file: str = Topic.DATA.setting(
+        "", "Own file to predict, in place of --data_dir's."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFlags:
+    """How rows are made and scored."""
+
+    max_seq_length: int = Topic.DATA.setting(
+        128,
+        "Longest row in tokens. A text is cut off there; a line or sentence "
+        "makes several rows. --adapter supplies its own default.",
+    )
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Rows evaluated at once.", POSITIVE
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Training:
     """How a task is trained; saves and parts of batches are not recorded."""
 
