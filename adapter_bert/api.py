@@ -169,11 +169,6 @@ def load_bert(
         base_dtype: `float32` or `int8`, in which BERT's frozen matrices are
             kept.
     """
-    if not isinstance(name, (str, os.PathLike)):
-        raise UserError(
-            f"name is a {type(name).__name__}, expected 'minilm', "
-            "'mpnet', or a model's folder, archive or handle"
-        )
     named = {"minilm": minilm.folder, "mpnet": mpnet.folder}
     path = named[name]() if name in named else _path(name)
     settings = {
@@ -300,11 +295,6 @@ def _files(bert: Any) -> dict[str, Any]:
 def _folder(adapter: Any) -> str:
     if isinstance(adapter, Run):
         return adapter.adapter
-    if not isinstance(adapter, (str, os.PathLike)):
-        raise UserError(
-            f"an adapter is a {type(adapter).__name__}, expected its folder or "
-            "a Run"
-        )
     return _path(adapter)
 
 
@@ -475,13 +465,8 @@ class Answers(list[Answer]):
 
         Columns are the answers' members, and `scores.<label>` for each score.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError(
-                "to_frame() needs pandas, which is not installed; pip install "
-                "pandas"
-            ) from error
+        import pandas
+
         return pandas.json_normalize(list(map(dict, self)))
 
 
@@ -549,8 +534,6 @@ class Predictor:
                 same.
         """
         predictor = self._predictor
-        if not predictor.names:
-            raise UserError("no adapter is loaded; add() loads one")
         if task is None:
             if len(predictor.names) != 1:
                 raise UserError(

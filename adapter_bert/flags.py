@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import typing
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import (
@@ -343,10 +342,6 @@ EXPECTED = {
     "float": "a number",
 }
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
-# More than any flag's name has, in characters.
-LONGEST_NAME = 40
-# Categories of characters: bytes that are no text, and line breaks.
-BROKEN = {"Cc", "Cs", "Zl", "Zp"}
 
 
 def _of_wrong_value(
@@ -387,20 +382,8 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
     Returns:
         The program's name.
     """
-    for argument in arguments:
-        if BROKEN & set(map(unicodedata.category, argument)):
-            raise UserError(f"unreadable argument {argument[:200]!a}")
     try:
         arguments = values.read_flags_from_files(arguments, force_gnu=False)
-        for argument in arguments[1:]:
-            if argument == "--":
-                break
-            # absl takes long to find names that resemble a long one.
-            name = argument.partition("=")[0]
-            if name.startswith("-") and len(name) > LONGEST_NAME:
-                raise UserError(
-                    f"no flag has so long a name as {name[:LONGEST_NAME]}..."
-                )
         left = values(arguments)
         for name in values:
             _find_home(values[name])
@@ -533,8 +516,6 @@ def _as_argument(name: str, value: Any, kind: str) -> Any:
         if kind == "string":
             return json.dumps(dict(value), ensure_ascii=False)
         return [f"{name}={part}" for name, part in value.items()]
-    if isinstance(value, (set, frozenset)):
-        raise UserError(f"--{name} is a set, which has no order; pass a list")
     # Of numpy and pandas: arrays, columns and numbers.
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, tuple):

@@ -213,8 +213,6 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     path = tmp_path / "rows.tsv"
     write_table(path, [("the cat sat",)], ("text",))
     answers = ab.Predictor(bert, run).predict(path)
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    refusals.check(answers.to_frame, "pip install pandas")
     stand_in = SimpleNamespace(json_normalize=lambda rows: rows)
     monkeypatch.setitem(sys.modules, "pandas", stand_in)
     assert answers.to_frame() == list(answers)
@@ -362,7 +360,6 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
         return lambda: predictor.predict(texts, task=task)
 
     for call, message in (
-        (lambda: ab.load_bert(None), "name is a NoneType, expected 'minilm'"),
         (lambda: ab.load_bert(tmp_path / "nowhere"), "nowhere"),
         (lambda: ab.train("folder", ROWS), not_bert),
         (lambda: ab.evaluate("folder", run, ROWS), not_bert),
@@ -371,8 +368,6 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
         (lambda: ab.export("folder", run, "out"), not_bert),
         (load(tmp_path / "nothing"), "nothing"),
         (load(run, compute_dtype="bfloat16"), "takes no keyword 'compute"),
-        (load(3), "an adapter is a int, expected its"),
-        (load([run, None]), "an adapter is a NoneType"),
         (load([run, run]), "two adapters are called 'custom'"),
         (predict(["a"], None), "pass task=one of mood, other"),
         (predict(["a"], "moods"), "no adapter is called 'moods'"),
@@ -381,13 +376,12 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
         (predict(["a", 3]), "row 2: found a int"),
         (predict(["a", None]), "row 2: found a NoneType"),
         (predict(3), "texts: found a int, expected rows"),
-        (embed(adapter=[run]), "an adapter is a list"),
         (embed(predict_batch_size=0), "--predict_batch_size is 0, which is"),
         (embed(max_seq_length="long"), "expected a whole number"),
         (embed(layers="last"), "--layers is last, exp"),
         (embed(layers=[0.5]), "--layers is 0.5, exp"),
         (embed(layers=[9]), "the layers name 9, but"),
-        (embed(layers={-1}), "--layers is a set"),
+        (embed(layers={-1}), "--layers has a set"),
         (embed(layers=()), "no layer is named"),
         (embed([{"said": "a"}]), "row 1: found the columns"),
         (
@@ -402,7 +396,7 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
     assert predictor.names == ["mood"]
     assert predictor.predict([], task=[]) == predictor.predict([]) == []
     predictor.remove("mood")
-    refusals.check(lambda: predictor.predict(["a"]), "no adapter is loaded")
+    refusals.check(lambda: predictor.predict(["a"]), "0 adapters are loaded")
 
 
 @module_fixture

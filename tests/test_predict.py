@@ -251,17 +251,6 @@ def test_a_pipe_is_no_place_for_answers(ask, flags):
     refusals.check(lambda: ask(**flags), "--output ", " is a pipe or a device")
 
 
-@pytest.mark.parametrize(
-    "flag, stream", [("input", "stdin"), ("output", "__stdout__")]
-)
-def test_a_closed_stream_is_told(ask, flags, monkeypatch, flag, stream):
-    del flags[flag]
-    monkeypatch.setattr(sys, stream, None)
-    name = stream.strip("_")
-    with pytest.raises(UserError, match=f"{name} is closed; pass --{flag}"):
-        ask(**flags)
-
-
 def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
     ask(**flags)
     expected = flags["output"].read_bytes()

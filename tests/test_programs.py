@@ -282,10 +282,6 @@ BAD = {
         ),
         ({"class_weights": "balanced"}, "--class_weights is for tasks with"),
         ({"keep_best": "f1"}, "expected a score of", "mean, accuracy_mnli, "),
-        (
-            {"task_name": "custom", "task_sampling": "uniform"},
-            "--task_sampling is for several tasks",
-        ),
         ({"task_name": "custom:reviews"}, "unknown task"),
         ({"task_name": "mnli,sts-b"}, "--text_a_column is for --task_name=cu"),
     ],

@@ -199,10 +199,6 @@ def open_embedder(
 def main() -> None:
     """Answers the flags' rows."""
     logging.set_verbosity(logging.INFO)
-    if not FLAGS.input and sys.stdin is None:
-        raise UserError("stdin is closed; pass --input")
-    if not FLAGS.output and sys.__stdout__ is None:
-        raise UserError("stdout is closed; pass --output")
     if FLAGS.input:
         files.check_input(FLAGS.input, "--input")
     if FLAGS.output:

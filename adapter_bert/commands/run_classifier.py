@@ -149,11 +149,6 @@ def task_from_flags(
             "--task_name is missing; expected one of "
             f"{', '.join((*processors, *TASKS))}, or custom"
         )
-    if not source.task_name and task_name not in (CUSTOM, *TASKS):
-        raise UserError(
-            f"--adapter={FLAGS.adapter} was trained on the task {task_name}, "
-            f"expected one of {', '.join(TASKS)}, or custom"
-        )
     names = [name.strip() for name in task_name.split(",")]
     named = [name for name in vars(source.table) if is_given(name)]
     if named and not any(map(_is_custom, names)):
@@ -167,21 +162,11 @@ def task_from_flags(
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
-    glue = [name for name in names if name.lower() in processors]
-    if glue and len(names) > 1:
-        raise UserError(
-            f"--task_name is {task_name}; the program's own task {glue[0]} is "
-            "trained alone"
-        )
-    if glue:
-        return _task_of(processors[glue[0].lower()]())
+    if task_name.lower() in processors:
+        return _task_of(processors[task_name.lower()]())
     if len(names) > 1:
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
-        )
-    if is_given("task_sampling"):
-        raise UserError(
-            "--task_sampling is for several tasks, as --task_name=mrpc,rte"
         )
     if names[0].lower() == CUSTOM:
         return custom_task(

@@ -291,10 +291,7 @@ def _checked(
                 "between labels; pass another --label_separator"
             )
         if stripped.count(label) > 1:
-            raise UserError(
-                f"{where}: the label {this} is given twice"
-                + HINT * (LIST.fullmatch(label) is not None)
-            )
+            raise UserError(f"{where}: the label {this} is given twice{HINT}")
     return stripped
 
 
@@ -624,8 +621,6 @@ def _find_column(path: str, names: list[str], column: Column) -> int:
 
 def _near(names: list[str], column: str) -> str:
     for name in names:
-        if name.strip() == column:
-            return f"; blanks surround {name!r}, name it without them"
         if appearance(name) == appearance(column):
             return (
                 f"; {name!r} differs in blanks, letter case or characters that "
@@ -637,11 +632,6 @@ def _near(names: list[str], column: str) -> str:
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
     columns = layout.columns
-    for name in columns.values():
-        if isinstance(name, int):
-            raise UserError(
-                f"{path}:1: JSON Lines have named columns, not a column {name}"
-            )
 
     def read(
         value: dict[str, Any], where: str
