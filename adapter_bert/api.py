@@ -54,7 +54,6 @@ from adapter_bert.flags import at_home, declared, default_of, of_keywords, read
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
-from adapter_bert.reports.report_run import Curve, read_curves
 from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
@@ -217,12 +216,15 @@ class Run:
         }
 
     @property
-    def curve(self) -> dict[str, Curve]:
+    def curve(self) -> dict[str, list[tuple[int, float]]]:
         """Curves as lists of (step, value).
 
         `loss` (nats), `learning_rate` and `examples_per_second` of the
         training, and scores of the dev set, as `eval_accuracy`.
         """
+        # Matplotlib takes long to load.
+        from adapter_bert.reports.report_run import read_curves
+
         folder = pathlib.Path(self.output_dir)
         dev = read_curves(folder / "eval")
         return {

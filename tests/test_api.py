@@ -90,6 +90,8 @@ def test_the_package_loads_tensorflow_at_first_use():
         "assert {'train', 'Predictor', 'UserError'} <= set(dir(ab))\n"
         "assert ab.UserError and 'tensorflow' not in sys.modules\n"
         "assert not hasattr(ab, 'trian')\n"
+        "ab.train\n"
+        "assert not {'matplotlib', 'sklearn'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 

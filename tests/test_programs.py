@@ -343,7 +343,7 @@ BAD = {
             {"task_name": "SQuAD", "text_b_column": None},
             "/pairs.jsonl, expected the ending .js",
         ),
-        ({"do_predict": True}, "`adapter-bert predict --embeddings`"),
+        ({"do_predict": True}, "answers no rows", "predict --embeddings`"),
         ({"loss": "cosent"}, "pass --score_column, or --loss=infonce"),
         (
             {"tuning_method": "head", "adapter_size": None},
@@ -356,7 +356,7 @@ BAD = {
         ({"data_dir": "."}, "--train_file and --data_dir exclude each oth"),
     ],
     "masked words": [
-        ({"do_predict": True}, "answers nothing"),
+        ({"do_predict": True}, "answers no rows"),
         ({"mlm_probability": 0}, "--mlm_probability is 0"),
         ({"mlm_probability": 1.5}, "--mlm_probability is 1.5"),
         ({"mlm_probability": "nan"}, "--mlm_probability is nan"),
@@ -367,7 +367,7 @@ BAD = {
     "pretraining": [
         ({"input_file": ""}, "--input_file is missing"),
         ({"input_file": "none"}, "no file is called 'none'"),
-        ({"do_predict": True}, "answers nothing"),
+        ({"do_predict": True}, "answers no rows"),
         ({"max_seq_length": 10}, "with this --max_seq_length"),
         ({"num_train_steps": 0}, "expected 1 to"),
         ({"max_eval_steps": 0}, "expected >= 1"),

@@ -9,7 +9,6 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, read
 from adapter_bert.tasks.masked_lm import MaskedLM, Masking
 from adapter_bert.training import run_from_flags
@@ -19,11 +18,6 @@ SETTINGS = (MaskedLM, *run_from_flags.WITH_ROWS)
 
 def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
-    if FLAGS.do_predict:
-        raise UserError(
-            "--do_predict: a masked language model answers nothing; pass "
-            "--do_eval to score it"
-        )
     task = read(MaskedLM, masking=read(Masking, seed=FLAGS.seed))
     return run_from_flags.run_or_describe(task)
 

@@ -88,11 +88,6 @@ def write_initial(output_dir: str) -> str:
 
 def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
-    if FLAGS.do_predict:
-        raise UserError(
-            "--do_predict: a pretraining answers nothing; pass --do_eval to "
-            "score it"
-        )
     most = read(Scoring).max_eval_steps * read(RowFlags).eval_batch_size
     task = read(Pretraining, most_scored=most)
     return run_from_flags.run_or_describe(task)

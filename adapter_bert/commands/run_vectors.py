@@ -155,11 +155,6 @@ def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
 
 def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
-    if FLAGS.do_predict:
-        raise UserError(
-            "--do_predict: run_vectors.py writes no vectors; pass the adapter "
-            "to `adapter-bert predict --embeddings`"
-        )
     return run_from_flags.run_or_describe(task_from_flags())
 
 

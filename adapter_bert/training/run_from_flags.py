@@ -96,6 +96,12 @@ def _training(task: Task) -> Training:
 
 def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
     """Reads the experiment of the flags and a program's `settings`."""
+    if FLAGS.do_predict and not task.test_splits:
+        raise UserError(
+            f"--do_predict: a run of {task.name} answers no rows; pass "
+            "--do_eval to score it (`adapter-bert predict --embeddings` writes "
+            "the vectors of an adapter)"
+        )
     # Questions are scored on what is predicted.
     eval_batch_size = FLAGS.predict_batch_size
     if "eval_batch_size" in FLAGS:
