@@ -48,7 +48,7 @@ from adapter_bert.commands import (
 from adapter_bert.commands import select as select_program
 from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
-from adapter_bert.data.memory_rows import MemoryRows, Source
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
 from adapter_bert.flags import at_home, declared, default_of, of_keywords, read
 from adapter_bert.library import flags as adapter_flags
@@ -424,7 +424,7 @@ def _run(
     return Run(_path(values["output_dir"]))
 
 
-def _source(rows: RowsOrPath, name: str) -> Source:
+def _source(rows: RowsOrPath, name: str) -> FileOrRows:
     if isinstance(rows, (str, os.PathLike)):
         return _path(rows)
     return MemoryRows(rows, name)

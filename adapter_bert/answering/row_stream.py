@@ -13,7 +13,7 @@ from typing import Any, Callable
 
 from adapter_bert import files, json_lines
 from adapter_bert.answering.trained_task import TextRow
-from adapter_bert.data.memory_rows import MemoryRows, Source
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import READERS, Layout, ending_of
 from adapter_bert.errors import UserError
 
@@ -26,7 +26,7 @@ CHUNK = 1024
 
 
 def file_rows(
-    path: Source,
+    path: FileOrRows,
     columns: Alternatives,
     note_bytes: Callable[[int], None],
     takes_tokens: bool = False,

@@ -72,7 +72,7 @@ class MemoryRows:
 
 
 # Where rows are read from: a file, or memory.
-Source = Union[str, MemoryRows]
+FileOrRows = Union[str, MemoryRows]
 
 
 def records(

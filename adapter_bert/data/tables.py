@@ -29,7 +29,7 @@ from absl import logging
 
 from adapter_bert import files, json_lines
 from adapter_bert.data.divisions import HeldOut
-from adapter_bert.data.memory_rows import MemoryRows, Source
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
 
 # Split -> its flag, and what its file is for.
@@ -40,7 +40,7 @@ FLAGS_OF_SPLITS = {
 }
 
 
-def ending_of(path: Source) -> str:
+def ending_of(path: FileOrRows) -> str:
     """Returns the ending of a file's name, in lower case, as `.csv`.
 
     Rows in memory are read like JSON Lines.
@@ -54,12 +54,12 @@ def ending_of(path: Source) -> str:
 class SplitFiles:
     """Files or rows that were named, or ""; if all are "", of a folder's."""
 
-    train: Source = ""
-    dev: Source = ""
-    test: Source = ""
+    train: FileOrRows = ""
+    dev: FileOrRows = ""
+    test: FileOrRows = ""
 
     @property
-    def named(self) -> dict[str, Source]:
+    def named(self) -> dict[str, FileOrRows]:
         """Returns the source of each split whose rows were named."""
         return {
             split: path
@@ -94,7 +94,7 @@ class SplitFiles:
 
     def present(
         self, folder: str, split: str, endings: Collection[str]
-    ) -> list[Source]:
+    ) -> list[FileOrRows]:
         """Lists the files of a split that are there; see `find`."""
         if self.named:
             return [path for name, path in self.named.items() if name == split]
@@ -107,7 +107,7 @@ class SplitFiles:
         split: str,
         endings: Collection[str],
         held_out: Optional[HeldOut] = None,
-    ) -> Source:
+    ) -> FileOrRows:
         """Finds the file of a split that was named, or is in `folder`.
 
         `endings` are lower-case, as `.csv`. With `held_out` a part of the
@@ -136,7 +136,7 @@ class SplitFiles:
 NONE_NAMED = SplitFiles()
 
 
-def check_file(flag: str, path: Source, endings: Collection[str]) -> None:
+def check_file(flag: str, path: FileOrRows, endings: Collection[str]) -> None:
     """Checks a file that a flag names, without reading it."""
     if isinstance(path, MemoryRows):
         return
@@ -377,7 +377,7 @@ class Rows:
         lines: int64 [rows], the line of each row, from 0.
     """
 
-    path: Source
+    path: FileOrRows
     lines: np.ndarray
     text_a: Optional[list[str]] = None
     text_b: Optional[list[str]] = None
@@ -460,7 +460,7 @@ def check_distinct(
     return flags
 
 
-def read_rows(path: Source, layout: Layout) -> Rows:
+def read_rows(path: FileOrRows, layout: Layout) -> Rows:
     """Reads the layout's columns, as `READERS` reads the path's ending.
 
     A tuple in memory has the values of the columns in their order.
@@ -654,7 +654,7 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def read_objects(
-    path: Source,
+    path: FileOrRows,
     text: Iterable[Union[str, Mapping[str, Any]]],
     read: Callable[[Mapping[str, Any], str], Found],
 ) -> Iterator[tuple[int, Found]]:

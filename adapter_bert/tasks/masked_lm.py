@@ -33,7 +33,7 @@ from adapter_bert.bert.architectures import (
 from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS
 from adapter_bert.data.input_pipeline import Features, token_weights
-from adapter_bert.data.memory_rows import MemoryRows, Source
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import read_objects
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
@@ -417,11 +417,11 @@ def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 class Lines:
     """First `count` lines of a file that hold text, read when needed."""
 
-    path: Source
+    path: FileOrRows
     count: int
 
     @classmethod
-    def of(cls, path: Source) -> "Lines":
+    def of(cls, path: FileOrRows) -> "Lines":
         """Reads a file once, to count; refuses one without text."""
         count = sum(1 for _ in _lines(path))
         if not count:
@@ -439,7 +439,7 @@ def _text(row: Mapping[str, Any], where: str) -> str:
     return json_lines.text_at(row, "text")
 
 
-def _lines(path: Source) -> Iterator[str]:
+def _lines(path: FileOrRows) -> Iterator[str]:
     if isinstance(path, MemoryRows):
         texts = read_objects(path, path.objects(["text"]), _text)
         lines = (" ".join(text.splitlines()) for _, text in texts)

@@ -21,7 +21,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features
-from adapter_bert.data.memory_rows import MemoryRows, Source
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import Rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
@@ -53,7 +53,9 @@ class SquadQuestion:
     answers: Optional[tuple[SquadAnswer, ...]]
 
 
-def read_questions(path: Source, with_negative: bool) -> list[SquadQuestion]:
+def read_questions(
+    path: FileOrRows, with_negative: bool
+) -> list[SquadQuestion]:
     """Reads all questions; `with_negative` ones may have no answer.
 
     Rows in memory have `question` and `context`, and where known `id` and

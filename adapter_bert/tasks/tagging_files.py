@@ -26,7 +26,7 @@ from typing import (
 import numpy as np
 
 from adapter_bert import files, json_lines
-from adapter_bert.data.memory_rows import MemoryRows, Source
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import ending_of, read_objects
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Topic
@@ -279,7 +279,7 @@ class Sentences:
         text: the file's lines, where predictions will be written into them.
     """
 
-    path: Source
+    path: FileOrRows
     words: Sequence[str]
     starts: np.ndarray
     lines: np.ndarray
@@ -329,7 +329,7 @@ _Word = tuple[int, str, Optional[str]]
 
 
 def read_sentences(
-    path: Source,
+    path: FileOrRows,
     columns: WordColumns = WordColumns(),
     needs_tags: bool = True,
     keeps_text: bool = False,
