@@ -32,6 +32,7 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose, assert_array_equal
+from task_files import squad_file
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
@@ -656,19 +657,47 @@ TASKS = {
 }
 
 
+# The columns of a file of such rows.
+COLUMNS = {
+    "choices": ("text", "a", "b", "label"),
+    "tagging": ("tokens", "tags"),
+}
+
+
+def write_rows(folder, kind, rows):
+    """Writes rows in a file of their kind, whose path is returned."""
+    endings = {"masked_lm": "txt", "squad": "json"}
+    path = folder / f"train.{endings.get(kind, 'jsonl')}"
+    if kind == "masked_lm":
+        write_lines(path, rows)
+    elif kind == "squad":
+        questions = [
+            (str(number), row["context"], row["question"], row["context"][:3])
+            for number, row in enumerate(rows)
+        ]
+        squad_file(path, questions)
+    else:
+        columns = COLUMNS.get(kind, ("text", "label"))
+        write_json_lines(path, [dict(zip(columns, row)) for row in rows])
+    return path
+
+
 @pytest.mark.gate
 @pytest.mark.newer_stack
 @pytest.mark.parametrize("kind", TASKS)
-def test_every_kind_of_task_is_trained(bert, tmp_path, kind):
+def test_rows_of_every_kind_are_those_of_a_file(bert, tmp_path, kind):
     rows, settings = TASKS[kind]
-    common = {**SETTINGS, "num_train_epochs": 1}
-    if "dev_share" not in settings:
-        del common["dev_share"]
-        settings = {**settings, "eval_rows": rows}
-    run = ab.train(
-        bert, rows, output_dir=tmp_path / "out", **{**common, **settings}
+    settings = {**SETTINGS, "num_train_epochs": 1, **settings}
+    if settings.get("task_name"):
+        del settings["dev_share"]
+        settings["eval_rows"] = rows
+    path = write_rows(tmp_path, kind, rows)
+    run, of_file = (
+        ab.train(bert, source, output_dir=tmp_path / name, **settings)
+        for name, source in (("memory", rows), ("file", path))
     )
     assert run.scores
+    assert bits(run.output_dir) == bits(of_file.output_dir)
     if kind == "tagging":
         [answer] = ab.Predictor(bert, run).predict([["the", "cat"]])
         assert set(answer.tags) <= {"O", "B-ART"}

@@ -177,6 +177,27 @@ def test_a_value_out_of_its_range_is_refused(defined, argument, message):
     refusals.check(lambda: read(Sample, plain="x"), message)
 
 
+@dataclasses.dataclass(frozen=True)
+class Needing:
+    """Flags that need others."""
+
+    hot: bool = Topic.TRAINING.setting(False, "Hot.", needs=("rate|size",))
+    rate: float = Topic.TRAINING.setting(0.0, "A rate.")
+    size: int = Topic.TRAINING.setting(0, "A size.", needs=("hot",))
+
+
+def test_a_flag_means_nothing_without_those_that_it_needs():
+    for values, *parts in (
+        ({"hot": True}, "--hot means nothing without --rate or --size"),
+        ({"size": 2}, "--size means nothing without --hot", "leave --size"),
+    ):
+        with of_keywords((Needing,), values, "call()"):
+            refusals.check(lambda: read(Needing), *parts)
+    for values in ({"hot": True, "size": 2}, {"hot": False}, {"rate": 2.0}):
+        with of_keywords((Needing,), values, "call()"):
+            assert read(Needing) == Needing(**values)
+
+
 @pytest.mark.newer_stack
 def test_a_program_prints_its_own_flags_and_succeeds():
     done = run_process("-?", "--port=x", program="serve")

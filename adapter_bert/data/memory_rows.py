@@ -35,7 +35,7 @@ TOLD = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class MemoryRows:
     """Rows that stand in the place of a file's path.
 
