@@ -28,7 +28,7 @@ import numpy as np
 from adapter_bert import files, json_lines
 from adapter_bert.answering import embeddings, row_stream
 from adapter_bert.answering.answers import Answer
-from adapter_bert.answering.embeddings import TokenVectors, VectorForm
+from adapter_bert.answering.embeddings import TokenVectors
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert.config import BertConfig
@@ -48,14 +48,13 @@ from adapter_bert.commands import (
 from adapter_bert.commands import select as select_program
 from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import at_home, declared, is_given, of_keywords, read
+from adapter_bert.flags import at_home, declared, default_of, of_keywords, read
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
-from adapter_bert.reports.report_run import Curve, read_curves
-from adapter_bert.tasks import custom, masked_lm, tagging, tagging_files
-from adapter_bert.tasks.from_description import custom_arguments
+from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
@@ -74,7 +73,7 @@ PROGRAMS: dict[str, Any] = {
     masked_lm.NAME: run_mlm,
     VECTORS: run_vectors,
 }
-# A split's name among rows in memory, and the flag of its file.
+# A split's name among the arguments, and the flag of its file.
 SPLITS = {
     "rows": "train_file",
     "eval_rows": "eval_file",
@@ -82,19 +81,19 @@ SPLITS = {
 }
 # Settings that `load_bert` has.
 OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
+# Those that runs may change.
+DTYPES = ("compute_dtype", "base_dtype")
 # Further settings that the functions make of their arguments.
-OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
-# Settings of `load_bert` that runs may change.
-OF_MEMORY = ("compute_dtype", "base_dtype")
-OF_ADAPTERS = (*OF_BERT, *OF_MEMORY, "adapter", "task", "output_dir")
+OF_RUNS = (*OF_BERT, "do_train", "task_name")
+OF_ADAPTERS = (*OF_BERT, *DTYPES, "adapter", "task", "output_dir")
+# Unlike the programs'.
+ENGINE = "strategy"
 # Settings of all programs; settings of tables come first.
 OF_PROGRAMS = tuple(
     settings
     for program in (run_classifier, *PROGRAMS.values())
     for settings in program.SETTINGS
 )
-# Defaults other than the programs'.
-DEFAULTS: dict[str, Any] = {"engine": "strategy"}
 
 
 def _path(path: Path) -> str:
@@ -104,35 +103,25 @@ def _path(path: Path) -> str:
 def _shows_settings(
     classes: Sequence[type], without: Sequence[str]
 ) -> Callable[[Function], Function]:
-    fields: dict[str, dataclasses.Field] = {}
-    for name, _, field in declared(classes):
-        fields.setdefault(name, field)
+    """Puts flags, in the place of `**settings`, into a function's signature."""
 
     def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        *parameters, _ = signature.parameters.values()
-        more = [
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=DEFAULTS.get(name, _default_of(field)),
-                annotation=field.type,
-            )
-            for name, field in fields.items()
-            if name not in (*without, *signature.parameters)
-        ]
-        function.__signature__ = signature.replace(
-            parameters=[*parameters, *more]
-        )
+        parameters = dict(inspect.signature(function).parameters)
+        del parameters["settings"]
+        for name, _, field in declared(classes):
+            if name not in without:
+                default = ENGINE if name == "engine" else default_of(field)
+                shown = inspect.Parameter(
+                    name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=default,
+                    annotation=field.type,
+                )
+                parameters.setdefault(name, shown)
+        function.__signature__ = inspect.Signature(list(parameters.values()))
         return function
 
     return decorate
-
-
-def _default_of(field: dataclasses.Field) -> Any:
-    if field.default is dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,26 +129,17 @@ class Bert:
     """A pretrained BERT; `load_bert` makes it.
 
     Attributes:
-        init_checkpoint: path or handle.
         config: its sizes.
         settings: of `load_bert`, by the flags' names.
     """
 
-    init_checkpoint: str
     config: BertConfig
     settings: Mapping[str, Any]
 
     @functools.cached_property
     def frozen(self) -> FrozenBert:
         """Reads the BERT, which all predictors share, at first use."""
-        return FrozenBert.open(
-            self.init_checkpoint,
-            self.settings["bert_config_file"],
-            self.settings["vocab_file"],
-            self.settings["compute_dtype"],
-            self.settings["do_lower_case"],
-            self.settings["base_dtype"],
-        )
+        return FrozenBert.open(**self.settings)
 
 
 def load_bert(
@@ -188,14 +168,10 @@ def load_bert(
         base_dtype: `float32` or `int8`, in which BERT's frozen matrices are
             kept.
     """
-    if not isinstance(name, (str, os.PathLike)):
-        raise UserError(
-            f"name is a {type(name).__name__}, expected 'minilm', "
-            "'mpnet', or a model's folder, archive or handle"
-        )
     named = {"minilm": minilm.folder, "mpnet": mpnet.folder}
     path = named[name]() if name in named else _path(name)
     settings = {
+        "init_checkpoint": path,
         "bert_config_file": _path(bert_config_file or ""),
         "vocab_file": _path(vocab_file or ""),
         "do_lower_case": do_lower_case,
@@ -208,7 +184,10 @@ def load_bert(
         sources.read_tokenizer(
             opened, config, settings["vocab_file"], do_lower_case
         )
-    return Bert(opened.weights.hub or path, config, settings)
+    if opened.weights.hub:
+        # With the commit.
+        settings["init_checkpoint"] = opened.weights.hub
+    return Bert(config, settings)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,12 +216,15 @@ class Run:
         }
 
     @property
-    def curve(self) -> dict[str, Curve]:
+    def curve(self) -> dict[str, list[tuple[int, float]]]:
         """Curves as lists of (step, value).
 
         `loss` (nats), `learning_rate` and `examples_per_second` of the
         training, and scores of the dev set, as `eval_accuracy`.
         """
+        # Matplotlib takes long to load.
+        from adapter_bert.reports.report_run import read_curves
+
         folder = pathlib.Path(self.output_dir)
         dev = read_curves(folder / "eval")
         return {
@@ -308,14 +290,13 @@ def _checked(bert: Any) -> Bert:
     return bert
 
 
+def _files(bert: Any) -> dict[str, Any]:
+    return {name: _checked(bert).settings[name] for name in OF_BERT}
+
+
 def _folder(adapter: Any) -> str:
     if isinstance(adapter, Run):
         return adapter.adapter
-    if not isinstance(adapter, (str, os.PathLike)):
-        raise UserError(
-            f"an adapter is a {type(adapter).__name__}, expected its folder or "
-            "a Run"
-        )
     return _path(adapter)
 
 
@@ -353,7 +334,7 @@ def train(
         The run, whose folder is `output_dir`.
     """
     tables = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
-    return _run("train()", bert, task_name, tables, settings, do_train=True)
+    return _run("train()", bert, task_name, tables, settings, True)
 
 
 @_shows_settings(OF_PROGRAMS, (*OF_RUNS, "adapter"))
@@ -379,18 +360,17 @@ def evaluate(
     folder = _folder(adapter)
     task = adapter_artifact.read_config(folder)["task"]
     name = "" if "tasks" in task else task["name"]
-    with contextlib.ExitStack() as stack:
-        if not settings.get("output_dir"):
-            place = stack.enter_context(files.temporary_folder())
-            settings = {**settings, "output_dir": os.path.join(place, "out")}
-        return _run(
-            "evaluate()",
-            bert,
-            name,
-            {"eval_rows": rows},
-            {"adapter": folder, **settings},
-            do_train=False,
-        ).scores
+    with _with_folder({"adapter": folder, **settings}) as settings:
+        rows = {"eval_rows": rows}
+        return _run("evaluate()", bert, name, rows, settings, False).scores
+
+
+@contextlib.contextmanager
+def _with_folder(settings: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Settings with an `output_dir`, by default a folder that is deleted."""
+    with files.temporary_folder() as place:
+        output_dir = settings.get("output_dir") or os.path.join(place, "out")
+        yield {**settings, "output_dir": output_dir}
 
 
 def _run(
@@ -401,161 +381,53 @@ def _run(
     settings: Mapping[str, Any],
     do_train: bool,
 ) -> Run:
-    _checked(bert)
-    _refuse(caller, settings, OF_RUNS)
-    if settings.get("adapter"):
-        settings = {**settings, "adapter": _folder(settings["adapter"])}
+    fixed = {**_files(bert), "do_train": do_train}
     program = PROGRAMS.get(task_name.lower(), run_classifier)
-    values = {
-        **DEFAULTS,
-        **bert.settings,
-        "init_checkpoint": bert.init_checkpoint,
-        "do_train": do_train,
-    }
     if program is run_classifier:
-        values["task_name"] = task_name
-    tables = {name: rows for name, rows in tables.items() if rows is not None}
-    if program is run_squad and {"eval_rows", "predict_rows"} <= set(tables):
-        raise UserError(
-            f"eval_rows and predict_rows exclude each other for {QUESTIONS}, "
-            "where the rows that are scored are answered too"
-        )
-    with of_keywords(program.SETTINGS, settings, caller):
-        columns = _columns(program, settings.get("adapter") or "")
-    with contextlib.ExitStack() as stack:
-        place = stack.enter_context(files.temporary_folder())
-        paths = {
-            name: _file_of(name, rows, program, columns, place)
-            for name, rows in tables.items()
-        }
-        for name, path in paths.items():
-            flag = SPLITS[name]
-            if program is run_squad and name == "eval_rows":
-                # Questions are scored on those that are answered.
-                flag = SPLITS["predict_rows"]
-            if settings.get(flag) or flag in values:
-                raise UserError(f"{name} and {flag} exclude each other")
-            values[flag] = path
-        in_memory = any(path.startswith(place) for path in paths.values())
-        if in_memory and settings.get("cache_frozen_layers"):
-            # Not next to a file that is deleted.
-            values["frozen_layers_dir"] = settings.get("output_dir")
-        if program is run_squad:
-            values["do_eval"] = "eval_rows" in tables
-        else:
-            sources_of_dev = ("eval_file", "dev_share", "data_dir")
-            values["do_eval"] = "eval_rows" in tables or any(
-                settings.get(name) for name in sources_of_dev
+        fixed["task_name"] = task_name
+    sources = {
+        name: _source(rows, name)
+        for name, rows in tables.items()
+        if rows is not None
+    }
+    is_scored = "eval_rows" in sources
+    if program is run_squad:
+        if {"eval_rows", "predict_rows"} <= set(sources):
+            raise UserError(
+                "eval_rows and predict_rows exclude each other for "
+                f"{QUESTIONS}, where the rows that are scored are answered too"
             )
-        values["do_predict"] = bool(
-            "predict_rows" in tables
-            or settings.get("predict_file")
-            or (program is run_squad and values["do_eval"])
-        )
-        values.update(settings)
-        with (
-            _named(paths, place),
-            process_options.of_a_run(),
-            of_keywords(program.SETTINGS, values, caller),
-        ):
-            program.run()
+        if is_scored:
+            sources["predict_rows"] = sources.pop("eval_rows")
+    else:
+        of_dev = ("eval_file", "dev_share", "data_dir")
+        is_scored = is_scored or any(map(settings.get, of_dev))
+    fixed.update((SPLITS[name], source) for name, source in sources.items())
+    is_predicted = "predict_rows" in sources or settings.get("predict_file")
+    values = {
+        "engine": ENGINE,
+        **{name: bert.settings[name] for name in DTYPES},
+        "do_eval": is_scored,
+        "do_predict": bool(is_predicted),
+        **settings,
+    }
+    if settings.get("adapter"):
+        values["adapter"] = _folder(settings["adapter"])
+    if isinstance(sources.get("rows"), MemoryRows):
+        # There is no file with a folder beside it.
+        values.setdefault("frozen_layers_dir", settings.get("output_dir"))
+    with (
+        process_options.of_a_run(),
+        of_keywords(program.SETTINGS, values, caller, fixed),
+    ):
+        program.run()
     return Run(_path(values["output_dir"]))
 
 
-@contextlib.contextmanager
-def _named(paths: Mapping[str, str], place: str) -> Iterator[None]:
-    """Errors have the names of rows, not the paths of their files in a folder.
-
-    `paths` are by the rows' names.
-    """
-    try:
-        yield
-    except UserError as error:
-        message = str(error)
-        for name, path in paths.items():
-            if path.startswith(place):
-                message = message.replace(path, name)
-        if message == str(error):
-            raise
-        raise UserError(message) from error
-
-
-def _refuse(
-    caller: str, settings: Mapping[str, Any], reserved: Sequence[str]
-) -> None:
-    for name in settings:
-        if name in reserved:
-            raise UserError(
-                f"{caller} takes no keyword {name!r}: "
-                + (
-                    "it is a setting of load_bert()"
-                    if name in (*OF_BERT, *OF_MEMORY)
-                    else "the function's own arguments say it"
-                )
-            )
-
-
-def _file_of(
-    name: str,
-    rows: RowsOrPath,
-    program: Any,
-    columns: tuple[Sequence[str], Sequence[str]],
-    folder: str,
-) -> str:
-    """Gets the path of a split's file, which is written if rows are in memory.
-
-    `columns` name the texts and the labels.
-    """
+def _source(rows: RowsOrPath, name: str) -> FileOrRows:
     if isinstance(rows, (str, os.PathLike)):
         return _path(rows)
-    # Names that tell nothing: an adapter's default name is its task's.
-    path = os.path.join(folder, "train" if name == "rows" else name)
-    if program is run_squad:
-        memory_rows.write_questions(f"{path}.json", rows, name)
-        return f"{path}.json"
-    if program is run_mlm:
-        memory_rows.write_lines(f"{path}.txt", rows, name)
-        return f"{path}.txt"
-    texts, labels = columns
-    names = texts if name == "predict_rows" else [*texts, *labels]
-    memory_rows.write_json_lines(f"{path}.jsonl", rows, names, name)
-    return f"{path}.jsonl"
-
-
-def _columns(program: Any, adapter: str) -> tuple[list[str], list[str]]:
-    if program is run_vectors:
-        text, *others, score = (
-            getattr(read(run_vectors.Texts), name)
-            for name in run_vectors.COLUMNS
-        )
-        return [text, *filter(None, others)], [score] if score else []
-    if program not in (run_classifier, run_tagger):
-        return [], []
-    columns: dict[str, Any] = {}
-    if adapter:
-        trained = adapter_artifact.read_config(adapter)
-        columns = trained.get("task_settings", {})
-        if trained["task"].get("name") == CUSTOM:
-            source = f"the adapter {adapter}"
-            columns = custom_arguments(trained["task"], columns, source)
-    if program is run_tagger:
-        flags = read(tagging_files.WordColumns)
-        token, tag = tagging_files.WordColumns(
-            flags.token or columns.get("token_column"),
-            flags.tag or columns.get("tag_column"),
-        ).keys
-        return [token], [tag]
-    table = vars(read(custom.OwnTables))
-
-    def named(flag: str) -> Any:
-        return table[flag] if is_given(flag) else columns.get(flag, table[flag])
-
-    texts = [named("text_a_column"), named("text_b_column")]
-    labels = [] if is_given("label_column") else named("label_columns")
-    return (
-        [*filter(None, texts), *named("choice_columns")],
-        labels or [named("label_column")],
-    )
+    return MemoryRows(rows, name)
 
 
 class Library(AdapterLibrary):
@@ -571,9 +443,11 @@ Adapters = Union[Adapter, Sequence[Adapter], Mapping[str, Adapter], Library]
 
 
 def _adapter_settings(bert: Bert, adapters: Adapters) -> dict[str, Any]:
-    named = {"init_checkpoint": bert.init_checkpoint}
+    fixed = {**_checked(bert).settings, "adapter": None, "task": None}
+    # An adapter says it.
+    del fixed["do_lower_case"]
     if isinstance(adapters, AdapterLibrary):
-        return {**named, "library": adapters.path, "task": [ALL]}
+        return {**fixed, "library": adapters.path, "task": [ALL]}
     if isinstance(adapters, Run) and len(adapters.adapters) > 1:
         adapters = adapters.adapters
     if isinstance(adapters, Mapping):
@@ -582,7 +456,7 @@ def _adapter_settings(bert: Bert, adapters: Adapters) -> dict[str, Any]:
         folders = [_folder(adapters)]
     else:
         folders = list(map(_folder, adapters))
-    return {**named, "adapter": folders}
+    return {**fixed, "adapter": folders}
 
 
 class Answers(list[Answer]):
@@ -593,13 +467,8 @@ class Answers(list[Answer]):
 
         Columns are the answers' members, and `scores.<label>` for each score.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise UserError(
-                "to_frame() needs pandas, which is not installed; pip install "
-                "pandas"
-            ) from error
+        import pandas
+
         return pandas.json_normalize(list(map(dict, self)))
 
 
@@ -620,12 +489,10 @@ class Predictor:
             **settings: flags of `adapter-bert predict` by their names, as
                 `max_seq_length` (tokens), `predict_batch_size` (rows).
         """
-        _refuse("Predictor()", settings, OF_ADAPTERS)
-        values = {**settings, **_adapter_settings(_checked(bert), adapters)}
-        classes = (Answering,)
+        fixed = _adapter_settings(bert, adapters)
         with (
             process_options.restored(),
-            of_keywords(classes, values, "Predictor()"),
+            of_keywords((Answering,), settings, "Predictor()", fixed),
         ):
             self._bert = bert.frozen
             self._predictor = predict.open_predictor(self._bert)
@@ -669,8 +536,6 @@ class Predictor:
                 same.
         """
         predictor = self._predictor
-        if not predictor.names:
-            raise UserError("no adapter is loaded; add() loads one")
         if task is None:
             if len(predictor.names) != 1:
                 raise UserError(
@@ -693,11 +558,15 @@ class Predictor:
             _texts_at(row, predictor.task(name).task.columns, f"row {number}")
             for number, (row, name) in enumerate(zip(rows, names), 1)
         ]
-        with process_options.restored():
-            devices.choose_graph_optimizer(
-                Hardware(), self._bert.compute_dtype.name
-            )
+        with _computing(self._bert):
             return Answers(predictor.ask(list(zip(names, rows)), explain))
+
+
+@contextlib.contextmanager
+def _computing(bert: FrozenBert) -> Iterator[None]:
+    with process_options.restored():
+        devices.choose_graph_optimizer(Hardware(), bert.compute_dtype.name)
+        yield
 
 
 def _rows_of(
@@ -776,6 +645,7 @@ def embed(
         list of each row's `tokens` and `vectors`, float32 [T, as before].
     """
     values = {
+        "embeddings": pooling or embeddings.MEAN,
         "layers": layers,
         "normalize": normalize,
         "vector_size": vector_size,
@@ -785,19 +655,11 @@ def embed(
     }
     folder = None if adapter is None else _folder(adapter)
     with of_keywords((Answering, Embedding), values, "embed()"):
-        answering, vectors = read(Answering), read(Embedding)
-    numbers = adapter_flags.read_layers(vectors)
-    form = VectorForm(
-        pooling or embeddings.MEAN,
-        numbers,
-        vectors.normalize,
-        vectors.vector_size,
-    )
+        answering, form = read(Answering), adapter_flags.read_form()
     form.check(_checked(bert).config)
     task = None
-    with process_options.restored():
-        frozen = bert.frozen
-        devices.choose_graph_optimizer(Hardware(), frozen.compute_dtype.name)
+    frozen = bert.frozen
+    with _computing(frozen):
         if folder is not None:
             task = load_task(frozen, folder, answering.max_seq_length)
         columns = task.task.columns if task else TEXT_COLUMNS[:1]
@@ -819,7 +681,7 @@ def embed(
             layers=form.layers,
             normalize=form.normalize,
             size=form.size,
-            prompt=vectors.prompt,
+            prompt=form.prompt,
             batch_size=answering.predict_batch_size,
             max_seq_length=answering.max_seq_length,
         )
@@ -845,32 +707,15 @@ def audit(
             `tuning_method`. `output_dir` is for the files, which are not kept
             by default.
     """
-    caller, program = "audit()", audit_program
-    _refuse(caller, settings, (*OF_RUNS, "train_file"))
-    values = {
-        **_checked(bert).settings,
-        "init_checkpoint": bert.init_checkpoint,
-        "task_name": task_name,
-        **settings,
-    }
-    with files.temporary_folder() as place:
-        values["output_dir"] = settings.get("output_dir") or os.path.join(
-            place, "out"
-        )
-        paths: dict[str, str] = {}
-        if rows is not None:
-            with of_keywords(program.SETTINGS, settings, caller):
-                columns = _columns(run_classifier, "")
-            paths["rows"] = _file_of(
-                "rows", rows, run_classifier, columns, place
-            )
-            values["train_file"] = paths["rows"]
-        with (
-            _named(paths, place),
-            process_options.of_a_run(),
-            of_keywords(program.SETTINGS, values, caller),
-        ):
-            return program.run()
+    fixed = {**_files(bert), "task_name": task_name}
+    if rows is not None:
+        fixed["train_file"] = _source(rows, "rows")
+    with (
+        _with_folder(settings) as settings,
+        process_options.of_a_run(),
+        of_keywords(audit_program.SETTINGS, settings, "audit()", fixed),
+    ):
+        return audit_program.run()
 
 
 def select(
@@ -901,40 +746,30 @@ def select(
         row in the pool, from 1), `text` and of pairs `text_b`, and `margin` or
         `k_centre`.
     """
-    named = [columns] if isinstance(columns, str) else list(columns)
-    values = {
-        "init_checkpoint": _checked(bert).init_checkpoint,
-        "adapter": [] if adapter is None else [_folder(adapter)],
+    columns = [columns] if isinstance(columns, str) else list(columns)
+    if isinstance(pool, os.PathLike):
+        source = _path(pool)
+    else:
+        is_one = isinstance(pool, (str, tuple))
+        pool = [pool] if is_one else list(memory_rows.records(pool, "pool"))
+        source = MemoryRows(pool, "pool")
+        if adapter is None and pool and isinstance(pool[0], tuple):
+            columns = columns or TEXT_COLUMNS
+    settings = {
         "count": count,
         "by": by,
-        "columns": named,
+        "columns": columns,
         "max_seq_length": max_seq_length,
         "predict_batch_size": predict_batch_size,
     }
-    with files.temporary_folder() as place:
-        if isinstance(pool, os.PathLike):
-            path = _path(pool)
-        else:
-            path = os.path.join(place, "pool.jsonl")
-            is_one = isinstance(pool, (str, tuple))
-            rows = [pool] if is_one else list(memory_rows.records(pool, "pool"))
-            if rows and not isinstance(rows[0], Mapping):
-                is_text = isinstance(rows[0], str)
-                texts = TEXT_COLUMNS[:1] if is_text else TEXT_COLUMNS
-                values["columns"] = named or texts
-            memory_rows.write_json_lines(path, rows, values["columns"], "pool")
-        values["pool"] = path
-        classes = select_program.SETTINGS
-        with (
-            _named({"pool": path}, place),
-            process_options.restored(),
-            of_keywords(classes, values, "select()"),
-        ):
-            selection, frozen = read(select_program.Selection), bert.frozen
-            devices.choose_graph_optimizer(
-                Hardware(), frozen.compute_dtype.name
-            )
-            return select_program.choose(selection, frozen)
+    fixed = _adapter_settings(bert, [] if adapter is None else adapter)
+    fixed["pool"] = source
+    with (
+        _computing(bert.frozen),
+        of_keywords(select_program.SETTINGS, settings, "select()", fixed),
+    ):
+        selection = read(select_program.Selection)
+        return select_program.choose(selection, bert.frozen)
 
 
 @_shows_settings(export_program.SETTINGS, OF_ADAPTERS)
@@ -955,18 +790,10 @@ def export(
         The folder of the new version, which `adapter-bert serve` and
         TensorFlow Serving load; or the file's.
     """
-    _refuse("export()", settings, OF_ADAPTERS)
-    values = {
-        **settings,
-        **_adapter_settings(_checked(bert), adapters),
-        "output_dir": output_dir,
-    }
+    fixed = {**_adapter_settings(bert, adapters), "output_dir": output_dir}
     program = export_program
     with (
-        process_options.restored(),
-        of_keywords(program.SETTINGS, values, "export()"),
+        _computing(bert.frozen),
+        of_keywords(program.SETTINGS, settings, "export()", fixed),
     ):
-        devices.choose_graph_optimizer(
-            Hardware(), bert.frozen.compute_dtype.name
-        )
         return program.run(bert.frozen)

@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import stat
-import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -231,6 +230,24 @@ def check_plain(path: str, what: str, is_replaced: bool = False) -> None:
             )
 
 
+def check_input(path: str, flag: str) -> None:
+    """Checks a file that a flag names, without reading it."""
+    if not exists(path):
+        raise UserError(f"{flag} is {path}, which does not exist")
+    if is_folder(path):
+        raise UserError(f"{flag} is {path}, a folder; expected a file")
+
+
+def check_output(path: str, flag: str) -> None:
+    """Checks that a file can be written where a flag says."""
+    if is_folder(path):
+        raise UserError(f"{flag} is {path}, a folder; expected a file")
+    check_plain(path, flag, is_replaced=True)
+    folder = os.path.dirname(absolute(path))
+    if not is_folder(folder):
+        raise UserError(f"the folder {folder} of {flag} does not exist")
+
+
 def read_bytes(path: str, what: str) -> bytes:
     """Returns the content of a file.
 
@@ -296,13 +313,10 @@ def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
         try:
             yield from json_lines.plain_lines(text, path)
-        except UnicodeDecodeError as error:
+        except UnicodeDecodeError:
             # Raises with the number of the line.
             read_text(path, what)
-            raise UserError(
-                f"{what} {path} has changed while it was read; start the same "
-                "command again"
-            ) from error
+            raise
 
 
 def read_json(path: str, what: str) -> Any:
@@ -350,10 +364,6 @@ def read_object(
         ):
             raise UserError(
                 f"{path} is not {what}: it has no {key} of type {kind.__name__}"
-            )
-        if kind is float and abs(part) > sys.float_info.max:
-            raise UserError(
-                f"{path} is not {what}: its {key} is too large a number"
             )
 
     check(value, (), "content", dict)
@@ -449,21 +459,11 @@ def json_text(value: Any) -> str:
 def prepare_folder(path: str) -> None:
     """Makes a folder, local or `gs://`, and tries to write into it."""
     folder_lock.check(path)
-    try:
-        make_folder(path)
-    except (tf.errors.OpError, OSError) as error:
-        raise UserError(
-            f"cannot make the output folder {path}: {first_line(error)}"
-        ) from error
     probe = os.path.join(path, f"write-test-{uuid.uuid4().hex}")
-    write_bytes(probe, b"")
-    try:
+    with writing(f"the output folder {path}"):
+        make_folder(path)
+        write_bytes(probe, b"")
         tf.io.gfile.remove(probe)
-    except tf.errors.OpError as error:
-        raise UserError(
-            f"cannot delete {probe}: {error.message}; expected a folder in "
-            "which files may be replaced"
-        ) from error
 
 
 @contextlib.contextmanager

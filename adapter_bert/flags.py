@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import typing
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import (
@@ -122,6 +121,7 @@ class About:
         alias: a second name of the flag.
         choices: all values that a str may have.
         repeated: whether the flag is repeated to give several values.
+        needs: flags without which this one means nothing; `a|b` is either.
         recorded: whether `run.json`, or of a task the adapter's description,
             has the value; another value makes another run.
     """
@@ -133,6 +133,7 @@ class About:
     alias: str = ""
     choices: Sequence[str] = ()
     repeated: bool = False
+    needs: tuple[str, ...] = ()
     recorded: bool = False
 
 
@@ -149,6 +150,13 @@ def declared(
                 yield from declared([field.type])
 
 
+def default_of(field: dataclasses.Field) -> Any:
+    """Returns a field's default."""
+    if field.default is dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
 def define(
     classes: Sequence[type], values: flags.FlagValues = flags.FLAGS
 ) -> flags.FlagValues:
@@ -160,11 +168,11 @@ def define(
         str: flags.DEFINE_string,
     }
     for name, about, field in declared(classes):
-        kind, default = field.type, field.default
+        kind, default = field.type, default_of(field)
         if typing.get_origin(kind) is typing.Union:
             [kind] = set(typing.get_args(kind)) - {type(None)}
-        if default is dataclasses.MISSING:
-            default = list(field.default_factory())
+        if isinstance(default, Mapping):
+            default = list(default)
         make = plain.get(kind, flags.DEFINE_list)
         if about.repeated:
             make = flags.DEFINE_multi_string
@@ -190,11 +198,26 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
         if field.name in values:
             continue
         if about:
-            values[field.name] = FLAGS[about.flag or field.name].value
+            name = about.flag or field.name
+            values[field.name] = FLAGS[name].value
+            _check_needs(name, about)
         elif dataclasses.is_dataclass(field.type):
             if any(declared([field.type])):
                 values[field.name] = read(field.type)
     return check(declaring(**values))
+
+
+def _check_needs(name: str, about: About) -> None:
+    if not is_given(name) or FLAGS[name].value is False:
+        return
+    for needed in about.needs:
+        others = needed.split("|")
+        if not any(FLAGS[other].value for other in others):
+            ways_out = " or ".join(f"--{other}" for other in others)
+            raise UserError(
+                f"--{name} means nothing without {ways_out}; pass {ways_out} "
+                f"too, or leave --{name} out"
+            )
 
 
 def check(values: Declared) -> Declared:
@@ -263,7 +286,7 @@ def by_topic(
             yield topic.value, [values[name] for name in names]
 
 
-def default_of(flag: flags.Flag) -> str:
+def shown_default(flag: flags.Flag) -> str:
     """A flag's default as text, "" if its meaning names the default."""
     is_told = "default:" in flag.help.lower()
     if is_told or flag.default in (None, "", []):
@@ -295,7 +318,7 @@ def page(
     for topic, shown in by_topic(classes, values, without):
         group = parser.add_argument_group(topic)
         for flag in shown:
-            meaning, default = flag.help, default_of(flag)
+            meaning, default = flag.help, shown_default(flag)
             if default:
                 meaning = f"{meaning.rstrip('.')}; default: {default}."
             meaning = meaning.replace("%", "%%")
@@ -319,10 +342,6 @@ EXPECTED = {
     "float": "a number",
 }
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
-# More than any flag's name has, in characters.
-LONGEST_NAME = 40
-# Categories of characters: bytes that are no text, and line breaks.
-BROKEN = {"Cc", "Cs", "Zl", "Zp"}
 
 
 def _of_wrong_value(
@@ -363,20 +382,8 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
     Returns:
         The program's name.
     """
-    for argument in arguments:
-        if BROKEN & set(map(unicodedata.category, argument)):
-            raise UserError(f"unreadable argument {argument[:200]!a}")
     try:
         arguments = values.read_flags_from_files(arguments, force_gnu=False)
-        for argument in arguments[1:]:
-            if argument == "--":
-                break
-            # absl takes long to find names that resemble a long one.
-            name = argument.partition("=")[0]
-            if name.startswith("-") and len(name) > LONGEST_NAME:
-                raise UserError(
-                    f"no flag has so long a name as {name[:LONGEST_NAME]}..."
-                )
         left = values(arguments)
         for name in values:
             _find_home(values[name])
@@ -422,7 +429,10 @@ def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
 
 @contextlib.contextmanager
 def of_keywords(
-    classes: Sequence[type], keywords: Mapping[str, Any], caller: str
+    classes: Sequence[type],
+    keywords: Mapping[str, Any],
+    caller: str,
+    fixed: Mapping[str, Any] = {},
 ) -> Iterator[None]:
     """A context in which code reads these keywords as its flags.
 
@@ -435,10 +445,17 @@ def of_keywords(
             in Python's own types. None stands for the default. A mapping
             stands for NAME=VALUE pairs, or for JSON where a flag is one text.
         caller: name of the function that was called, for messages.
+        fixed: further values, which the function's arguments say. They may be
+            of any type, as rows in memory.
     """
     values = define(classes, flags.FlagValues())
     values.mark_as_parsed()
-    for name, value in keywords.items():
+    for name, value in (*fixed.items(), *keywords.items()):
+        if name in fixed and name in keywords:
+            raise UserError(
+                f"{caller} takes no keyword {name!r}: its arguments, or "
+                "load_bert(), say it"
+            )
         if name not in values:
             near = difflib.get_close_matches(name, values, 1)
             raise UserError(
@@ -449,8 +466,12 @@ def of_keywords(
         if value is None:
             continue
         flag = values[name]
+        argument = _as_argument(name, value, flag.flag_type())
         try:
-            flag.parse(_as_argument(name, value, flag.flag_type()))
+            if name in fixed and flag.flag_type() == "string":
+                flag.value = argument
+            else:
+                flag.parse(argument)
         except flags.IllegalFlagValueError as error:
             raise _of_wrong_value(values, error) from error
         # Of a list that is empty too.
@@ -495,8 +516,6 @@ def _as_argument(name: str, value: Any, kind: str) -> Any:
         if kind == "string":
             return json.dumps(dict(value), ensure_ascii=False)
         return [f"{name}={part}" for name, part in value.items()]
-    if isinstance(value, (set, frozenset)):
-        raise UserError(f"--{name} is a set, which has no order; pass a list")
     # Of numpy and pandas: arrays, columns and numbers.
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, tuple):

@@ -8,8 +8,6 @@ from typing import Any
 
 from adapter_bert.errors import UserError, first_line
 
-# Levels of nested lists and objects.
-MOST_LEVELS = 100
 BYTE_ORDER_MARK = "\ufeff"
 # Python's values for numbers such as 1e400.
 INFINITE = (math.inf, -math.inf)
@@ -21,25 +19,12 @@ def check_writable(value: Any, path: str, what: str) -> None:
     Python reads NaN, half a character and levels that it cannot write. `path`
     and the file's kind, `what`, are for messages.
     """
-    level, depth = [value], 0
-    while level:
-        outer = [one for one in level if isinstance(one, (dict, list))]
-        depth += bool(outer)
-        if depth > MOST_LEVELS:
-            raise UserError(
-                f"{path} is not {what}: it has more than {MOST_LEVELS} levels"
-            )
-        level = [
-            inner
-            for one in outer
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
-            f"{path} is not {what}: it holds what JSON does not have, as NaN "
-            f"or half a character ({first_line(error)[:80]})"
+            f"{path} is not {what}: it holds what JSON does not have, as NaN, "
+            f"or too many levels ({first_line(error)[:80]})"
         ) from error
 
 
@@ -99,9 +84,9 @@ def text_at(values: Mapping[str, Any], name: str) -> str:
 def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
     """A list of texts or numbers of an object, as texts, or ValueError."""
     value = _value_at(values, name)
-    if not isinstance(value, list):
+    if not isinstance(value, (list, tuple)):
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a list of labels, "
+            f"{name!r} is {_shown(value)}, expected a list of labels, "
             'as ["a", "b"]'
         )
     return [_as_text(name, label) for label in value]
@@ -110,11 +95,11 @@ def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
 def texts_at(values: Mapping[str, Any], name: str) -> list[str]:
     """A list of texts of an object; raises ValueError without one."""
     value = _value_at(values, name)
-    if not isinstance(value, list) or not all(
+    if not isinstance(value, (list, tuple)) or not all(
         isinstance(text, str) for text in value
     ):
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a list of texts"
+            f"{name!r} is {_shown(value)}, expected a list of texts"
         )
     return [_check(name, text) for text in value]
 
@@ -131,9 +116,13 @@ def _as_text(name: str, value: Any) -> str:
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:
         raise ValueError(
-            f"{name!r} is {json.dumps(value)[:80]}, expected a text or a number"
+            f"{name!r} is {_shown(value)}, expected a text or a number"
         )
     return _check(name, str(value))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=repr)[:80]
 
 
 def _check(name: str, text: str) -> str:

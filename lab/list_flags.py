@@ -11,7 +11,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl.flags import FlagValues
 
 from adapter_bert import command_line
-from adapter_bert.flags import by_topic, default_of, define
+from adapter_bert.flags import by_topic, define, shown_default
 from adapter_bert.methods.registry import METHODS, PRESETS
 
 # Programs that have most flags in common.
@@ -52,7 +52,7 @@ def flags_of(program: str) -> Flags:
     return {
         flag.name: (
             topic,
-            default_of(flag),
+            shown_default(flag),
             " ".join(flag.help.split()).replace("|", r"\|"),
         )
         for topic, shown in by_topic(module.SETTINGS, values, refused)

@@ -61,21 +61,6 @@ def test_a_file_that_is_replaced_is_read_as_it_was(tmp_path, after):
     assert files.read_bytes(path, "the file") == new
 
 
-def test_lines_that_are_mended_meanwhile_are_refused_in_one_line(
-    tmp_path, after
-):
-    path = str(tmp_path / "rows.txt")
-    whole = "one\nzwölf\n".encode()
-    # The other process has written only half a letter so far.
-    files.write_bytes(path, whole[: whole.index("ö".encode()) + 1])
-    after(builtins, "open", lambda: files.write_bytes(path, whole))
-    refusals.check(
-        lambda: list(files.read_lines(path, "the rows", "")),
-        "rows.txt has changed while it was",
-    )
-    assert list(files.read_lines(path, "the rows", "")) == ["one\n", "zwölf\n"]
-
-
 @pytest.fixture
 def sweep(tmp_path, tiny_config, monkeypatch):
     """A sweep with a run, where each look at it finds a save's last moment."""

@@ -475,12 +475,15 @@ def test_a_threshold_that_is_not_reached_is_told(
 @pytest.mark.newer_stack
 @refusals.table(
     {
-        "alone": ({"calibrate": False, "abstain_at": 0.9}, "pass --calibrate"),
-        "no dev": ({"do_eval": False}, "--do_train=true and --do_eval=true"),
-        "untrained": ({"do_train": False}, "--do_train=true and --do_eval"),
+        "alone": (
+            {"calibrate": False, "abstain_at": 0.9},
+            "without --calibrate",
+        ),
+        "no dev": ({"do_eval": False}, "without --do_eval"),
+        "untrained": ({"do_train": False}, "without --do_train"),
         "sets": (
             {"multi_label": True},
-            "which custom with these flags does not",
+            "which custom with these flags is not",
         ),
         "numbers": ({"regression": True}, "which custom with these flags"),
         "few": ({"max_eval_examples": 3}, "expected at least 2 each"),

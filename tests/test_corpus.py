@@ -152,5 +152,5 @@ def test_questions_and_documents_are_two_sides():
     features = SearchTexts.from_rows(
         made, {}, relevant=[{1: 1}], has_sides=True
     ).unlabelled()
-    assert features.sides.tolist() == [0, 1, 1]
-    assert features.added(8) == {"task_ids": ((), np.int32)}
+    assert features.columns["task_ids"].tolist() == [0, 1, 1]
+    assert features.columns["task_ids"].dtype == np.int32

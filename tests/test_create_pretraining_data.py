@@ -223,7 +223,7 @@ def test_masks_change_the_tokens_that_are_predicted(tokens, most, share, whole):
         ({"input_file": "none.txt"}, "no file is called 'none.txt'"),
         ({"output_file": ""}, "--output_file is missing"),
         ({"output_file": "a,a"}, "expected different names"),
-        ({"vocab_file": "none"}, "none is missing"),
+        ({"vocab_file": "none"}, "none, which does not exist"),
         ({"max_seq_length": 4}, "expected >= 5"),
         ({"dupe_factor": 0}, "expected >= 1"),
         ({"masked_lm_prob": 1.5}, "expected 0 to 1"),

@@ -30,6 +30,8 @@ TEXTS = [
     "prefix(length=3, inner_size=8)",
     "loreft(rank=2, suffix=1)",
     "lt_sft(sparsity=0.05)",
+    "full",
+    "top_layers(1)",
     "vera(rank=5, seed=3, targets='value,intermediate')",
 ]
 ENGINES_HERE = [

@@ -34,11 +34,11 @@ from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
     JoinedFeatures,
     MultiTaskPlan,
-    OneTaskFeatures,
     as_predicted,
     choose_tasks,
     find_folder,
     multi_task,
+    of_one_task,
     scoped,
 )
 from adapter_bert.tasks.registry import get_task
@@ -519,7 +519,7 @@ def test_plans_say_what_they_depend_on():
 @pytest.mark.parametrize("labelled", [True, False])
 def test_rows_of_one_task_say_which(labelled):
     plain = make_features([3, 5, 2])
-    features = OneTaskFeatures.of(plain, 2)
+    features = of_one_task(plain, 2)
     assert features.fingerprint() == plain.fingerprint()
     if not labelled:
         features, plain = features.unlabelled(), plain.unlabelled()

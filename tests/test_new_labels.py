@@ -257,10 +257,16 @@ def test_what_an_adapter_loses_is_told(
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"adapter": ""}, "pass its folder as --adapter"),
-        ({"do_train": False}, "pass --do_train=true; an adapter that has"),
-        ({"extend_labels": False, "distill_weight": 1}, "--distill_weight is"),
-        ({"extend_labels": False, "replay_file": "a"}, "--replay_file is for"),
+        ({"adapter": ""}, "without --adapter"),
+        ({"do_train": False}, "without --do_train or --describe"),
+        (
+            {"extend_labels": False, "distill_weight": 1},
+            "without --extend_labels",
+        ),
+        (
+            {"extend_labels": False, "replay_file": "a"},
+            "without --extend_labels",
+        ),
         ({"replay_file": "a.tsv"}, "--replay_file is a.tsv, which does not"),
         ({"replay_file": "a.tsv", "distill_weight": 1}, "leave one of them"),
         ({"distill_weight": -1}, "expected 0 or a positive number"),

@@ -403,7 +403,7 @@ def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"do_train": False, "do_eval": True}, "pass --do_train=true"),
+        ({"do_train": False, "do_eval": True}, "without --do_train"),
         ({"max_train_examples": 9}, "found 9 training rows, expected at least"),
         ({"new_tokens": "words"}, "leave out --score_novelty or --new_tokens"),
         ({"choice_columns": "a,b"}, "custom with these flags is not"),

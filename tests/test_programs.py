@@ -282,10 +282,6 @@ BAD = {
         ),
         ({"class_weights": "balanced"}, "--class_weights is for tasks with"),
         ({"keep_best": "f1"}, "expected a score of", "mean, accuracy_mnli, "),
-        (
-            {"task_name": "custom", "task_sampling": "uniform"},
-            "--task_sampling is for several tasks",
-        ),
         ({"task_name": "custom:reviews"}, "unknown task"),
         ({"task_name": "mnli,sts-b"}, "--text_a_column is for --task_name=cu"),
     ],
@@ -347,7 +343,7 @@ BAD = {
             {"task_name": "SQuAD", "text_b_column": None},
             "/pairs.jsonl, expected the ending .js",
         ),
-        ({"do_predict": True}, "`adapter-bert predict --embeddings`"),
+        ({"do_predict": True}, "answers no rows", "predict --embeddings`"),
         ({"loss": "cosent"}, "pass --score_column, or --loss=infonce"),
         (
             {"tuning_method": "head", "adapter_size": None},
@@ -356,11 +352,11 @@ BAD = {
         ({"temperature": 0}, "--temperature is 0.0, expected a po"),
         ({"header": False}, "the column 'text' is no number", "--header=false"),
         ({"corpus_file": "/no.csv"}, "--corpus_file is /no.csv, which do"),
-        ({"corpus_id_column": "id"}, "--corpus_id_column is for --corpus_file"),
+        ({"corpus_id_column": "id"}, "without --corpus_file"),
         ({"data_dir": "."}, "--train_file and --data_dir exclude each oth"),
     ],
     "masked words": [
-        ({"do_predict": True}, "answers nothing"),
+        ({"do_predict": True}, "answers no rows"),
         ({"mlm_probability": 0}, "--mlm_probability is 0"),
         ({"mlm_probability": 1.5}, "--mlm_probability is 1.5"),
         ({"mlm_probability": "nan"}, "--mlm_probability is nan"),
@@ -371,7 +367,7 @@ BAD = {
     "pretraining": [
         ({"input_file": ""}, "--input_file is missing"),
         ({"input_file": "none"}, "no file is called 'none'"),
-        ({"do_predict": True}, "answers nothing"),
+        ({"do_predict": True}, "answers no rows"),
         ({"max_seq_length": 10}, "with this --max_seq_length"),
         ({"num_train_steps": 0}, "expected 1 to"),
         ({"max_eval_steps": 0}, "expected >= 1"),

@@ -236,7 +236,7 @@ def test_another_adapter_or_no_training_is_refused(
     tiny_flags["init_adapter"] = folder
     for change, part in (
         ({"adapter": folder}, "exclude each other"),
-        ({"do_train": False}, "--init_adapter is where a training"),
+        ({"do_train": False}, "without --do_train or --describe"),
     ):
         call = functools.partial(classify, **{**tiny_flags, **change})
         refusals.check(call, part)

@@ -13,9 +13,7 @@ from tokenizers import Tokenizer
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import sources, written_form
 from adapter_bert.checkpoints.weights import Base
-from adapter_bert.data import tokenizer_config
 from adapter_bert.data.tokenization import make_row
-from adapter_bert.data.tokenizer_config import NO_EFFECT, OBEYED
 
 pytestmark = pytest.mark.older_stack
 
@@ -184,16 +182,6 @@ def test_a_space_before_a_text(
 def test_what_is_refused(make, fields, content, names):
     message = refusal(lambda: make(fields, content))
     assert all(name in message for name in names), message
-
-
-def test_each_field_is_known(golden_dir):
-    """Those that transformers wrote into the recordings."""
-    assert not OBEYED.keys() & NO_EFFECT.keys()
-    fields = set(tokenizer_config.SWITCHES) | tokenizer_config.FIELDS
-    assert fields <= OBEYED.keys()
-    for path in golden_dir.rglob("tokenizer_config.json"):
-        fields = read_json(path).keys()
-        assert fields <= OBEYED.keys() | NO_EFFECT.keys(), path
 
 
 def test_the_vocabulary_of_another_folder(make, tmp_path, tiny_bert):

@@ -117,11 +117,11 @@ def test_tokens(ask, flags, bert, tmp_path, capsys):
         "no layers": ({"layers": "-1,x"}, "--layers is -1,x"),
         "answers of a layer": (
             {"embeddings": None, "layers": "-1"},
-            "--layers is of vectors",
+            "--layers means nothing without --embeddings",
         ),
         "answers of length 1": (
             {"embeddings": None, "normalize": True},
-            "--normalize is of vectors",
+            "without --embeddings",
         ),
         "three texts": ({"columns": "a,b,c"}, "a vector is of one text or of"),
         "reasons": ({"explain": True}, "--explain is for answers"),

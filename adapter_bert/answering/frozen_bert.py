@@ -127,7 +127,7 @@ class FrozenBert:
     @classmethod
     def open(
         cls,
-        path: str,
+        init_checkpoint: str,
         bert_config_file: str = "",
         vocab_file: str = "",
         compute_dtype: str = "float32",
@@ -135,7 +135,7 @@ class FrozenBert:
         base_dtype: str = FLOAT32,
     ) -> "FrozenBert":
         """Opens what `--init_checkpoint` names; arguments as the flags."""
-        opened = open_init_checkpoint(path)
+        opened = open_init_checkpoint(init_checkpoint)
         if opened.trained is not None:
             raise UserError(
                 f"{opened.path} is a training's checkpoint; pass the "

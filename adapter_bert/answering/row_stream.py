@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 from adapter_bert import files, json_lines
 from adapter_bert.answering.trained_task import TextRow
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import READERS, Layout, ending_of
 from adapter_bert.errors import UserError
 
@@ -25,12 +26,12 @@ CHUNK = 1024
 
 
 def file_rows(
-    path: str,
+    path: FileOrRows,
     columns: Alternatives,
     note_bytes: Callable[[int], None],
     takes_tokens: bool = False,
 ) -> Iterator[PlacedRow]:
-    """Yields the rows of a file.
+    """Yields the rows of a file, or rows in memory.
 
     A `.jsonl` file holds an object on each line, whose keys are the columns. A
     `.csv` or `.tsv` file either names all columns in its first line, or has
@@ -41,6 +42,15 @@ def file_rows(
     line. `note_bytes` is called with each line's size. With `takes_tokens` JSON
     may hold a list of words, which becomes a tuple, for a text.
     """
+    if isinstance(path, MemoryRows):
+        rows = path.objects(columns[0])
+        first = next(rows)
+        names = _choose(columns, first) or columns[0]
+        layout = Layout.of_texts(names, takes_tokens=takes_tokens)
+        rows = itertools.chain([first], rows)
+        for number, texts in READERS[".jsonl"][0](path, rows, layout):
+            yield tuple(texts), f"{path}:{number + 1}"
+        return
     ending = ending_of(path)
     newline = READERS[ending][1] if ending in READERS else "\n"
 
@@ -49,7 +59,7 @@ def file_rows(
             note_bytes(len(line.encode()))
             yield line
 
-    return _rows(path, counted(), ending, columns, takes_tokens)
+    yield from _rows(path, counted(), ending, columns, takes_tokens)
 
 
 def pipe_rows(

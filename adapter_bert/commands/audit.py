@@ -24,7 +24,6 @@ from adapter_bert import files, folder_lock
 from adapter_bert.answering.embeddings import Embedder, VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.commands import run_classifier
-from adapter_bert.commands.baseline import fit_classes
 from adapter_bert.data import divisions
 from adapter_bert.data.tables import Rows, shown
 from adapter_bert.errors import UserError
@@ -197,6 +196,9 @@ def fit_head(
     Returns:
         A function from vectors to probabilities, float64 [N, count].
     """
+    # Scikit-learn takes long to load.
+    from adapter_bert.commands.baseline import fit_classes
+
     mean, scale = vectors.mean(axis=0), vectors.std(axis=0)
     # What never differs tells nothing.
     scale[scale == 0] = 1
@@ -436,9 +438,7 @@ def run() -> Audit:
     classification = read(run_classifier.Classification)
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
-    settings = run_from_flags.experiment_from_flags(
-        task, FLAGS.data_dir, classification.eval_batch_size
-    )
+    settings = run_from_flags.experiment_from_flags(task)
     task, of_splits = task.read(settings.data_dir, ["train"])
     rows, folds = of_splits["train"], read(Folds).folds
     check(rows, folds)

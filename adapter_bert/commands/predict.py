@@ -20,10 +20,9 @@ tells what each word adds to an answer, on a page or in lines of JSON.
 import dataclasses
 import itertools
 import json
-import os
 import sys
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -36,6 +35,7 @@ from adapter_bert.answering.explanations import check_explained
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import LoadedTask, TextRow, load_task
+from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.library import flags as adapter_flags
@@ -46,7 +46,7 @@ from adapter_bert.training import composition_parts
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsAndAnswers:
+class RowsAndAnswers(LetterCase):
     """Rows and answers."""
 
     input: str = Topic.DATA.setting(
@@ -66,11 +66,6 @@ class RowsAndAnswers:
         False,
         "Tell what each word adds to an answer, in its lines of JSON; with "
         "--output=FILE.html on a page instead.",
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "--embeddings without --adapter: lower-case the text, as uncased "
-        "models need. Default: what the model or its vocabulary says.",
     )
 
 
@@ -204,82 +199,85 @@ def open_embedder(
 def main() -> None:
     """Answers the flags' rows."""
     logging.set_verbosity(logging.INFO)
-    if not FLAGS.input and sys.stdin is None:
-        raise UserError("stdin is closed; pass --input")
-    if not FLAGS.output and sys.__stdout__ is None:
-        raise UserError("stdout is closed; pass --output")
-    if FLAGS.input and not files.exists(FLAGS.input):
-        raise UserError(f"--input {FLAGS.input} does not exist")
-    for name in ("input", "output"):
-        path = FLAGS[name].value
-        if path and files.is_folder(path):
-            raise UserError(f"--{name} {path} is a folder, expected a file")
+    if FLAGS.input:
+        files.check_input(FLAGS.input, "--input")
     if FLAGS.output:
-        files.check_plain(FLAGS.output, "--output", is_replaced=True)
-        folder = os.path.dirname(files.absolute(FLAGS.output))
-        if not files.is_folder(folder):
-            raise UserError(f"the folder {folder} of --output does not exist")
+        files.check_output(FLAGS.output, "--output")
     form = adapter_flags.read_form()
-    takes_tokens = False
     if form:
-        if FLAGS.explain:
-            raise UserError(
-                "--explain is for answers, and --embeddings gives vectors; "
-                "leave one of both out"
-            )
-        vector_files.check_path(FLAGS.output, form)
-        answering, columns = open_embedder(form)
-        count = count_rows(columns)
+        cut_rows = write_vectors(form)
     else:
-        if FLAGS.do_lower_case is not None:
-            raise UserError(LETTER_CASE)
-        answering = open_predictor()
-        tasks = {name: answering.task(name) for name in answering.names}
-        columns = columns_of(tasks)
-        takes_tokens = any(t.task.takes_tokens for t in tasks.values())
-        if FLAGS.explain:
-            for loaded in tasks.values():
-                check_explained(loaded)
-    progress = None
-    grouped: Callable = row_stream.chunks
+        cut_rows = write_answers()
+    if cut_rows:
+        logging.warning(
+            "%d rows are cut, longer than --max_seq_length (or a question than "
+            "its adapter's max_query_length)",
+            cut_rows,
+        )
+
+
+def read_chunks(
+    columns: row_stream.Alternatives, takes_tokens: bool = False
+) -> Iterator[list[row_stream.PlacedRow]]:
+    """Yields groups of the rows of `--input`, or of stdin as they arrive."""
     if FLAGS.input:
         progress = Progress("predict", files.size(FLAGS.input), "bytes")
         rows = row_stream.file_rows(
             FLAGS.input, columns, progress.update, takes_tokens
         )
-    else:
-        # At its end Python closes `sys.stdin`, and would wait for the thread
-        # that reads ahead.
-        stdin = open(sys.stdin.fileno(), "rb", closefd=False)
-        rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
-        if row_stream.is_piped():
-            grouped = row_stream.chunks_at_once
-    chunks = grouped(rows)
-    if form:
-        vectors = (answering(*zip(*chunk)) for chunk in chunks)
-        if FLAGS.output:
-            vector_files.write(FLAGS.output, vectors, answering.width, count)
-        else:
-            write(map(vector_files.lines, vectors))
-    else:
-        answered = answer_rows(answering, tasks, chunks)
-        if FLAGS.explain and FLAGS.output.endswith(PAGE):
-            # Slow to load.
-            from adapter_bert.reports.explanation_page import explanation_page
-
-            pairs = itertools.chain.from_iterable(answered)
-            names = {n: t.task.columns for n, t in tasks.items()}
-            files.write_parts(FLAGS.output, [explanation_page(names, pairs)])
-        else:
-            write(answer_lines(answered))
-    if progress:
+        yield from row_stream.chunks(rows)
         progress.close()
-    if answering.cut_rows:
-        logging.warning(
-            "%d rows are cut, longer than --max_seq_length (or a question than "
-            "its adapter's max_query_length)",
-            answering.cut_rows,
+        return
+    # At its end Python closes `sys.stdin`, and would wait for the thread that
+    # reads ahead.
+    stdin = open(sys.stdin.fileno(), "rb", closefd=False)
+    rows = row_stream.pipe_rows(stdin, columns, takes_tokens)
+    if row_stream.is_piped():
+        yield from row_stream.chunks_at_once(rows)
+    else:
+        yield from row_stream.chunks(rows)
+
+
+def write_vectors(form: VectorForm) -> int:
+    """Writes the rows' vectors, and returns how many rows were cut."""
+    if FLAGS.explain:
+        raise UserError(
+            "--explain is for answers, and --embeddings gives vectors; leave "
+            "one of both out"
         )
+    vector_files.check_path(FLAGS.output, form)
+    embedder, columns = open_embedder(form)
+    count = count_rows(columns)
+    vectors = (embedder(*zip(*chunk)) for chunk in read_chunks(columns))
+    if FLAGS.output:
+        vector_files.write(FLAGS.output, vectors, embedder.width, count)
+    else:
+        write(map(vector_files.lines, vectors))
+    return embedder.cut_rows
+
+
+def write_answers() -> int:
+    """Writes the rows' answers, and returns how many rows were cut."""
+    if FLAGS.do_lower_case is not None:
+        raise UserError(LETTER_CASE)
+    predictor = open_predictor()
+    tasks = {name: predictor.task(name) for name in predictor.names}
+    if FLAGS.explain:
+        for loaded in tasks.values():
+            check_explained(loaded)
+    takes_tokens = any(t.task.takes_tokens for t in tasks.values())
+    chunks = read_chunks(columns_of(tasks), takes_tokens)
+    answered = answer_rows(predictor, tasks, chunks)
+    if FLAGS.explain and FLAGS.output.endswith(PAGE):
+        # Slow to load.
+        from adapter_bert.reports.explanation_page import explanation_page
+
+        pairs = itertools.chain.from_iterable(answered)
+        names = {n: t.task.columns for n, t in tasks.items()}
+        files.write_parts(FLAGS.output, [explanation_page(names, pairs)])
+    else:
+        write(answer_lines(answered))
+    return predictor.cut_rows
 
 
 def count_rows(columns: row_stream.Alternatives) -> Optional[int]:

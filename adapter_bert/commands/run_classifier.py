@@ -21,7 +21,6 @@ from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
-    POSITIVE,
     Range,
     Topic,
     is_given,
@@ -37,6 +36,7 @@ from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import run_from_flags
+from adapter_bert.training.settings import PredictedFlags
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -52,7 +52,7 @@ LABEL_FLAGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class Source(PredictedFlags):
     """Task, and where its data are."""
 
     task_name: str = Topic.DATA.setting(
@@ -61,26 +61,12 @@ class Source:
         "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
         "the task of --adapter.",
     )
-    data_dir: str = Topic.DATA.setting(
-        "",
-        "Folder with train, dev, ... as .tsv, .csv or .jsonl; or with one such "
-        "folder per task, of the task's name, for several tasks.",
-    )
     task_sampling: str = Topic.DATA.setting(
         "annealed",
         "How often each of several tasks is drawn: in proportion to its rows, "
         "to their square root, equally often (uniform), or first in "
         "proportion and nearly equally often at the end (annealed).",
         choices=list(SAMPLINGS),
-    )
-    train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on"
-    )
-    eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on"
-    )
-    predict_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to predict"
     )
     table: OwnTables = dataclasses.field(default_factory=OwnTables)
 
@@ -89,11 +75,6 @@ class Source:
 class Classification:
     """Further settings of a run."""
 
-    max_seq_length: int = Topic.DATA.setting(
-        128,
-        "Longest input in tokens; the rest is cut off. --adapter supplies its "
-        "own default.",
-    )
     class_weights: Optional[str] = Topic.TRAINING.setting(
         None,
         "Weights of the labels' losses in training: balanced (rare labels "
@@ -104,11 +85,13 @@ class Classification:
         False,
         "Train --adapter to answer the new labels of the training file too. "
         "The old rows of the head's last layer keep their bits.",
+        needs=("adapter", "do_train|describe"),
     )
     replay_file: str = Topic.METHOD.setting(
         "",
         f"--extend_labels: {OWN_FILE} of rows with old labels, in the columns "
         "of the training file, to train on too.",
+        needs=("extend_labels",),
     )
     distill_weight: Optional[float] = Topic.METHOD.setting(
         None,
@@ -116,15 +99,14 @@ class Classification:
         "the old adapter's answers to the new rows; 0 for none. Default: "
         f"{DISTILL_WEIGHT:g}.",
         Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
-    )
-    eval_batch_size: int = Topic.EVALUATION.setting(
-        8, "Examples evaluated at once.", POSITIVE
+        needs=("extend_labels",),
     )
     calibrate: bool = Topic.EVALUATION.setting(
         False,
         "Fit a temperature to half of the dev rows after training, measure it "
         "on the other half, and keep it in the adapter, whose probabilities "
         "are of logits over the temperature.",
+        needs=("do_train", "do_eval"),
     )
     abstain_at: Optional[float] = Topic.EVALUATION.setting(
         None,
@@ -132,16 +114,18 @@ class Classification:
         "label shall have. The adapter keeps the least probability that "
         "reaches it on the same half, and gives rows below it no label.",
         PROBABILITY,
+        needs=("calibrate",),
     )
     score_novelty: bool = Topic.EVALUATION.setting(
         False,
         "Describe the training rows after training, and keep the description "
         "in the adapter, whose answers have a novelty: the share of training "
         "rows that are nearer than the text, by frozen BERT's features.",
+        needs=("do_train",),
     )
 
 
-SETTINGS = (Source, Classification, *run_from_flags.SETTINGS)
+SETTINGS = (Source, Classification, *run_from_flags.WITH_ROWS)
 
 
 def task_from_flags(
@@ -165,11 +149,6 @@ def task_from_flags(
             "--task_name is missing; expected one of "
             f"{', '.join((*processors, *TASKS))}, or custom"
         )
-    if not source.task_name and task_name not in (CUSTOM, *TASKS):
-        raise UserError(
-            f"--adapter={FLAGS.adapter} was trained on the task {task_name}, "
-            f"expected one of {', '.join(TASKS)}, or custom"
-        )
     names = [name.strip() for name in task_name.split(",")]
     named = [name for name in vars(source.table) if is_given(name)]
     if named and not any(map(_is_custom, names)):
@@ -183,21 +162,11 @@ def task_from_flags(
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
         )
-    glue = [name for name in names if name.lower() in processors]
-    if glue and len(names) > 1:
-        raise UserError(
-            f"--task_name is {task_name}; the program's own task {glue[0]} is "
-            "trained alone"
-        )
-    if glue:
-        return _task_of(processors[glue[0].lower()]())
+    if task_name.lower() in processors:
+        return _task_of(processors[task_name.lower()]())
     if len(names) > 1:
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
-        )
-    if is_given("task_sampling"):
-        raise UserError(
-            "--task_sampling is for several tasks, as --task_name=mrpc,rte"
         )
     if names[0].lower() == CUSTOM:
         return custom_task(
@@ -258,78 +227,35 @@ def run(
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
     """
-    task = task_from_flags(run_from_flags.adapter_description(), processors)
     classification = read(Classification)
+    task = task_from_flags(run_from_flags.adapter_description(), processors)
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
-    if _extends(classification):
+    if classification.extend_labels:
         task = extend_labels(
             task, classification.replay_file, classification.distill_weight
         )
-    _check_calibrates(task, classification)
-    _check_scores_novelty(task, classification)
+    _check_fits(task, classification)
     return run_from_flags.run_or_describe(
         task,
-        classification.eval_batch_size,
         calibrate=classification.calibrate,
         abstain_at=classification.abstain_at,
         score_novelty=classification.score_novelty,
     )
 
 
-def _extends(settings: Classification) -> bool:
-    if not settings.extend_labels:
-        for name in ("replay_file", "distill_weight"):
-            if is_given(name):
-                raise UserError(
-                    f"--{name} is for an adapter that learns new labels; pass "
-                    "--extend_labels=true too"
-                )
-        return False
-    if not FLAGS.adapter:
-        raise UserError(
-            "--extend_labels adds labels to a trained adapter; pass its "
-            "folder as --adapter"
-        )
-    if not (FLAGS.do_train or FLAGS.describe):
-        raise UserError(
-            "--extend_labels is for a training: pass --do_train=true; an "
-            "adapter that has learned the labels needs no such flag"
-        )
-    return True
-
-
-def _check_calibrates(task: Task, settings: Classification) -> None:
-    if settings.abstain_at is not None and not settings.calibrate:
-        raise UserError(
-            f"--abstain_at={settings.abstain_at} is for calibrated "
-            "probabilities; pass --calibrate=true too"
-        )
-    if settings.calibrate and not (FLAGS.do_train and FLAGS.do_eval):
-        raise UserError(
-            "--calibrate fits to dev rows after training: pass --do_train=true "
-            "and --do_eval=true"
-        )
-    if settings.calibrate and not task.chooses_one:
-        raise UserError(
-            "--calibrate is for a task that gives each row one label or one "
-            f"choice, which {task.name} with these flags does not; leave "
-            "--calibrate out"
-        )
-
-
-def _check_scores_novelty(task: Task, settings: Classification) -> None:
-    if settings.score_novelty and not FLAGS.do_train:
-        raise UserError(
-            "--score_novelty describes the training rows after training: pass "
-            "--do_train=true"
-        )
-    if settings.score_novelty and not task.scores_novelty:
-        raise UserError(
-            "--score_novelty is for one task of texts or pairs with labels or "
-            f"numbers, which {task.name} with these flags is not; leave "
-            "--score_novelty out"
-        )
+def _check_fits(task: Task, settings: Classification) -> None:
+    fits = {"calibrate": task.chooses_one, "score_novelty": task.scores_novelty}
+    rows = {
+        "calibrate": "gives each row one label or one choice",
+        "score_novelty": "has texts or pairs with labels or numbers, alone",
+    }
+    for name, is_fit in fits.items():
+        if getattr(settings, name) and not is_fit:
+            raise UserError(
+                f"--{name} is for a task that {rows[name]}, which {task.name} "
+                f"with these flags is not; leave --{name} out"
+            )
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:

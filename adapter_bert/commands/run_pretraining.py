@@ -24,22 +24,16 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
 from adapter_bert.tasks.pretraining import Pretraining
 from adapter_bert.training import run_from_flags
-from adapter_bert.training.settings import METHOD, Experiment, Tuning
+from adapter_bert.training.settings import METHOD, Experiment, RowFlags, Tuning
 
 # Folder of a run's output for the BERT that it begins with.
 INITIAL = "initial"
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingBatches:
+class Scoring:
     """Further settings of a run."""
 
-    max_seq_length: int = Topic.DATA.setting(
-        128, "Length of the rows in tokens, as they were made."
-    )
-    eval_batch_size: int = Topic.EVALUATION.setting(
-        8, "Rows evaluated at once.", POSITIVE
-    )
     max_eval_steps: int = Topic.EVALUATION.setting(
         100, "Batches to score; the first rows are taken.", POSITIVE
     )
@@ -52,7 +46,7 @@ class FullTuning(Tuning):
     tuning_method: str = Topic.METHOD.setting("full", METHOD)
 
 
-SETTINGS = (Pretraining, PretrainingBatches, FullTuning, Experiment)
+SETTINGS = (Pretraining, Scoring, RowFlags, FullTuning, Experiment)
 
 
 def write_initial(output_dir: str) -> str:
@@ -94,16 +88,9 @@ def write_initial(output_dir: str) -> str:
 
 def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
-    rows = read(PretrainingBatches)
-    if FLAGS.do_predict:
-        raise UserError(
-            "--do_predict: a pretraining answers nothing; pass --do_eval to "
-            "score it"
-        )
-    task = read(
-        Pretraining, most_scored=rows.max_eval_steps * rows.eval_batch_size
-    )
-    return run_from_flags.run_or_describe(task, rows.eval_batch_size)
+    most = read(Scoring).max_eval_steps * read(RowFlags).eval_batch_size
+    task = read(Pretraining, most_scored=most)
+    return run_from_flags.run_or_describe(task)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, read
+from adapter_bert.flags import Topic, read
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
 from adapter_bert.training import run_from_flags
 
@@ -54,9 +54,7 @@ def task_from_flags() -> Squad:
 
 def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
-    return run_from_flags.run_or_describe(
-        task_from_flags(), FLAGS.predict_batch_size
-    )
+    return run_from_flags.run_or_describe(task_from_flags())
 
 
 def main() -> None:

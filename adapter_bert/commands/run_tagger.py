@@ -13,44 +13,31 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, read
+from adapter_bert.flags import FLAGS, Topic, read
 from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS, WordColumns
 from adapter_bert.training import run_from_flags
-
-OWN_FILE = "A .conll or .jsonl file"
+from adapter_bert.training.settings import PredictedFlags
 
 
 @dataclasses.dataclass(frozen=True)
-class Sentences:
+class Sentences(PredictedFlags):
     """Sentences with tags."""
 
-    data_dir: str = Topic.DATA.setting(
-        "", "Folder with train, dev and test as .conll or .jsonl."
-    )
-    train_file: str = run_from_flags.split_file(f"{OWN_FILE} to train on")
-    eval_file: str = run_from_flags.split_file(f"{OWN_FILE} to evaluate on")
-    predict_file: str = run_from_flags.split_file(f"{OWN_FILE} to predict")
     eval_split: str = Topic.DATA.setting(
         "dev",
         "Split that --do_eval scores; the test file needs tags for this.",
         choices=("dev", "test"),
-    )
-    max_seq_length: int = Topic.DATA.setting(
-        128, "Longest window in tokens. --adapter supplies its own default."
     )
     map_tags: str = Topic.DATA.setting(
         "",
         "File that renames entity types: each line holds an old type, a tab, "
         "and a new type or O.",
     )
-    eval_batch_size: int = Topic.EVALUATION.setting(
-        8, "Windows evaluated at once.", POSITIVE
-    )
 
 
-SETTINGS = (Sentences, WordColumns, *run_from_flags.SETTINGS)
+SETTINGS = (Sentences, WordColumns, *run_from_flags.WITH_ROWS)
 
 
 def _columns(trained: Optional[Mapping[str, Any]]) -> WordColumns:
@@ -74,7 +61,7 @@ def run() -> dict[str, float]:
         sentences.eval_split,
         run_from_flags.named_files(FORMATS),
     )
-    return run_from_flags.run_or_describe(task, sentences.eval_batch_size)
+    return run_from_flags.run_or_describe(task)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from adapter_bert.data.tables import (
     ending_of,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, POSITIVE, Topic, is_given, read
+from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.tasks.custom import OwnFiles
 from adapter_bert.tasks.vectors import (
     DOCUMENTS,
@@ -34,28 +34,19 @@ from adapter_bert.tasks.vectors import (
     own_layout,
 )
 from adapter_bert.training import run_from_flags
+from adapter_bert.training.settings import SplitFlags
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
 
 
 @dataclasses.dataclass(frozen=True)
-class Texts:
+class Texts(SplitFlags):
     """Texts that belong together."""
 
     task_name: str = Topic.DATA.setting(
         CUSTOM,
         f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
-    )
-    data_dir: str = Topic.DATA.setting(
-        "",
-        "Folder with train and dev as .tsv, .csv or .jsonl, of SQuAD as .json.",
-    )
-    train_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to train on; SQuAD: its .json file"
-    )
-    eval_file: str = run_from_flags.split_file(
-        f"custom: {OWN_FILE} to evaluate on; SQuAD: its .json file"
     )
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -82,27 +73,24 @@ class Texts:
         "texts of the dev set are searched.",
     )
     corpus_id_column: str = Topic.TABLES.setting(
-        "_id", "--corpus_file: column of the document's id."
+        "_id",
+        "--corpus_file: column of the document's id.",
+        needs=("corpus_file",),
     )
     corpus_text_column: str = Topic.TABLES.setting(
-        "text", "--corpus_file: column of the document's text."
+        "text",
+        "--corpus_file: column of the document's text.",
+        needs=("corpus_file",),
     )
     corpus_title_column: Optional[str] = Topic.TABLES.setting(
         None,
         "--corpus_file: column of the document's title, which is put before "
         "the text.",
-    )
-    max_seq_length: int = Topic.DATA.setting(
-        128,
-        "Longest text in tokens; the rest is cut off. --adapter supplies its "
-        "own default.",
-    )
-    eval_batch_size: int = Topic.EVALUATION.setting(
-        8, "Texts evaluated at once.", POSITIVE
+        needs=("corpus_file",),
     )
 
 
-SETTINGS = (Texts, Vectors, *run_from_flags.SETTINGS)
+SETTINGS = (Texts, Vectors, *run_from_flags.WITH_ROWS)
 OF_FILES = ("train_file", "eval_file")
 COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
 OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
@@ -149,11 +137,6 @@ def task_from_flags() -> Vectors:
 
 def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
     if not texts.corpus_file:
-        for name in OF_CORPUS:
-            if is_given(name):
-                raise UserError(
-                    f"--{name} is for --corpus_file, the documents to search in"
-                )
         return DOCUMENTS
     check_file("--corpus_file", texts.corpus_file, READERS)
     if layout.text_b is None:
@@ -172,14 +155,7 @@ def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
 
 def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
-    if FLAGS.do_predict:
-        raise UserError(
-            "--do_predict: run_vectors.py writes no vectors; pass the adapter "
-            "to `adapter-bert predict --embeddings`"
-        )
-    return run_from_flags.run_or_describe(
-        task_from_flags(), read(Texts).eval_batch_size
-    )
+    return run_from_flags.run_or_describe(task_from_flags())
 
 
 def main() -> None:

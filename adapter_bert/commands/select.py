@@ -10,7 +10,6 @@ Without one they are rows that differ most from one another
 """
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
@@ -24,6 +23,7 @@ from adapter_bert.answering import row_stream
 from adapter_bert.answering.embeddings import VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import TextRow
+from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.commands import predict
 from adapter_bert.data.divisions import number_texts
 from adapter_bert.errors import UserError
@@ -40,7 +40,7 @@ CHUNK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class Selection(LetterCase):
     """Pool, and choice."""
 
     pool: str = Topic.DATA.setting(
@@ -51,11 +51,6 @@ class Selection:
         [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "Without --adapter: lower-case the text, as uncased models need. "
-        "Default: what the model or its vocabulary says.",
     )
     count: int = Topic.DATA.setting(100, "Rows to choose.", POSITIVE)
     by: Optional[str] = Topic.TO_DO.setting(
@@ -211,10 +206,8 @@ def main() -> None:
         path = getattr(selection, name)
         if not path:
             raise UserError(f"--{name} is missing")
-        if files.is_folder(path):
-            raise UserError(f"--{name} {path} is a folder, expected a file")
-    if not files.exists(selection.pool):
-        raise UserError(f"--pool {selection.pool} does not exist")
+    files.check_input(selection.pool, "--pool")
+    files.check_output(selection.output, "--output")
     if files.exists(selection.output) and files.is_same(
         selection.pool, selection.output
     ):
@@ -222,9 +215,6 @@ def main() -> None:
             f"--pool and --output are both {selection.pool}, which would be "
             "replaced; name another --output"
         )
-    folder = os.path.dirname(files.absolute(selection.output))
-    if not files.is_folder(folder):
-        raise UserError(f"the folder {folder} of --output does not exist")
     chosen = choose(selection)
     header = tuple(chosen[0])
     *texts, by = header[1:]

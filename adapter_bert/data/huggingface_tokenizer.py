@@ -188,9 +188,8 @@ def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     if not path.endswith(".json"):
         return None
     described = files.read_json(path, "the tokenizer")
-    model = described.get("model") if isinstance(described, dict) else None
-    kind = model.get("type") if isinstance(model, dict) else None
-    if kind not in (*SPACES,):
+    kind = _kind(described)
+    if kind not in SPACES:
         return None
     if kind == "BPE":
         return SubwordTokenizer
@@ -199,17 +198,21 @@ def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     return UnigramTokenizer if is_albert else SubwordTokenizer
 
 
+def _kind(described: Any) -> str:
+    model = described.get("model") if isinstance(described, dict) else None
+    return str(model.get("type")) if isinstance(model, dict) else ""
+
+
 def _read_ids(described: Any, path: str) -> dict[str, int]:
     """Reads every piece's id; refuses other tokenizers."""
-    model = described.get("model") if isinstance(described, dict) else None
-    kind = model.get("type") if isinstance(model, dict) else None
-    if not isinstance(kind, str) or kind not in SPACES:
+    kind = _kind(described)
+    if kind not in SPACES:
         raise UserError(
             f"{path} is a tokenizer of type {kind!r}, expected "
             f"{' or '.join(map(repr, SPACES))}, as RoBERTa and XLM-R have"
         )
     try:
-        entries = model["vocab"]
+        entries = described["model"]["vocab"]
         if isinstance(entries, list):
             ids = {piece: number for number, (piece, _) in enumerate(entries)}
         else:
@@ -239,17 +242,7 @@ def _make(
                 f"{path}: model.{key} is {str(model[key])[:80]!r}, but a "
                 "RoBERTa's tokenizer has none"
             )
-    token, number = model.get("unk_token"), model.get("unk_id")
     entries = model["vocab"]
-    # At the first use of another unknown token the library would fail.
-    is_known = token is None or isinstance(token, str) and token in entries
-    if isinstance(entries, list):
-        is_known = type(number) is int and 0 <= number < len(entries)
-    if not is_known:
-        raise UserError(
-            f"{path}: the model's unknown token is {token!r}, {number!r}; "
-            "expected one of its vocabulary"
-        )
     _check_patterns(described, path)
     if isinstance(entries, list):
         # Unigram finds any entry in a text. In none is there a space, which

@@ -43,6 +43,7 @@ class Features:
         starts: int64 [rows + 1], where each row begins.
         labels: arrays [rows, ...] by feature name; empty for a test set.
         token_labels: int32 [sum of lengths], labels or `NO_LABEL`; or None.
+        columns: arrays [rows, ...] by feature name, in predictions too.
         cut_rows: how many examples are not read whole.
     """
 
@@ -52,6 +53,7 @@ class Features:
     labels: Mapping[str, np.ndarray]
     # Fields of the subclasses that have them.
     token_labels = None
+    columns = {}
     cut_rows = 0
 
     @classmethod
@@ -100,7 +102,8 @@ class Features:
 
     def unlabelled(self) -> "Features":
         """Returns the rows without labels."""
-        return Features(self.tokens, self.segments, self.starts, {})
+        rows = self.tokens, self.segments, self.starts
+        return Texts(*rows, {}, columns=self.columns)
 
     def take(self, rows: np.ndarray) -> "Features":
         """Some rows, int64 [B], in that order, without labels."""
@@ -146,6 +149,7 @@ class Texts(Features):
     """Rows of texts; `cut_rows` of them were too long."""
 
     cut_rows: int = 0
+    columns: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +158,8 @@ class Choices(Texts):
 
     In batches of training they stay together. `unlabelled` gives the sequences
     as rows of their own, since predictions compare nothing; where a row
-    `has_sides`, as `SidedTexts`. `starts` are int64 [rows * choices + 1].
+    `has_sides`, `task_ids` are 0 of a first sequence and 1 of the others.
+    `starts` are int64 [rows * choices + 1].
     """
 
     choices: int = 2
@@ -173,7 +178,8 @@ class Choices(Texts):
         if not self.has_sides:
             return alone
         sides = np.tile(np.arange(self.choices) > 0, len(self))
-        return SidedTexts(**vars(alone), sides=sides.astype(np.int32))
+        columns = {"task_ids": sides.astype(np.int32)}
+        return dataclasses.replace(alone, columns=columns)
 
     @property
     def row_shape(self) -> tuple[int, ...]:
@@ -182,28 +188,6 @@ class Choices(Texts):
     def sequences(self, rows: np.ndarray) -> np.ndarray:
         """int64 [B, choices], the sequences of some rows, int64 [B]."""
         return rows[:, np.newaxis] * self.choices + np.arange(self.choices)
-
-
-@dataclasses.dataclass(frozen=True)
-class SidedTexts(Features):
-    """Texts of two sides, to be predicted; batches hold the side, `task_ids`.
-
-    Attributes:
-        sides: int32 [rows], 0 of a first text, 1 of the texts it goes with.
-    """
-
-    sides: np.ndarray
-
-    def unlabelled(self) -> Features:
-        return self
-
-    def added(self, length):
-        """`task_ids`."""
-        return {"task_ids": ((), np.int32)}
-
-    def finish(self, batch, rows, step):
-        """Adds `task_ids`, int32 [B]."""
-        batch["task_ids"] = self.sides[rows]
 
 
 def exact(number: float) -> fractions.Fraction:
@@ -332,7 +316,7 @@ def make_batch(
         "segment_ids": pad(features.segments),
     }
     batch["row"] = np.arange(len(rows), dtype=np.int32)
-    for name, values in features.labels.items():
+    for name, values in {**features.labels, **features.columns}.items():
         batch[name] = values[rows]
     if features.token_labels is not None:
         labels = pad(features.token_labels, NO_LABEL)
@@ -446,7 +430,7 @@ def batch_signature(
         for name in ("input_ids", "input_mask", "segment_ids")
     }
     signature["row"] = tf.TensorSpec([batch_size], tf.int32)
-    for name, values in features.labels.items():
+    for name, values in {**features.labels, **features.columns}.items():
         signature[name] = tf.TensorSpec(
             (batch_size,) + values.shape[1:], values.dtype
         )

@@ -1,4 +1,4 @@
-"""Rows that are in memory already, and files of them.
+"""Rows that are in memory already, read where else a file is.
 
 Rows are a list of dictionaries, tuples or texts, a dictionary of columns, a
 pandas DataFrame, a table of Hugging Face's `datasets` or of `pyarrow`, or a
@@ -6,6 +6,7 @@ pandas DataFrame, a table of Hugging Face's `datasets` or of `pyarrow`, or a
 what it can do.
 """
 
+import dataclasses
 import datetime
 import decimal
 import enum
@@ -18,7 +19,7 @@ from typing import Any, Union
 
 from absl import logging
 
-from adapter_bert import files, json_lines
+from adapter_bert import json_lines
 from adapter_bert.errors import UserError
 
 # A row by column, or texts and labels alone.
@@ -32,6 +33,46 @@ TOLD = (
     decimal.Decimal,
     uuid.UUID,
 )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class MemoryRows:
+    """Rows that stand in the place of a file's path.
+
+    Attributes:
+        rows: of any form.
+        name: of the rows, for messages, as `rows`.
+    """
+
+    rows: AnyRows
+    name: str
+
+    def __post_init__(self):
+        """Keeps the rows of an iterator, which can be read once alone."""
+        if isinstance(self.rows, Iterator):
+            object.__setattr__(self, "rows", list(self.rows))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def records(self, columns: Sequence[str] = ()) -> Iterator[Any]:
+        """Yields each row as `records` does; refuses rows without any."""
+        rows = records(self.rows, self.name, columns)
+        first = next(rows, None)
+        if first is None:
+            raise UserError(f"{self.name} holds no rows")
+        return itertools.chain([first], rows)
+
+    def objects(self, columns: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+        """Yields a dictionary for each row; `columns` name a tuple's values."""
+        for number, row in enumerate(self.records(columns), 1):
+            if not isinstance(row, Mapping):
+                row = _by_name(row, columns, f"{self.name}:{number}")
+            yield row
+
+
+# Where rows are read from: a file, or memory.
+FileOrRows = Union[str, MemoryRows]
 
 
 def records(
@@ -135,44 +176,12 @@ def _named(value: Any, feature: Any) -> Any:
         if isinstance(inner, list):
             inner = inner[0]
         return [_named(element, inner) for element in value]
-    if isinstance(value, Mapping):
-        inner = _member(feature, "feature") or feature
-        if not isinstance(inner, Mapping):
-            return value
-        return {
-            k: _named(element, inner.get(k)) for k, element in value.items()
-        }
     names = _member(feature, "names")
     if not names or not isinstance(value, int):
         return value
     if value == -1:
         return None
     return names[value] if 0 <= value < len(names) else value
-
-
-def write_json_lines(
-    path: str, rows: AnyRows, columns: Sequence[str], where: str
-) -> None:
-    """Writes rows as JSON Lines, which every task's reader takes.
-
-    Args:
-        path: of the file.
-        rows: of any form.
-        columns: names of what a row holds that is a tuple or a text.
-        where: name of the rows, for messages, as `rows`.
-    """
-
-    def lines() -> Iterator[bytes]:
-        for number, row in enumerate(records(rows, where, columns), 1):
-            if not isinstance(row, Mapping):
-                row = _by_name(row, columns, f"{where}:{number}")
-            yield f"{_json(row, columns, f'{where}:{number}')}\n".encode()
-
-    encoded = lines()
-    first = next(encoded, None)
-    if first is None:
-        raise UserError(f"{where} holds no rows")
-    files.write_parts(path, itertools.chain([first], encoded))
 
 
 def _by_name(row: Any, columns: Sequence[str], where: str) -> Mapping[str, Any]:
@@ -186,24 +195,6 @@ def _by_name(row: Any, columns: Sequence[str], where: str) -> Mapping[str, Any]:
             f"({json_lines.list_keys(columns)}), or a dictionary by column"
         )
     return dict(zip(columns, values))
-
-
-def _json(row: Mapping[str, Any], columns: Sequence[str], where: str) -> str:
-    """A row's JSON, which needs no other columns than these."""
-    try:
-        return json.dumps(row)
-    except TypeError:
-        plain = {}
-    for name, value in row.items():
-        try:
-            plain[name] = json.loads(json.dumps(value))
-        except TypeError as error:
-            if name in columns:
-                raise UserError(
-                    f"{where}: {name!r} holds a value that is no text, number "
-                    f"or list of these ({error}); change it to one"
-                ) from error
-    return json.dumps(plain)
 
 
 def _plain(value: Any, where: str) -> Any:
@@ -239,57 +230,3 @@ def _plain(value: Any, where: str) -> Any:
     if type(value).__name__ in ("NAType", "NaTType"):
         return None
     return str(value) if isinstance(value, TOLD) else value
-
-
-def write_questions(path: str, rows: AnyRows, where: str) -> None:
-    """Writes questions in the form of SQuAD's files.
-
-    Rows are dictionaries, as in the `squad` table of `datasets`: `question`,
-    `context`, and where known `id` and `answers`, a dictionary of the lists
-    `text` and `answer_start` (in characters of the context).
-    """
-    paragraphs = []
-    for number, row in enumerate(records(rows, where), 1):
-        if not isinstance(row, Mapping) or not {"question", "context"} <= set(
-            row
-        ):
-            raise UserError(
-                f"{where}:{number}: expected a dictionary with 'question', "
-                "'context' and in training 'answers'"
-            )
-        needed = ("id", "question", "context", "answers")
-        row = json.loads(_json(row, needed, f"{where}:{number}"))
-        question = {
-            "id": str(row.get("id", number - 1)),
-            "question": row["question"],
-        }
-        answers = row.get("answers")
-        if answers is not None:
-            if isinstance(answers, Mapping):
-                names = ("text", "answer_start")
-                pairs = zip(*(answers.get(name) or () for name in names))
-                answers = [dict(zip(names, pair)) for pair in pairs]
-            question["answers"] = answers
-            question["is_impossible"] = not answers
-        paragraphs.append({"context": row["context"], "qas": [question]})
-    if not paragraphs:
-        raise UserError(f"{where} holds no rows")
-    document = {"title": "", "paragraphs": paragraphs}
-    files.write_json(path, {"version": "", "data": [document]})
-
-
-def write_lines(path: str, rows: AnyRows, where: str) -> None:
-    """Writes texts, or the column `text`, a line each."""
-
-    def lines() -> Iterator[bytes]:
-        for number, row in enumerate(records(rows, where), 1):
-            text = row.get("text") if isinstance(row, Mapping) else row
-            if not isinstance(text, str):
-                raise UserError(
-                    f"{where}:{number}: found a {type(text).__name__}, "
-                    "expected a text, or a dictionary with 'text'"
-                )
-            line = " ".join(text.splitlines())
-            yield f"{line}\n".encode("utf-8", "surrogatepass")
-
-    files.write_parts(path, lines())

@@ -29,6 +29,7 @@ from absl import logging
 
 from adapter_bert import files, json_lines
 from adapter_bert.data.divisions import HeldOut
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
 
 # Split -> its flag, and what its file is for.
@@ -39,22 +40,27 @@ FLAGS_OF_SPLITS = {
 }
 
 
-def ending_of(path: str) -> str:
-    """Returns the ending of a file's name, in lower case, as `.csv`."""
+def ending_of(path: FileOrRows) -> str:
+    """Returns the ending of a file's name, in lower case, as `.csv`.
+
+    Rows in memory are read like JSON Lines.
+    """
+    if isinstance(path, MemoryRows):
+        return ".jsonl"
     return os.path.splitext(path)[1].lower()
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitFiles:
-    """Paths of files that were named, or ""; if all are "", of a folder's."""
+    """Files or rows that were named, or ""; if all are "", of a folder's."""
 
-    train: str = ""
-    dev: str = ""
-    test: str = ""
+    train: FileOrRows = ""
+    dev: FileOrRows = ""
+    test: FileOrRows = ""
 
     @property
-    def named(self) -> dict[str, str]:
-        """Returns the path of each split whose file was named."""
+    def named(self) -> dict[str, FileOrRows]:
+        """Returns the source of each split whose rows were named."""
         return {
             split: path
             for split in FLAGS_OF_SPLITS
@@ -68,7 +74,13 @@ class SplitFiles:
         """
         for split, path in self.named.items():
             check_file(FLAGS_OF_SPLITS[split][0], path, endings)
-        if self.train and self.dev and files.is_same(self.train, self.dev):
+        is_text = isinstance(self.train, str) and isinstance(self.dev, str)
+        if (
+            is_text
+            and self.train
+            and self.dev
+            and files.is_same(self.train, self.dev)
+        ):
             way_out = "; name another file"
             if can_hold_out:
                 way_out += (
@@ -82,7 +94,7 @@ class SplitFiles:
 
     def present(
         self, folder: str, split: str, endings: Collection[str]
-    ) -> list[str]:
+    ) -> list[FileOrRows]:
         """Lists the files of a split that are there; see `find`."""
         if self.named:
             return [path for name, path in self.named.items() if name == split]
@@ -95,7 +107,7 @@ class SplitFiles:
         split: str,
         endings: Collection[str],
         held_out: Optional[HeldOut] = None,
-    ) -> str:
+    ) -> FileOrRows:
         """Finds the file of a split that was named, or is in `folder`.
 
         `endings` are lower-case, as `.csv`. With `held_out` a part of the
@@ -124,15 +136,11 @@ class SplitFiles:
 NONE_NAMED = SplitFiles()
 
 
-def check_file(flag: str, path: str, endings: Collection[str]) -> None:
+def check_file(flag: str, path: FileOrRows, endings: Collection[str]) -> None:
     """Checks a file that a flag names, without reading it."""
-    if not files.exists(path):
-        raise UserError(f"{flag} is {path}, which does not exist")
-    if files.is_folder(path):
-        raise UserError(
-            f"{flag} is {path}, a folder; expected a file (--data_dir takes a "
-            "folder)"
-        )
+    if isinstance(path, MemoryRows):
+        return
+    files.check_input(path, flag)
     if ending_of(path) not in endings:
         raise UserError(
             f"{flag} is {path}, expected the ending {' or '.join(endings)}"
@@ -283,10 +291,7 @@ def _checked(
                 "between labels; pass another --label_separator"
             )
         if stripped.count(label) > 1:
-            raise UserError(
-                f"{where}: the label {this} is given twice"
-                + HINT * (LIST.fullmatch(label) is not None)
-            )
+            raise UserError(f"{where}: the label {this} is given twice{HINT}")
     return stripped
 
 
@@ -368,11 +373,11 @@ class Rows:
     Objects for rows would take more memory.
 
     Attributes:
-        path: of the file.
+        path: of the file, or the rows in memory.
         lines: int64 [rows], the line of each row, from 0.
     """
 
-    path: str
+    path: FileOrRows
     lines: np.ndarray
     text_a: Optional[list[str]] = None
     text_b: Optional[list[str]] = None
@@ -455,12 +460,20 @@ def check_distinct(
     return flags
 
 
-def read_rows(path: str, layout: Layout) -> Rows:
-    """Reads the layout's columns, as `READERS` reads the path's ending."""
+def read_rows(path: FileOrRows, layout: Layout) -> Rows:
+    """Reads the layout's columns, as `READERS` reads the path's ending.
+
+    A tuple in memory has the values of the columns in their order.
+    """
     read, newline = READERS[ending_of(path)]
-    text = _check_not_empty(
-        path, files.read_lines(path, "the data file", newline)
-    )
+    if isinstance(path, MemoryRows):
+        columns = layout.columns
+        columns.pop("row_id", None)
+        text = path.objects(list(columns.values()))
+    else:
+        text = _check_not_empty(
+            path, files.read_lines(path, "the data file", newline)
+        )
     lines = array.array("q")
     names, marks = list(layout.columns), len(layout.label_columns)
     if marks:
@@ -608,8 +621,6 @@ def _find_column(path: str, names: list[str], column: Column) -> int:
 
 def _near(names: list[str], column: str) -> str:
     for name in names:
-        if name.strip() == column:
-            return f"; blanks surround {name!r}, name it without them"
         if appearance(name) == appearance(column):
             return (
                 f"; {name!r} differs in blanks, letter case or characters that "
@@ -621,11 +632,6 @@ def _near(names: list[str], column: str) -> str:
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     """An object on each line; its keys are the columns."""
     columns = layout.columns
-    for name in columns.values():
-        if isinstance(name, int):
-            raise UserError(
-                f"{path}:1: JSON Lines have named columns, not a column {name}"
-            )
 
     def read(
         value: dict[str, Any], where: str
@@ -635,7 +641,9 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             if field == "label" and layout.label_separator is not None:
                 labels = json_lines.labels_at(value, name)
                 cell = join_labels(labels, layout.label_separator, where)
-            elif layout.takes_tokens and isinstance(value.get(name), list):
+            elif layout.takes_tokens and isinstance(
+                value.get(name), (list, tuple)
+            ):
                 cell = tuple(json_lines.texts_at(value, name))
             else:
                 cell = json_lines.text_at(value, name)
@@ -646,19 +654,23 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def read_objects(
-    path: str, text: Iterable[str], read: Callable[[dict[str, Any], str], Found]
+    path: FileOrRows,
+    text: Iterable[Union[str, Mapping[str, Any]]],
+    read: Callable[[Mapping[str, Any], str], Found],
 ) -> Iterator[tuple[int, Found]]:
-    """Reads the JSON objects of a file's lines; empty lines are left out.
+    """Reads objects, or lines of their JSON; empty lines are left out.
 
     Yields:
         The line's number from 0, and what `read` made of (object, place).
     """
     for number, line in enumerate(text):
-        if not line.strip():
+        if isinstance(line, str) and not line.strip():
             continue
         where = f"{path}:{number + 1}"
         try:
-            parsed = read(json_lines.parse_object(line.rstrip("\n")), where)
+            if isinstance(line, str):
+                line = json_lines.parse_object(line.rstrip("\n"))
+            parsed = read(line, where)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from error
         yield number, parsed

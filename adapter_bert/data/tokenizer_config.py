@@ -9,8 +9,6 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-from absl import logging
-
 from adapter_bert import files
 from adapter_bert.data.added_tokens import (
     TOKENIZER_CONFIG_FILE,
@@ -18,60 +16,6 @@ from adapter_bert.data.added_tokens import (
 )
 from adapter_bert.errors import UserError
 
-# Each field of the file, and why ids follow it, or why they do not.
-OBEYED = {
-    "tokenizer_class": "whose rules count; some classes are refused",
-    "do_lower_case": "WordPieces",
-    "strip_accents": "WordPieces",
-    "tokenize_chinese_chars": "WordPieces",
-    "add_prefix_space": "byte-level BPE",
-    "truncation_side": "which end of a long text is cut off",
-    "model_input_names": "without segments, a pair's are all 0",
-    "model_max_length": "the longest input of sentence-transformers' vectors",
-    **dict.fromkeys(
-        "added_tokens_decoder additional_special_tokens extra_special_tokens "
-        "model_specific_special_tokens split_special_tokens bos_token "
-        "eos_token pad_token".split(),
-        "added tokens",
-    ),
-    **dict.fromkeys(
-        "cls_token sep_token unk_token mask_token".split(),
-        "refused unless it is the one of the model's kind",
-    ),
-}
-NO_EFFECT = {
-    **dict.fromkeys(
-        "do_basic_tokenize never_split wordpieces_prefix keep_accents "
-        "remove_space sp_model_kwargs from_slow use_fast legacy".split(),
-        "of slow tokenizers alone",
-    ),
-    **dict.fromkeys(
-        "padding_side pad_to_multiple_of pad_token_type_id padding".split(),
-        "padding changes no value",
-    ),
-    **dict.fromkeys(
-        "max_length max_target_length stride truncation truncation_strategy "
-        "max_len model_type verbose".split(),
-        "each call says it",
-    ),
-    **dict.fromkeys(
-        "clean_up_tokenization_spaces spaces_between_special_tokens "
-        "trim_offsets errors chat_template chat_control_tokens response_schema "
-        "response_template".split(),
-        "of other directions than from a text to ids",
-    ),
-    **dict.fromkeys(
-        "add_bos_token add_eos_token fuse_unk unk_id src_lang tgt_lang".split(),
-        "of other models than those that are read",
-    ),
-    **dict.fromkeys(
-        "name_or_path special_tokens_map_file tokenizer_file vocab_file "
-        "merges_file full_tokenizer_file processor_class auto_map backend "
-        "is_local local_files_only init_inputs device "
-        "fix_mistral_regex transformers_version".split(),
-        "says where it came from",
-    ),
-}
 # Those that a tokenizer's description has where they are not as usual.
 FIELDS = {
     "strip_accents",
@@ -150,14 +94,6 @@ def read_rules(folder: str, described: Mapping[str, Any], nearby: str) -> Rules:
                 "own, which cannot be done here; expected a tokenizer of BERT, "
                 "RoBERTa or XLM-R"
             )
-    if others := sorted(fields.keys() - OBEYED.keys() - NO_EFFECT.keys()):
-        logging.log_first_n(
-            logging.WARNING,
-            "%s: these fields are not known, and have no effect here: %s",
-            1,
-            path,
-            ", ".join(others)[:200],
-        )
     rules = {name: fields.get(name) for name in SWITCHES}
     if fields:
         rules["add_prefix_space"] = rules["add_prefix_space"] or False

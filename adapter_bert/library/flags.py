@@ -9,8 +9,9 @@ from adapter_bert.answering.embeddings import POOLINGS, TRAINED, VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import task_name
 from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints.bert_flags import BertFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Declared, Range, Topic, is_given, read
+from adapter_bert.flags import Declared, Range, Topic, read
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.methods import registry
 from adapter_bert.training.compute_dtype import (
@@ -102,20 +103,9 @@ def exchanged_in(
 
 
 @dataclasses.dataclass(frozen=True)
-class OneBert:
+class OneBert(BertFiles):
     """A BERT with a library of adapters, and how they are computed."""
 
-    init_checkpoint: str = Topic.MODEL.setting(
-        "",
-        "The pretrained BERT that the adapters were trained on, in any form "
-        "that run_classifier.py takes.",
-    )
-    bert_config_file: str = Topic.MODEL.setting(
-        "", "JSON file of BERT's sizes; default: the one next to the model."
-    )
-    vocab_file: str = Topic.MODEL.setting(
-        "", "File of the vocabulary; default: the one next to the model."
-    )
     library: str = Topic.METHOD.setting(
         "",
         "Folder of an adapter library, where parts of compositions are looked "
@@ -196,23 +186,27 @@ class Embedding:
         ["-1"],
         "Layers whose outputs make a vector of --embeddings, side by side, as "
         "-1,-2: 0 is the first, -1 the last.",
+        needs=("embeddings",),
     )
     normalize: Optional[bool] = Topic.EVALUATION.setting(
         None,
         "Whether vectors of --embeddings get the length 1; default: as trained "
         "vectors were, else no.",
+        needs=("embeddings",),
     )
     vector_size: Optional[int] = Topic.EVALUATION.setting(
         None,
         "Keep so many first entries of a vector of --embeddings; an adapter "
         "must have been trained for the size. Default: all entries.",
         Range(lambda value: value >= 1, "which is too small"),
+        needs=("embeddings",),
     )
     prompt: Optional[str] = Topic.EVALUATION.setting(
         None,
         "Text before each text whose vector --embeddings makes, or the name of "
         "a prompt that the adapter or the BERT's folder has, as query. "
         "Default: that of trained vectors, else none.",
+        needs=("embeddings",),
     )
 
 
@@ -220,12 +214,6 @@ def read_form() -> Optional[VectorForm]:
     """Reads the form of vectors, or None if none are asked for."""
     settings = read(Embedding)
     if settings.embeddings is None:
-        for name in ("layers", "normalize", "vector_size", "prompt"):
-            if is_given(name):
-                raise UserError(
-                    f"--{name} is of vectors; pass --embeddings="
-                    f"{'|'.join((*POOLINGS, TRAINED))} too"
-                )
         return None
     return VectorForm(
         settings.embeddings,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from adapter_bert.data.divisions import number_texts
-from adapter_bert.data.input_pipeline import Features, SidedTexts, Texts
+from adapter_bert.data.input_pipeline import Features, Texts
 from adapter_bert.data.tables import Layout, Rows, read_rows
 from adapter_bert.errors import UserError
 
@@ -151,7 +151,8 @@ class SearchTexts(Texts):
         if not self.has_sides:
             return alone
         sides = np.arange(len(self)) >= len(self.relevant)
-        return SidedTexts(**vars(alone), sides=sides.astype(np.int32))
+        columns = {"task_ids": sides.astype(np.int32)}
+        return dataclasses.replace(alone, columns=columns)
 
     def fingerprint(self):
         content = f"{super().fingerprint()} {self.relevant}"

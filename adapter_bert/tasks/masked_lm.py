@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert import files
+from adapter_bert import files, json_lines
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.architectures import (
     OUTPUT_BIAS,
@@ -33,6 +33,8 @@ from adapter_bert.bert.architectures import (
 from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.bert.int8 import WORD_EMBEDDINGS
 from adapter_bert.data.input_pipeline import Features, token_weights
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
+from adapter_bert.data.tables import read_objects
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic
@@ -398,11 +400,11 @@ def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 class Lines:
     """First `count` lines of a file that hold text, read when needed."""
 
-    path: str
+    path: FileOrRows
     count: int
 
     @classmethod
-    def of(cls, path: str) -> "Lines":
+    def of(cls, path: FileOrRows) -> "Lines":
         """Reads a file once, to count; refuses one without text."""
         count = sum(1 for _ in _lines(path))
         if not count:
@@ -416,8 +418,16 @@ class Lines:
         return itertools.islice(_lines(self.path), self.count)
 
 
-def _lines(path: str) -> Iterator[str]:
-    lines = files.read_lines(path, "the text", newline="")
+def _text(row: Mapping[str, Any], where: str) -> str:
+    return json_lines.text_at(row, "text")
+
+
+def _lines(path: FileOrRows) -> Iterator[str]:
+    if isinstance(path, MemoryRows):
+        texts = read_objects(path, path.objects(["text"]), _text)
+        lines = (" ".join(text.splitlines()) for _, text in texts)
+    else:
+        lines = files.read_lines(path, "the text", newline="")
     return filter(None, map(str.strip, lines))
 
 

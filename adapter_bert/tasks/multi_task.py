@@ -39,24 +39,11 @@ SAMPLINGS: dict[str, Callable[[int, int], float]] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class OneTaskFeatures(Texts):
-    """Rows of one of several tasks; batches hold its number, `task_id`."""
-
-    task_id: int = 0
-
-    @classmethod
-    def of(cls, features: Features, task_id: int) -> "OneTaskFeatures":
-        return cls(**vars(features), task_id=task_id)
-
-    def unlabelled(self):
-        return OneTaskFeatures.of(super().unlabelled(), self.task_id)
-
-    def added(self, length):
-        return {"task_ids": ((), np.int32)}
-
-    def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        batch["task_ids"] = np.full(len(rows), self.task_id, np.int32)
+def of_one_task(features: Features, number: int) -> Texts:
+    """Makes batches of a task's rows hold its number among the tasks."""
+    rows = features.tokens, features.segments, features.starts
+    ids = np.full(len(features), number, np.int32)
+    return Texts(*rows, features.labels, features.cut_rows, {"task_ids": ids})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +117,7 @@ def as_predicted(features: Features) -> Features:
     """Makes a training's rows fit a prediction, of one task at a time."""
     if not isinstance(features, JoinedFeatures):
         return features
-    return OneTaskFeatures(
-        features.tokens, features.segments, features.starts, {}
-    )
+    return of_one_task(features.unlabelled(), 0)
 
 
 def choose_tasks(
@@ -441,7 +426,7 @@ class MultiTask(Task[RowsByTask]):
         if len(features) > 1:
             return JoinedFeatures.join(features)
         [(name, of_task)] = features.items()
-        return OneTaskFeatures.of(of_task, list(self.tasks).index(name))
+        return of_one_task(of_task, list(self.tasks).index(name))
 
     def keep(self, rows: RowsByTask):
         items = rows.by_task.items()

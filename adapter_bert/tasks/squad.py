@@ -402,7 +402,9 @@ class Squad(Task[Sequence[SquadQuestion]]):
         flag = "train_file" if split == "train" else "predict_file"
         if not getattr(self, flag):
             raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
-        path = os.path.join(data_dir, getattr(self, flag))
+        path = getattr(self, flag)
+        if isinstance(path, str):
+            path = os.path.join(data_dir, path)
         negative = self.version_2_with_negative
         questions = read_questions(path, negative)
         if split != "test":

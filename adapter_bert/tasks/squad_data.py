@@ -9,7 +9,7 @@ import array
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     NamedTuple,
@@ -20,6 +20,7 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import Rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
@@ -51,30 +52,61 @@ class SquadQuestion:
     answers: Optional[tuple[SquadAnswer, ...]]
 
 
-def read_questions(path: str, with_negative: bool) -> list[SquadQuestion]:
-    """Reads all questions; `with_negative` ones may have no answer."""
-    file = files.read_json(path, "the SQuAD file")
+def read_questions(
+    path: FileOrRows, with_negative: bool
+) -> list[SquadQuestion]:
+    """Reads all questions; `with_negative` ones may have no answer.
+
+    Rows in memory have `question` and `context`, and where known `id` and
+    `answers`, a dictionary of the lists `text` and `answer_start` (in
+    characters of the context), as in the `squad` table of `datasets`.
+    """
+    in_memory = isinstance(path, MemoryRows)
     by_id: dict[str, SquadQuestion] = {}
     places: dict[str, str] = {}
+    for here, paragraph in (_of_rows if in_memory else _of_file)(path):
+        context = _get(paragraph, "context", str, here)
+        for qa in _get(paragraph, "qas", list, here):
+            question = _read_question(qa, context, here, with_negative)
+            if question.id in by_id:
+                raise UserError(
+                    f"{here}: the question id {question.id!r} occurs "
+                    f"twice, before in {places[question.id]}; ids must be "
+                    "unique"
+                )
+            places[question.id] = here.removeprefix(f"{path}: ")
+            by_id[question.id] = question
+    if not by_id:
+        raise UserError(f"{path} holds no questions")
+    return list(by_id.values())
+
+
+def _of_file(path: str) -> Iterator[tuple[str, Any]]:
+    file = files.read_json(path, "the SQuAD file")
     for number, article in enumerate(_get(file, "data", list, path)):
         place = f"{path}: data[{number}]"
         paragraphs = enumerate(_get(article, "paragraphs", list, place))
         for number, paragraph in paragraphs:
-            here = f"{place}.paragraphs[{number}]"
-            context = _get(paragraph, "context", str, here)
-            for qa in _get(paragraph, "qas", list, here):
-                question = _read_question(qa, context, here, with_negative)
-                if question.id in by_id:
-                    raise UserError(
-                        f"{here}: the question id {question.id!r} occurs "
-                        f"twice, before in {places[question.id]}; ids must be "
-                        "unique"
-                    )
-                places[question.id] = here[len(path) + 2 :]
-                by_id[question.id] = question
-    if not by_id:
-        raise UserError(f"{path} holds no questions")
-    return list(by_id.values())
+            yield f"{place}.paragraphs[{number}]", paragraph
+
+
+def _of_rows(rows: MemoryRows) -> Iterator[tuple[str, Any]]:
+    for number, row in enumerate(rows.records()):
+        where = f"{rows}:{number + 1}"
+        if not isinstance(row, Mapping):
+            raise UserError(
+                f"{where}: found a {type(row).__name__}, expected a dictionary "
+                "with 'question', 'context' and in training 'answers'"
+            )
+        question = {**row, "id": str(row.get("id", number))}
+        answers = question.pop("answers", None)
+        if isinstance(answers, Mapping):
+            names = ("text", "answer_start")
+            pairs = zip(*(answers.get(name) or () for name in names))
+            answers = [dict(zip(names, pair)) for pair in pairs]
+        if answers is not None:
+            question.update(answers=list(answers), is_impossible=not answers)
+        yield where, {"context": row.get("context"), "qas": [question]}
 
 
 def _read_question(

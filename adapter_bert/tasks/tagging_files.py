@@ -15,7 +15,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
@@ -26,6 +26,7 @@ from typing import (
 import numpy as np
 
 from adapter_bert import files, json_lines
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import ending_of, read_objects
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Topic
@@ -271,7 +272,7 @@ class Sentences:
         text: the file's lines, where predictions will be written into them.
     """
 
-    path: str
+    path: FileOrRows
     words: Sequence[str]
     starts: np.ndarray
     lines: np.ndarray
@@ -321,7 +322,7 @@ _Word = tuple[int, str, Optional[str]]
 
 
 def read_sentences(
-    path: str,
+    path: FileOrRows,
     columns: WordColumns = WordColumns(),
     needs_tags: bool = True,
     keeps_text: bool = False,
@@ -331,7 +332,10 @@ def read_sentences(
     Unless `needs_tags`, tags are not looked at. With `keeps_text`, predictions
     can be written into the file's lines.
     """
-    lines = files.read_lines(path, "the data file", "\n")
+    if isinstance(path, MemoryRows):
+        lines = path.objects(columns.keys[: 1 + needs_tags])
+    else:
+        lines = files.read_lines(path, "the data file", "\n")
     text = list(lines) if keeps_text else ()
     read, _ = FORMATS[ending_of(path)]
     words: list[str] = []
@@ -463,7 +467,7 @@ def _read_json_lines(
         words = json_lines.texts_at(value, token)
         if not needs_tags:
             # It will be written again, with tags.
-            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+            _line(value).encode()
             return zip(words, itertools.repeat(None))
         tags = json_lines.texts_at(value, tag)
         if len(tags) != len(words):
@@ -500,7 +504,11 @@ def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
         rows.path, rows.text, lambda value, where: value
     ):
         changed = {**value, rows.columns.keys[1]: list(next(ours))}
-        yield json.dumps(changed, ensure_ascii=False) + "\n"
+        yield f"{_line(changed)}\n"
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, default=str)
 
 
 def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:

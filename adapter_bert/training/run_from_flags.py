@@ -8,7 +8,7 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.tables import SplitFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, is_given, read
+from adapter_bert.flags import FLAGS, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import composition_parts, experiment
@@ -16,24 +16,26 @@ from adapter_bert.training.settings import (
     EPOCH,
     LAYERS,
     Experiment,
+    RowFlags,
     Training,
     Tuning,
 )
 from adapter_bert.training.setup import describe_parameters
 
-# Settings of all training programs.
+# Settings of all training programs; most have those of rows too.
 SETTINGS = (Tuning, Experiment)
+WITH_ROWS = (RowFlags, *SETTINGS)
 FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
 
-def split_file(use: str) -> str:
-    """Gives the setting of one of `FILE_FLAGS`."""
-    return Topic.DATA.setting("", f"{use}, in place of --data_dir's.")
+def _value(name: str) -> Any:
+    """A flag's value, "" in a program without it."""
+    return FLAGS[name].value if name in FLAGS else ""
 
 
 def named_files(endings: Collection[str]) -> SplitFiles:
     """Gives the files that flags name, found with these endings."""
-    names = [FLAGS[name].value if name in FLAGS else "" for name in FILE_FLAGS]
+    names = list(map(_value, FILE_FLAGS))
     named = SplitFiles(*names)
     if FLAGS.data_dir and named.named:
         flag = next(name for name, path in zip(FILE_FLAGS, names) if path)
@@ -92,15 +94,23 @@ def _training(task: Task) -> Training:
     return dataclasses.replace(training, eval_steps=every, keep_best=keep_best)
 
 
-def experiment_from_flags(
-    task: Task, data_dir: str, eval_batch_size: int, **settings: Any
-) -> Experiment:
+def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
     """Reads the experiment of the flags and a program's `settings`."""
+    if FLAGS.do_predict and not task.test_splits:
+        raise UserError(
+            f"--do_predict: a run of {task.name} answers no rows; pass "
+            "--do_eval to score it (`adapter-bert predict --embeddings` writes "
+            "the vectors of an adapter)"
+        )
+    # Questions are scored on what is predicted.
+    eval_batch_size = FLAGS.predict_batch_size
+    if "eval_batch_size" in FLAGS:
+        eval_batch_size = read(RowFlags).eval_batch_size
     values = read(
         Experiment,
         task=task,
         **tuning_method(),
-        data_dir=data_dir,
+        data_dir=_value("data_dir"),
         eval_batch_size=eval_batch_size,
         max_seq_length=max_seq_length(),
         exchange_part=composition_parts.exchanged(FLAGS.exchange_part),
@@ -129,11 +139,6 @@ def experiment_from_flags(
             "--adapter and --init_adapter exclude each other; --adapter goes "
             "on with a task, --init_adapter begins another one"
         )
-    if values.init_adapter and not (values.do_train or values.describe):
-        raise UserError(
-            "--init_adapter is where a training begins: pass --do_train=true, "
-            "or leave it out"
-        )
     if not values.describe and not values.output_dir:
         raise UserError("--output_dir is missing: the folder for the results")
     if values.library and not files.is_folder(values.library):
@@ -144,20 +149,14 @@ def experiment_from_flags(
     return values
 
 
-def run_or_describe(
-    task: Task, eval_batch_size: int, **own_settings: Any
-) -> dict[str, float]:
+def run_or_describe(task: Task, **own_settings: Any) -> dict[str, float]:
     """Runs the flags' experiment, or with `--describe` prints it."""
-    has_folder = "data_dir" in FLAGS
-    data_dir = FLAGS.data_dir if has_folder else ""
-    settings = experiment_from_flags(
-        task, data_dir, eval_batch_size, **own_settings
-    )
+    settings = experiment_from_flags(task, **own_settings)
     if settings.describe:
         print(describe_parameters(settings))
         return {}
-    named = any(name in FLAGS and FLAGS[name].value for name in FILE_FLAGS)
-    if has_folder and not data_dir and not named:
+    named = any(map(_value, ("data_dir", *FILE_FLAGS)))
+    if "data_dir" in FLAGS and not named:
         raise UserError(
             "--data_dir is missing: the folder of the task's files; your own "
             "files can be named too, as --train_file"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from adapter_bert.checkpoints.bert_flags import BertFiles, LetterCase
 from adapter_bert.data.input_pipeline import POOL_BATCHES
 from adapter_bert.flags import (
     NOT_NEGATIVE,
@@ -28,6 +29,48 @@ METHOD = (
 )
 # Values of `--recompute`.
 OPERATIONS, LAYERS = "operations", "layers"
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitFlags:
+    """Where the rows of a task are."""
+
+    data_dir: str = Topic.DATA.setting(
+        "",
+        "Folder of the task's files: train, dev, test, with the ending of a "
+        "table (.tsv, .csv, .jsonl), of tags (.conll, .jsonl) or of SQuAD "
+        "(.json). For several tasks, a folder with such a folder for each, of "
+        "the task's name.",
+    )
+    train_file: str = Topic.DATA.setting(
+        "", "Own file to train on, in place of --data_dir's."
+    )
+    eval_file: str = Topic.DATA.setting(
+        "", "Own file to evaluate on, in place of --data_dir's."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictedFlags(SplitFlags):
+    """As `SplitFlags`, of a task that answers rows."""
+
+    predict_file: str = Topic.DATA.setting(
+        "", "Own file to predict, in place of --data_dir's."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFlags:
+    """How rows are made and scored."""
+
+    max_seq_length: int = Topic.DATA.setting(
+        128,
+        "Longest row in tokens. A text is cut off there; a line or sentence "
+        "makes several rows. --adapter supplies its own default.",
+    )
+    eval_batch_size: int = Topic.EVALUATION.setting(
+        8, "Rows evaluated at once.", POSITIVE
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +189,8 @@ class Tuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
-    """One run.
+class TaskAndMethod:
+    """What a run trains.
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
@@ -158,6 +201,12 @@ class Experiment:
     method: TuningMethod
     named_method: Optional[str]
     named_arguments: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(LetterCase, BertFiles, TaskAndMethod):
+    """One run."""
+
     data_dir: str = ""
     max_seq_length: int = 128
     eval_batch_size: int = 8
@@ -183,26 +232,6 @@ class Experiment:
     max_eval_examples: Optional[int] = Topic.DATA.setting(
         None, "Score the first N examples only; default: all.", POSITIVE
     )
-    init_checkpoint: str = Topic.MODEL.setting(
-        "",
-        "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
-        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, "
-        "RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT or MPNet, a module of "
-        "TF-Hub or Kaggle, a repository of Hugging Face's hub "
-        "(hf:ORG/NAME[@REVISION]), or a training checkpoint of this program.",
-        alias="bert_hub_module_handle",
-    )
-    bert_config_file: str = Topic.MODEL.setting(
-        "", "BERT's sizes; default: next to the model."
-    )
-    vocab_file: str = Topic.MODEL.setting(
-        "", "The vocabulary; default: next to the model."
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "Lower-case the text, as uncased models need. Default: what the model "
-        "or its vocabulary says.",
-    )
     new_tokens: str = Topic.METHOD.setting(
         "",
         "File of new words, one on each line. Their embeddings are trained "
@@ -215,6 +244,7 @@ class Experiment:
         "",
         "Folder of a trained adapter, of any task, whose values the training "
         "begins with; the head is new. It brings its method.",
+        needs=("do_train|describe",),
     )
     library: str = Topic.METHOD.setting(
         "",

@@ -42,6 +42,7 @@ from adapter_bert.data.added_tokens import (
     read_new_tokens,
 )
 from adapter_bert.data.input_pipeline import Features
+from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
@@ -535,6 +536,8 @@ def describe_run(
             data=train_features.fingerprint(),
         )
     place = experiment.task.train_file or experiment.data_dir
+    if isinstance(place, MemoryRows):
+        place = "train.jsonl"
     return {
         **record,
         "data_name": place

@@ -457,13 +457,11 @@ def _classifier() -> None:
     weights = flags.FLAGS["class_weights"].value
     if weights is not None:
         task = weigh_classes(task, weights)
-    run_from_flags.experiment_from_flags(
-        task, "", flags.FLAGS["eval_batch_size"].value
-    )
+    run_from_flags.experiment_from_flags(task)
 
 
 def _squad() -> None:
-    run_from_flags.experiment_from_flags(run_squad.task_from_flags(), "", 8)
+    run_from_flags.experiment_from_flags(run_squad.task_from_flags())
 
 
 def forget() -> None:
