@@ -293,7 +293,7 @@ def test_what_is_not_there(server, path, method, code):
         (one(task="one", text="\ud800"), "row 1: text holds half a character"),
         (
             one(task="one", text="a", txt="b"),
-            "row 1 has an unknown 'txt'; expected text, text_b, choices, task",
+            "row 1 has an unknown 'txt'; expected text, text_b, task, choices",
         ),
         (
             one(task="nobody", text="a"),
@@ -375,27 +375,6 @@ def test_bodies_may_be_gzip(server):
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
-@pytest.mark.parametrize(
-    "accepted, coding",
-    [
-        ("br, gzip;q=0.5", "gzip"),
-        ("GZIP", "gzip"),
-        ("*", "gzip"),
-        ("gzip;q=0", None),
-        ("br, gzip ; Q=0.000", None),
-        ("gzip;q=0, *", None),
-        ("*;q=0, gzip", "gzip"),
-        ("nogzip", None),
-    ],
-)
-def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
-    _, headers, _ = server.whole(
-        one(task="one", text="x" * 1500), headers={"Accept-Encoding": accepted}
-    )
-    assert headers["Content-Encoding"] == coding
-    assert headers["Vary"] == "Accept-Encoding"
-
-
 WHOLE = compress(b'{"instances": []}')
 
 
@@ -412,7 +391,7 @@ WHOLE = compress(b'{"instances": []}')
         (compress(b" " * 10**6), 413, "more than 2000 bytes"),
         (compress(b" " * 2000), 400, "the body is not JSON"),
         # Much that unpacks to nothing.
-        (compress(b"", 0) * 101, 400, "the body goes on behind the end"),
+        (compress(b"", 0) * 80, 400, "the body goes on behind the end"),
     ],
 )
 def test_gzip_that_is_refused(server, body, code, message):
@@ -429,7 +408,8 @@ def test_other_encodings_are_refused(server):
 def test_get_of_what_is_asked_by_post(server):
     status, headers, content = server.whole("", "GET")
     assert (status, headers["Allow"]) == (405, "POST")
-    assert PREDICT in json.loads(content)["error"]
+    error = json.loads(content)["error"]
+    assert PREDICT in error and "use POST" in error
 
 
 def test_pages_of_some_origins_may_ask():
@@ -546,23 +526,6 @@ def test_clients_that_go_away_are_not_computed(slow):
     slow.model.may_go.set()
     assert first.getresponse().status == 200
     assert [row.task for row in slow.model.rows] == [b"one"]
-
-
-def test_a_client_that_has_only_ended_its_sending_is_answered(slow):
-    body = json.dumps(slow.rows("one")).encode()
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
-    with socket.create_connection(("127.0.0.1", slow.port)) as connection:
-        connection.sendall(head.encode() + b"\r\n\r\n" + body)
-        connection.shutdown(socket.SHUT_WR)
-        slow.wait_for_rows(1)
-        connection.settimeout(10)
-        # It is asked whether it is still there, in HTTP's words.
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        slow.model.may_go.set()
-        answer = read_to_end(connection).removeprefix(
-            b"HTTP/1.1 100 Continue\r\n\r\n"
-        )
-    assert answer.startswith(b"HTTP/1.1 200") and b"predictions" in answer
 
 
 def test_what_was_accepted_is_answered_before_the_end(slow):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import refusals
 from conftest import module_fixture
+from exported_models import request
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.embeddings import VectorForm, embed
@@ -13,7 +14,6 @@ from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.server.live_library import LiveLibrary
-from adapter_bert.server.shelf import RequestRow
 
 pytestmark = pytest.mark.newer_stack
 
@@ -116,10 +116,10 @@ def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):
     shelf.add(folders["query"], "query")
     served.look()
     assert served.signatures["embed"]["outputs"]["embedding"]
-    rows = [RequestRow(b"query", text.encode()) for text in TEXTS]
+    rows = [request(b"query", text.encode()) for text in TEXTS]
     questions = [served.accept(row, kind="embed") for row in rows]
-    close(served.vectors(questions), expected["query"])
-    label = RequestRow(b"label", b"the cat")
+    close(served.compute(questions), expected["query"])
+    label = request(b"label", b"the cat")
     both = [*questions, served.accept(label)]
     outputs = served.outputs(both, served.compute(both))
     close([row["vector"] for row in outputs[:-1]], expected["query"])

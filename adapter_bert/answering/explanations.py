@@ -160,11 +160,11 @@ def can_explain(loaded: LoadedTask) -> bool:
     return is_masked and kind_of(loaded) in EXPLAINED
 
 
-def check_explained(loaded: LoadedTask) -> None:
+def check_explained(loaded: LoadedTask, name: str = "") -> None:
     """Refuses a task whose answers are not explained."""
     if can_explain(loaded):
         return
-    kind, name = kind_of(loaded), loaded.task.name
+    kind, name = kind_of(loaded), name or loaded.task.name
     if kind not in EXPLAINED:
         raise UserError(
             f"the task {name} is of the kind {kind}, whose answers are not "

@@ -14,6 +14,7 @@ from typing import (
     Any,
     NamedTuple,
     Optional,
+    Union,
 )
 
 import numpy as np
@@ -52,11 +53,18 @@ Tasks = Mapping[str, Mapping[str, Any]]
 
 
 class Row(NamedTuple):
-    """A model's inputs for one row; UTF-8, other bytes are left out."""
+    """A row of a request, UTF-8; other bytes are left out.
 
-    text: bytes
-    text_b: bytes
-    task: bytes
+    Attributes:
+        text: a text; before `join_words` words may be one.
+        text_b: the second text; empty if there is none.
+        task: its name.
+        choices: texts of a multiple choice.
+    """
+
+    text: Union[bytes, tuple[bytes, ...]]
+    text_b: bytes = b""
+    task: bytes = b""
     choices: tuple[bytes, ...] = ()
 
 

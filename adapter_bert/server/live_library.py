@@ -17,11 +17,7 @@ from typing import Any, Optional
 from absl import logging
 
 from adapter_bert.answering.answers import Answer, to_outputs
-from adapter_bert.answering.explanations import (
-    EXPLAINED,
-    can_explain,
-    check_explained,
-)
+from adapter_bert.answering.explanations import can_explain, check_explained
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import LoadedTask, check_row, describe
 from adapter_bert.answering.trained_task import TextRow as Texts
@@ -39,10 +35,10 @@ from adapter_bert.graph.exported import (
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.server.shelf import (
     ANSWER,
+    EXPLAIN,
     Question,
-    RequestRow,
     Shelf,
-    check_members,
+    check_words,
 )
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -230,43 +226,34 @@ class LiveLibrary(Shelf):
         task = tasks.get(name)
         some = {name: task} if task else tasks
         described = {n: one.description for n, one in some.items()}
-        fault = problem(described, Row(b"", row.text_b, row.task, row.choices))
+        fault = problem(described, row)
         if fault:
             raise UserError(fault)
-        check_members(task.description, name, row)
+        check_words(task.description, name, row)
         if kind == EMBED and task.description["kind"] != VECTORS:
             raise UserError(
                 f"the task {name} gives answers, and no vectors; ask a task of "
                 f"the kind {VECTORS}, or export it with --embeddings"
             )
+        if kind == EXPLAIN:
+            check_explained(task.loaded, name)
         texts = _texts(row, task.loaded)
         check_row(texts, task.loaded, f"the task {name}")
-        return Question(name, task, texts, sum(row.sizes().values()), kind)
+        return Question(name, task, texts, kind)
 
-    def compute(self, questions, explains=False):
-        return self._predictor.answer_each(
+    def compute(self, questions):
+        results = self._predictor.answer_each(
             [(question.of.loaded, question.row) for question in questions],
-            explains=explains,
+            explains=any(one.kind == EXPLAIN for one in questions),
         )
-
-    def vectors(self, questions):
-        return [answer["vector"] for answer in self.compute(questions)]
+        return [
+            answer["vector"] if question.kind == EMBED else answer
+            for question, answer in zip(questions, results)
+        ]
 
     def explained(self):
         tasks = self._tasks.items()
         return [name for name, task in tasks if can_explain(task.loaded)]
-
-    def unexplained(self):
-        for task in self._tasks.values():
-            if task.description["kind"] in EXPLAINED:
-                try:
-                    check_explained(task.loaded)
-                except UserError as error:
-                    return str(error)
-        return ""
-
-    def explanations(self, questions):
-        return self.compute(questions, explains=True)
 
     def outputs(self, questions, results):
         served = [task.description for task in self._tasks.values()]
@@ -303,25 +290,21 @@ def _described(
     outputs: Mapping[str, tuple[str, int]],
 ) -> dict[str, Any]:
     """A signature as JSON of TensorFlow's `SignatureDef`."""
-    return {
-        "inputs": _signature(inputs),
-        "outputs": _signature(outputs),
-        "method_name": "tensorflow/serving/predict",
-    }
-
-
-def _signature(members: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
-    return {
-        name: {
-            "name": name,
-            "dtype": dtype,
-            "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+    described = {
+        side: {
+            name: {
+                "name": name,
+                "dtype": dtype,
+                "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+            }
+            for name, (dtype, axes) in members.items()
         }
-        for name, (dtype, axes) in members.items()
+        for side, members in (("inputs", inputs), ("outputs", outputs))
     }
+    return {**described, "method_name": "tensorflow/serving/predict"}
 
 
-def _texts(row: RequestRow, loaded: LoadedTask) -> Texts:
+def _texts(row: Row, loaded: LoadedTask) -> Texts:
     """A row's texts, of which other bytes than UTF-8 are left out."""
 
     def decode(text: Any) -> Any:
