@@ -7,7 +7,7 @@ from conftest import SENTENCES, module_fixture, open_bert
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact, run_while_changing
 
-from adapter_bert.answering import joint_answers
+from adapter_bert.answering import predictor as predictor_module
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.task_tables import MixedBert
 
@@ -194,15 +194,16 @@ def test_rows_that_are_refused(load, call, parts):
 
 def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
     predictor = load("small", "large", "score")
-    groups = []
-    make = joint_answers.Group.__post_init__
+    made, compute = [], predictor_module.compute
     monkeypatch.setattr(
-        joint_answers.Group,
-        "__post_init__",
-        lambda group: groups.append(group) or make(group),
+        predictor_module,
+        "compute",
+        lambda tables, groups, size: (
+            made.extend(groups) or compute(tables, groups, size)
+        ),
     )
     predictor(["small", "large", "score"], TEXTS)
-    assert [len(group.tasks) for group in groups] == [3]
+    assert [len(group.tasks) for group in made] == [3]
 
 
 @pytest.mark.gate

@@ -120,7 +120,7 @@ def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):
     questions = [served.accept(row, kind="embed") for row in rows]
     close(served.compute(questions), expected["query"])
     label = request(b"label", b"the cat")
-    both = [*questions, served.accept(label)]
+    both = [served.accept(row) for row in (*rows, label)]
     outputs = served.outputs(both, served.compute(both))
     close([row["vector"] for row in outputs[:-1]], expected["query"])
     assert outputs[-1]["vector"] == [0.0] * 16

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.joint_answers import in_batches
 from adapter_bert.answering.row_stream import CHUNK
 from adapter_bert.answering.trained_task import (
     LoadedTask,
@@ -348,21 +349,22 @@ class Embedder:
                 return []
             return np.zeros((0, self.width), np.float32)
         values = self._values.get() if self._values else {}
-        compute = self._function.get_concrete_function()
-        batches = input_pipeline.sorted_batches(features, self._batch_size)
-        of_batches = []
-        for numbers in batches:
-            batch = input_pipeline.make_batch(features, numbers, None)
-            outputs = compute(values, batch)["vectors"].numpy()
-            check_finite({"vectors": outputs}, "vectors")
-            of_batches.append(outputs)
+        compute = functools.partial(
+            self._function.get_concrete_function(), values
+        )
         if self.form.pooling != TOKENS:
-            return input_pipeline.restore_order(batches, of_batches)
+            outputs = in_batches(compute, features, self._batch_size)
+            check_finite(outputs, "vectors")
+            return outputs["vectors"]
         of_row: dict[int, np.ndarray] = {}
-        for numbers, outputs in zip(batches, of_batches):
-            lengths = features.lengths[numbers]
-            for number, vectors, length in zip(numbers, outputs, lengths):
-                of_row[int(number)] = vectors[:length]
+        for numbers in input_pipeline.sorted_batches(
+            features, self._batch_size
+        ):
+            batch = input_pipeline.make_batch(features, numbers, None)
+            outputs = compute(batch)["vectors"].numpy()
+            check_finite({"vectors": outputs}, "vectors")
+            for number, vectors in zip(numbers.tolist(), outputs):
+                of_row[number] = vectors[: features.lengths[number]]
         starts = features.starts
         return [
             TokenVectors(
