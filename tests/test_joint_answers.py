@@ -101,8 +101,8 @@ def test_tasks_of_one_kind_share_tables(load):
     expected = predictor("small", rows["small"])
     predictor.ask([(name, row) for name in MIXED for row in rows[name]])
     counts = {
-        (name.partition("/")[0], int(tf.shape(table.variable)[0]))
-        for name, table in predictor._tables._tables.items()
+        (name.partition("/")[0], int(tf.shape(table)[0]))
+        for name, table in predictor._tables.model().tables.items()
         if name.startswith("kind_")
     }
     assert sorted(count for _, count in counts) == [3, 4]
@@ -272,9 +272,9 @@ def test_adapters_are_kept_in_bfloat16(load):
         assert rounded["probability"] == pytest.approx(
             one["probability"], abs=1e-2
         )
-    tables = predictor._tables._tables.items()
-    adapters = {t.variable.dtype for name, t in tables if "adapters" in name}
-    others = {t.variable.dtype for name, t in tables if "adapters" not in name}
+    tables = predictor._tables.model().tables.items()
+    adapters = {table.dtype for name, table in tables if "adapters" in name}
+    others = {table.dtype for name, table in tables if "adapters" not in name}
     assert (adapters, others) == ({tf.bfloat16}, {tf.float32})
     # One task alone is computed in float32, with the rounded values.
     values = predictor.task("small").values.get().values()
