@@ -242,6 +242,10 @@ class Vectors(Task[Union[Rows, Search]]):
         return type(self), self.pooled, self.left_out, self.dense
 
     @property
+    def reading(self):
+        return "vectors", self.prompts
+
+    @property
     def prompts(self) -> tuple[str, str]:
         """Texts before first texts, and before all others."""
         default = self.base_form.prompt(self.prompt)
