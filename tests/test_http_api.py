@@ -17,11 +17,8 @@ import pytest
 import tensorflow as tf
 import uvicorn
 from conftest import module_fixture
-from google.protobuf import json_format
 from sweep_stand_in import wait_for
-from tensorflow.core.protobuf import meta_graph_pb2
 
-from adapter_bert.answering.answers import from_outputs
 from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.server.batching import Bounds
 from adapter_bert.server.http_api import PatientProtocol, RestServer, read_rows
@@ -547,76 +544,6 @@ def test_no_answer_in_time():
     server.model.may_go.set()
     assert server.answers()
     server.close()
-
-
-COLUMNS = {
-    "task": ["pair", "small", "score", "squad"],
-    "text": ["the cat sat .", "a dog", "a cat", "is the cat in ?"],
-    "text_b": ["a cat", "", "", "the cat sat"],
-}
-
-
-@module_fixture
-def exported(tiny_exported):
-    limits = replace(LIMITS, timeout=60.0)
-    served = Server(limits, ExportedModel(str(tiny_exported)))
-    yield served
-    served.close()
-
-
-def test_answers_have_the_members_of_their_kind(exported):
-    rows = [dict(zip(COLUMNS, row)) for row in zip(*COLUMNS.values())]
-    _, outputs = exported.ask({"instances": rows})
-    tasks = exported.model.tasks
-    expected = [
-        {
-            "task": name,
-            "adapter": tasks[name]["adapter"],
-            **from_outputs(tasks[name], one),
-        }
-        for name, one in zip(COLUMNS["task"], outputs["predictions"])
-    ]
-    hashes = [one["adapter"] for one in outputs["predictions"]]
-    assert hashes == [one["adapter"] for one in expected]
-    assert len(set(hashes)) == len(COLUMNS["task"])
-    path = "/v1/models/tiny/versions/1:answer"
-    for body in ({"instances": rows}, {"inputs": COLUMNS}):
-        assert exported.ask(body, path=path) == (200, {"answers": expected})
-    kinds = "label probability scores", "label probability scores", "value"
-    kinds += ("answer start end score null_score",)
-    assert [list(x) for x in expected] == [
-        ["task", "adapter", *kind.split()] for kind in kinds
-    ]
-    assert list(expected[0]["scores"]) == ["no", "yes"]
-    code, found = exported.ask({}, path=path)
-    assert (code, list(found)) == (400, ["error"])
-
-
-def test_the_metadata_are_of_the_models_signature(exported, tiny_exported):
-    """A request of tensors, as TensorFlow Serving makes it of JSON."""
-    columns = {name: values[:2] for name, values in COLUMNS.items()}
-    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-    _, answer = exported.ask({"instances": rows})
-    _, content = exported.ask(None, "GET", "/v1/models/tiny/metadata")
-    signatures = content["metadata"]["signature_def"]["signature_def"]
-    described = json_format.ParseDict(
-        signatures["serving_default"], meta_graph_pb2.SignatureDef()
-    )
-    loaded = tf.saved_model.load(str(tiny_exported / "1"))
-    outputs = loaded.signatures["serving_default"](
-        **{
-            name: tf.constant(columns[name], tf.as_dtype(info.dtype))
-            for name, info in described.inputs.items()
-        }
-    )
-    rows = answer["predictions"]
-    assert set(described.outputs) == set(outputs) == set(rows[0])
-    for name, info in described.outputs.items():
-        assert outputs[name].dtype.as_datatype_enum == info.dtype
-    labels = [row["label"].encode() for row in rows]
-    assert outputs["label"].numpy().tolist() == labels
-    numbers = [row["probability"] for row in rows]
-    assert outputs["probability"].numpy() == pytest.approx(numbers)
 
 
 PATIENCE = 0.5

@@ -5,7 +5,6 @@ from functools import partial
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import module_fixture
 
 from adapter_bert.answering import mixed_hooks, mixed_model
 from adapter_bert.answering.mixed_model import MixedModel
@@ -19,22 +18,6 @@ from adapter_bert.tasks.text_regression import RegressionHead
 
 pytestmark = pytest.mark.older_stack
 
-# Each hook, with and without rows of its own, some in several forms. All
-# methods are mixed by test_method_contract.py.
-METHODS = (
-    "houlsby(size=4)",
-    "houlsby(size=6, layers='1', layer_norm=true)",
-    "parallel(size=4, scale=2.0)",
-    "pals",
-    "lora(rank=2)",
-    "ia3",
-    "mad_x(size=4, inverse_size=3)",
-    "prefix(length=3, reparameterize=false)",
-    "prefix(length=5, reparameterize=false)",
-    "stack({'a': prefix(3, false)}, bapna(size=4), ia3)",
-    "average({'a': parallel(size=4), 'b': lora(rank=2)})",
-    "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
-)
 HEADS = (partial(ClassificationHead, 3), RegressionHead, partial(SpanHead, 4))
 TOKENS = 9
 
@@ -161,30 +144,6 @@ class Mixed:
                 )
         rows = [v for k, v in outputs.items() if k.endswith("/question")]
         assert sorted(np.concatenate(rows)) == list(range(tasks.size))
-
-
-@module_fixture
-def everything(tiny_config):
-    """Two tasks of each method."""
-    return Mixed(tiny_config, METHODS)
-
-
-@pytest.mark.gate
-def test_each_row_gets_what_its_task_alone_computes(everything):
-    tasks = np.arange(len(everything.tasks))
-    everything.check(everything.rng.permutation(tasks)[:, np.newaxis])
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("task", [0, 7])
-def test_kinds_without_rows_disturb_nothing(everything, task):
-    everything.check([[task], [task]])
-
-
-@pytest.mark.gate
-def test_several_tasks_of_a_text(everything):
-    count = len(everything.tasks)
-    everything.check(everything.rng.integers(0, count, (3, 4)))
 
 
 def test_a_few_kinds_mixed(tiny_config):
