@@ -209,7 +209,8 @@ class TextModel(tf.Module):
         novelty = tf.zeros([rows.count])
         if self._novelty:
             # No window for a row whose task scores none.
-            some = rows._replace(reading=self._novelty.readings(rows))
+            reading = self._novelty.readings(rows)
+            some = rows._replace(reading=reading, choice_row=None)
             windows_of = text_windows.cut(some)
             features = self._compute(some, windows_of, self._novelty.features)
             novelty = self._novelty.shares(

@@ -83,7 +83,10 @@ class TextReader(tf.Module):
             text = tf.where(is_sentence, "", text)
             more["words"] = words
         rows = self._tokenize(text, text_b, number, reading, **more)
-        return rows, *_cut(rows, words and words[0]), text_b
+        sentences = places = None
+        if words:
+            sentences, places = sentence_windows.cut(rows, words[0])
+        return rows, text_windows.cut(rows, sentences), places, text_b
 
     def plain(
         self,
@@ -215,21 +218,6 @@ def _utf_8(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.unicode_transcode(
         texts, "UTF-8", "UTF-8", errors="ignore"
     )
-
-
-def _cut(
-    rows: GraphRows, words: Optional[tf.Tensor]
-) -> tuple[GraphWindows, Optional[Words]]:
-    """Cuts rows, and tells where words, string [words], are."""
-    windows, places = [text_windows.cut(rows)], None
-    if rows.word_row is not None:
-        of_words, places = sentence_windows.cut(rows, words)
-        windows.append(of_words)
-    if rows.choice_row is not None:
-        windows.append(choice_windows.cut(rows))
-    if len(windows) > 1:
-        windows = [text_windows.join(*windows)]
-    return windows[0], places
 
 
 def check(
