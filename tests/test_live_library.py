@@ -269,7 +269,7 @@ def test_rows_that_a_task_does_not_read(add, live):
     for row, message in (
         (request(b"nobody", b"a"), "nobody; there are: choice, small"),
         (request(b"small", b"a", b"b"), "small .* text_b"),
-        (request(b"small", (b"a",)), "small .* list"),
+        (request(b"small", (b"a",)), "small: .* list"),
         (request(b"choice", b"a", b"", (b"b", b"")), "'two' is empty"),
     ):
         with pytest.raises(UserError, match=message):

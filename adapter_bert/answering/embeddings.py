@@ -37,11 +37,7 @@ from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
-from adapter_bert.data.tokenization import (
-    TextTokenizer,
-    in_chunks,
-    make_row,
-)
+from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import vectors as vector_task
@@ -372,21 +368,24 @@ class Embedder:
         made = list(map(as_row, rows, places))
         for row, where in zip(made, places):
             _check_row(row, where)
-        encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
         prompt = self.form.prompt or ""
-        firsts = encode(prompt + row[0] for row in made)
-        seconds = encode(row[1] for row in made if len(row) > 1)
-
-        def pack() -> Iterator[tuple[list[int], list[int], bool]]:
-            for row, a in zip(made, firsts):
-                b = next(seconds) if len(row) > 1 else None
-                used = len(a) + 2
-                if b is not None:
-                    used += len(b) + len(self._tokenizer.between)
-                is_cut = used > self._length
-                yield *make_row(a, b, self._tokenizer, self._length), is_cut
-
-        return Texts.from_rows(pack(), {})
+        pairs = [row for row in made if len(row) > 1]
+        of_singles, of_pairs = (
+            join_texts(
+                [prompt + row[0] for row in some],
+                second,
+                self._tokenizer,
+                self._length,
+            )
+            for some, second in (
+                ([row for row in made if len(row) == 1], None),
+                (pairs, [row[1] for row in pairs]),
+            )
+        )
+        return Texts.from_rows(
+            (next(of_singles if len(row) == 1 else of_pairs) for row in made),
+            {},
+        )
 
 
 def _check_row(row: TextRow, where: str) -> None:

@@ -297,20 +297,6 @@ def refusal(error: tf.errors.InvalidArgumentError) -> str:
     return match.group(1) if match else line
 
 
-def versions_in(folder: str) -> list[str]:
-    """Lists the versions in a model's folder, from old to new."""
-    names = files.names(folder) if files.is_folder(folder) else []
-    return sorted(filter(is_version, names), key=int)
-
-
-def no_version(folder: str) -> str:
-    """Says that a folder has no version."""
-    return (
-        f"{folder} holds no version of an exported model; pass the "
-        "--output_dir of adapter-bert export"
-    )
-
-
 def check_local(folder: str) -> None:
     """Refuses a folder of another machine."""
     if "://" in folder:
@@ -321,9 +307,13 @@ def check_local(folder: str) -> None:
 
 
 def _newest(folder: str) -> str:
-    versions = versions_in(folder)
+    names = files.names(folder) if files.is_folder(folder) else []
+    versions = sorted(filter(is_version, names), key=int)
     if not versions:
-        raise UserError(no_version(folder))
+        raise UserError(
+            f"{folder} holds no version of an exported model; pass the "
+            "--output_dir of adapter-bert export"
+        )
     return versions[-1]
 
 

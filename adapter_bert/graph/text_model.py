@@ -154,16 +154,13 @@ class TextModel(tf.Module):
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in TEXTS]
         make = functools.partial(tf.function, autograph=False)
 
-        def serve(text, text_b, task):
-            return self._serve(text, text_b, task, None)
-
-        self.serve = make(serve, input_signature=texts)
+        choices = []
         if self._reader.choices:
-            choices = tf.TensorSpec([None, None], tf.string, name=CHOICES)
-            self.serve = make(self._serve, input_signature=[*texts, choices])
+            choices = [tf.TensorSpec([None, None], tf.string, name=CHOICES)]
+        self.serve = make(self._serve, input_signature=[*texts, *choices])
         if form:
             prompts = [one.prompt or "" for one in forms.values()]
-            self._form_prompts = text_reader.keep_prompts(prompts)
+            self._form_prompts = keep(np.array(prompts))
             self._width = form.width(bert.config)
             self._pooled_width = bert.config.hidden_size * len(form.layers)
             self._layers = _stacked_layers(forms.values(), loaded)
@@ -183,7 +180,7 @@ class TextModel(tf.Module):
         text: tf.Tensor,
         text_b: tf.Tensor,
         task: tf.Tensor,
-        choices: Optional[tf.Tensor],
+        choices: Optional[tf.Tensor] = None,
     ) -> Fields:
         """Answers texts, with the fields of `GraphAnswers` and two more.
 

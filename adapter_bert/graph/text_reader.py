@@ -1,7 +1,7 @@
 """Reads texts as their tasks do, within a graph: checks, tokens, windows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Optional
 
 import numpy as np
@@ -48,12 +48,11 @@ class TextReader(tf.Module):
         self._tokenizer = GraphTokenizer(*tokenizers.values())
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizers = keep(np.int32(of_tasks))
-        self._prompts = keep_prompts(
-            [
-                t.task.prompts[0] if isinstance(t.task, Vectors) else ""
-                for t in loaded
-            ]
-        )
+        prompts = [
+            t.task.prompts[0] if isinstance(t.task, Vectors) else ""
+            for t in loaded
+        ]
+        self._prompts = keep(np.array(prompts))
 
     def __call__(
         self,
@@ -93,7 +92,7 @@ class TextReader(tf.Module):
         text: tf.Tensor,
         text_b: tf.Tensor,
         task: tf.Tensor,
-        prompts: Optional[tf.Variable],
+        prompts: tf.Variable,
     ) -> GraphRows:
         """Reads texts or pairs behind prompts, each for one window."""
         text, text_b, number = self._check_inputs(text, text_b, task)
@@ -199,17 +198,10 @@ class TextReader(tf.Module):
         return rows
 
 
-def keep_prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
-    """Keeps texts before texts of tasks; None if there are none."""
-    return keep(np.array(prompts)) if any(prompts) else None
-
-
 def _with_prompts(
-    prompts: Optional[tf.Variable], number: tf.Tensor, text: tf.Tensor
+    prompts: tf.Variable, number: tf.Tensor, text: tf.Tensor
 ) -> tf.Tensor:
     """Texts, string [N], behind the prompts of their tasks, int32 [N]."""
-    if prompts is None:
-        return text
     return tf.strings.join([tf.gather(prompts, number), text])
 
 

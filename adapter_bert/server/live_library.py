@@ -7,12 +7,11 @@ lost when a task goes.
 """
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from absl import logging
 
@@ -33,13 +32,7 @@ from adapter_bert.graph.exported import (
     problem,
 )
 from adapter_bert.library.adapter_library import AdapterLibrary
-from adapter_bert.server.shelf import (
-    ANSWER,
-    EXPLAIN,
-    Question,
-    Shelf,
-    check_words,
-)
+from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question, Shelf
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 
@@ -75,8 +68,7 @@ FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
 State = tuple[Optional[tuple[int, ...]], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class LiveTask:
+class LiveTask(NamedTuple):
     """A task of the library in memory.
 
     Attributes:
@@ -191,10 +183,10 @@ class LiveLibrary(Shelf):
 
     def _leave_out(self, name: str, error: Exception) -> None:
         """Keeps and logs the reason, of a defect with its traceback."""
-        is_users = isinstance(error, UserError)
-        reason = str(error) if is_users else first_line(error)
+        traceback, reason = None, str(error)
+        if not isinstance(error, UserError):
+            traceback, reason = error, first_line(error)
         if reason != self.left_out.get(name):
-            traceback = None if is_users else error
             logging.warning(
                 "%s is left out: %s", name, reason, exc_info=traceback
             )
@@ -215,10 +207,8 @@ class LiveLibrary(Shelf):
         self._predictor.answer_each(rows)
 
     def _state(self, name: str) -> State:
-        return tuple(
-            _stat(os.path.join(self._library.path, name, file))
-            for file in FILES
-        )
+        folder = os.path.join(self._library.path, name)
+        return tuple(_stat(os.path.join(folder, file)) for file in FILES)
 
     def accept(self, row, kind=ANSWER):
         name = row.task.decode("utf-8", "replace")
@@ -229,7 +219,6 @@ class LiveLibrary(Shelf):
         fault = problem(described, row)
         if fault:
             raise UserError(fault)
-        check_words(task.description, name, row)
         if kind == EMBED and task.description["kind"] != VECTORS:
             raise UserError(
                 f"the task {name} gives answers, and no vectors; ask a task of "

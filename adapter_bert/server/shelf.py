@@ -97,14 +97,6 @@ class Shelf(abc.ABC):
         return sorted(self.signatures[SIGNATURE].get("outputs", {}))
 
 
-def check_words(task: Mapping[str, Any], name: str, row: Row) -> None:
-    """Refuses words where a task's kind reads texts."""
-    if isinstance(row.text, tuple) and task["kind"] != TAGGING:
-        raise UserError(
-            f"the task {name} reads texts, but text is a list of words"
-        )
-
-
 class ExportedShelf(Shelf):
     """Tasks of an exported model."""
 
@@ -128,8 +120,11 @@ class ExportedShelf(Shelf):
             raise UserError(problem)
         name = row.task.decode()
         task = self.tasks[name]
-        check_words(task, name, row)
         if isinstance(row.text, tuple):
+            if task["kind"] != TAGGING:
+                raise UserError(
+                    f"the task {name} reads texts, but text is a list of words"
+                )
             words = [word.decode("utf-8", "ignore") for word in row.text]
             try:
                 row = row._replace(text=join_words(words).encode())
