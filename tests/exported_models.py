@@ -45,3 +45,8 @@ def as_rows(questions):
         Row(*(x.encode() for x in (*(*texts, "")[:2], name)))
         for name, texts in questions
     ]
+
+
+def request(task, text, text_b=b"", choices=()):
+    """A row of a request."""
+    return Row(text, text_b, task, choices)

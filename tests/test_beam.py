@@ -318,8 +318,6 @@ def test_what_is_refused_before_the_job(jobs, right, tmp_path):
         ({"batch_size": "x"}, "--batch_size: invalid int value"),
         ({"taks": "small"}, "unexpected: --taks; it is no option of Beam's"),
         ({"direct_num_workers": "x"}, "--direct_num_workers: invalid int"),
-        ({"runner": "Nobody"}, "--runner=Nobody cannot be used"),
-        ({"environment_type": "X"}, "--environment_type=X cannot be used"),
     ]
     for flags, message in wrong:
         assert message in jobs(**{**right, **flags})

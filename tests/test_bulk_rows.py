@@ -17,13 +17,10 @@ from adapter_bert.graph.bulk_rows import (
     COMPRESSED,
     UNREADABLE,
     BulkRow,
-    RefusedRow,
-    RowSource,
     answer_line,
     compression,
     ending,
     questions,
-    refusal,
     refusal_line,
 )
 
@@ -50,9 +47,9 @@ TAGS = {"kind": "tagging", **task("tags", ["tokens"], [1])}
 def ask(line, file="a.jsonl", names=()):
     """(task, texts) of each question, and (task, reason) of each refusal."""
     return [
-        (row.row.task.decode(), *(x.decode() for x in row.row[:2]))
-        if isinstance(row, BulkRow)
-        else (row.task, row.reason)
+        (row.task, row.reason)
+        if row.reason
+        else (row.row.task.decode(), *(x.decode() for x in row.row[:2]))
         for row in questions(file, line, TASKS, names)
     ]
 
@@ -218,8 +215,8 @@ def test_the_missing_end_of_a_compressed_file_is_noticed(name):
 
 
 def test_whatever_the_reason_it_can_be_written():
-    source = RowSource("a.jsonl", "1")
-    text = refusal_line(refusal(source, "", "found \ud800, \xe9"))
+    refused = BulkRow("a.jsonl", "1").refused("found \ud800, \xe9")
+    text = refusal_line(refused)
     assert json.loads(text.encode())["reason"] == "found \\ud800, \xe9"
 
 
@@ -249,14 +246,14 @@ def test_any_line_gives_lines_of_json_that_hold_it(file, line, names):
     if file == "a.txt" and not names:
         names = ["any"]
     for row in questions(file, line, TASKS, names):
-        if isinstance(row, RefusedRow):
+        if row.reason:
             text = refusal_line(row)
             assert json.loads(text)["reason"] == row.reason
             assert json.loads(text).get("task", "") == row.task
         else:
             outputs = {"value": 0.5}
             kind = {**TASKS[row.row.task.decode()], "kind": "regression"}
-            text = answer_line(row.source, kind, outputs)
+            text = answer_line(row, kind, outputs)
             values = json.loads(text)
             assert list(values) == ["task", "row", "value"]
             expected = line.decode().lstrip("\ufeff")

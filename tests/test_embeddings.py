@@ -91,7 +91,6 @@ def test_no_rows_and_many(bert):
         "a pooling": ({"pooling": "max"}, "'max'", "cls, mean"),
         "a lower layer": ({"layers": [-1, -3]}, "name -3", "the model has 2"),
         "a higher layer": ({"layers": [2]}, "expected -2 to -1, or 0 to 1"),
-        "no layer": ({"layers": []}, "no layer is named"),
         "no rows at once": ({"batch_size": 0}, "--predict_batch_size is 0"),
         "no room": ({"max_seq_length": 3}, "--max_seq_length is 3", "4 to"),
         "no position": ({"max_seq_length": 99}, "--max_seq_length is 99"),

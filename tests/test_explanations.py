@@ -23,7 +23,6 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert.answering import explanations
 from adapter_bert.answering.explanations import (
     STRONGEST,
-    explained_value,
     lobatto,
 )
 from adapter_bert.answering.predictor import Predictor
@@ -213,22 +212,6 @@ def test_quadrature_is_exact_for_polynomials(count):
     for degree in range(2 * count - 2):
         integral = weights @ shares**degree
         assert integral == pytest.approx(1 / (degree + 1), abs=1e-12)
-
-
-def test_log_odds_of_labels():
-    logits = tf.constant([[1.0, 2.0, -1.0], [100.0, -100.0, 0.0]])
-    labels = tf.constant([1, 0])
-    outputs = {"logits": logits}
-    heat = tf.constant([2.0, 0.5])
-    shares = tf.nn.softmax(tf.cast(logits / 2.0, tf.float64)).numpy()
-    odds = explained_value("classification", outputs, labels, heat).numpy()
-    assert odds[0] == pytest.approx(np.log(shares[0, 1] / (1 - shares[0, 1])))
-    # Where the probability itself is 1 in float64.
-    assert odds[1] == pytest.approx(200.0)
-    of_sets = explained_value(
-        "multi-label", outputs, labels, tf.ones(2)
-    ).numpy()
-    assert of_sets.tolist() == [2.0, 100.0]
 
 
 LETTERS = st.sampled_from("acdt s,.?é\u0301ßΣ中\U0001f600\u200d\x00\t")

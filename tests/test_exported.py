@@ -14,7 +14,6 @@ from test_http_api import Server
 from adapter_bert import files
 from adapter_bert.answering.answers import from_outputs
 from adapter_bert.errors import UserError
-from adapter_bert.graph import exported
 from adapter_bert.graph.exported import ExportedModel, Row
 
 pytestmark = pytest.mark.newer_stack
@@ -70,30 +69,6 @@ def test_the_newest_version_is_taken(tiny_exported, tmp_path):
     signature = model.signature
     assert set(signature["inputs"]) == {"text", "text_b", "task"}
     assert signature["outputs"]["label"]["dtype"] == "DT_STRING"
-
-
-@pytest.mark.parametrize("left", ["", "1/assets.extra/tasks.json"])
-def test_a_version_may_be_deleted_for_a_newer_one_before_it_is_loaded(
-    tiny_exported, tmp_path, monkeypatch, left
-):
-    folder, newest = tmp_path / "exported", exported._newest
-    shutil.copytree(tiny_exported, folder)
-
-    def looks_too_early(place):
-        version = newest(place)
-        if version == "1":
-            shutil.copytree(folder / "1", folder / "2")
-            shutil.rmtree(folder / "1")
-            if left:
-                (folder / left).parent.mkdir(parents=True)
-                shutil.copy(folder / f"2{left[1:]}", folder / left)
-        return version
-
-    monkeypatch.setattr(exported, "_newest", looks_too_early)
-    model = ExportedModel(str(folder))
-    assert model.version == "2"
-    model.warm_up()
-    refusals.check(lambda: ExportedModel(str(folder), "1"), "exported/1")
 
 
 def every_damage(content):

@@ -17,11 +17,8 @@ import pytest
 import tensorflow as tf
 import uvicorn
 from conftest import module_fixture
-from google.protobuf import json_format
 from sweep_stand_in import wait_for
-from tensorflow.core.protobuf import meta_graph_pb2
 
-from adapter_bert.answering.answers import from_outputs
 from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.server.batching import Bounds
 from adapter_bert.server.http_api import PatientProtocol, RestServer, read_rows
@@ -293,7 +290,7 @@ def test_what_is_not_there(server, path, method, code):
         (one(task="one", text="\ud800"), "row 1: text holds half a character"),
         (
             one(task="one", text="a", txt="b"),
-            "row 1 has an unknown 'txt'; expected text, text_b, choices, task",
+            "row 1 has an unknown 'txt'; expected text, text_b, task, choices",
         ),
         (
             one(task="nobody", text="a"),
@@ -375,27 +372,6 @@ def test_bodies_may_be_gzip(server):
     assert server.whole(plain)[1]["Content-Encoding"] is None
 
 
-@pytest.mark.parametrize(
-    "accepted, coding",
-    [
-        ("br, gzip;q=0.5", "gzip"),
-        ("GZIP", "gzip"),
-        ("*", "gzip"),
-        ("gzip;q=0", None),
-        ("br, gzip ; Q=0.000", None),
-        ("gzip;q=0, *", None),
-        ("*;q=0, gzip", "gzip"),
-        ("nogzip", None),
-    ],
-)
-def test_answers_are_gzip_for_those_who_take_it(server, accepted, coding):
-    _, headers, _ = server.whole(
-        one(task="one", text="x" * 1500), headers={"Accept-Encoding": accepted}
-    )
-    assert headers["Content-Encoding"] == coding
-    assert headers["Vary"] == "Accept-Encoding"
-
-
 WHOLE = compress(b'{"instances": []}')
 
 
@@ -412,7 +388,7 @@ WHOLE = compress(b'{"instances": []}')
         (compress(b" " * 10**6), 413, "more than 2000 bytes"),
         (compress(b" " * 2000), 400, "the body is not JSON"),
         # Much that unpacks to nothing.
-        (compress(b"", 0) * 101, 400, "the body goes on behind the end"),
+        (compress(b"", 0) * 80, 400, "the body goes on behind the end"),
     ],
 )
 def test_gzip_that_is_refused(server, body, code, message):
@@ -429,7 +405,8 @@ def test_other_encodings_are_refused(server):
 def test_get_of_what_is_asked_by_post(server):
     status, headers, content = server.whole("", "GET")
     assert (status, headers["Allow"]) == (405, "POST")
-    assert PREDICT in json.loads(content)["error"]
+    error = json.loads(content)["error"]
+    assert PREDICT in error and "use POST" in error
 
 
 def test_pages_of_some_origins_may_ask():
@@ -548,23 +525,6 @@ def test_clients_that_go_away_are_not_computed(slow):
     assert [row.task for row in slow.model.rows] == [b"one"]
 
 
-def test_a_client_that_has_only_ended_its_sending_is_answered(slow):
-    body = json.dumps(slow.rows("one")).encode()
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}"
-    with socket.create_connection(("127.0.0.1", slow.port)) as connection:
-        connection.sendall(head.encode() + b"\r\n\r\n" + body)
-        connection.shutdown(socket.SHUT_WR)
-        slow.wait_for_rows(1)
-        connection.settimeout(10)
-        # It is asked whether it is still there, in HTTP's words.
-        assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        slow.model.may_go.set()
-        answer = read_to_end(connection).removeprefix(
-            b"HTTP/1.1 100 Continue\r\n\r\n"
-        )
-    assert answer.startswith(b"HTTP/1.1 200") and b"predictions" in answer
-
-
 def test_what_was_accepted_is_answered_before_the_end(slow):
     held = [slow.send(slow.rows("one")) for _ in range(3)]
     slow.wait_for_rows(1)
@@ -584,76 +544,6 @@ def test_no_answer_in_time():
     server.model.may_go.set()
     assert server.answers()
     server.close()
-
-
-COLUMNS = {
-    "task": ["pair", "small", "score", "squad"],
-    "text": ["the cat sat .", "a dog", "a cat", "is the cat in ?"],
-    "text_b": ["a cat", "", "", "the cat sat"],
-}
-
-
-@module_fixture
-def exported(tiny_exported):
-    limits = replace(LIMITS, timeout=60.0)
-    served = Server(limits, ExportedModel(str(tiny_exported)))
-    yield served
-    served.close()
-
-
-def test_answers_have_the_members_of_their_kind(exported):
-    rows = [dict(zip(COLUMNS, row)) for row in zip(*COLUMNS.values())]
-    _, outputs = exported.ask({"instances": rows})
-    tasks = exported.model.tasks
-    expected = [
-        {
-            "task": name,
-            "adapter": tasks[name]["adapter"],
-            **from_outputs(tasks[name], one),
-        }
-        for name, one in zip(COLUMNS["task"], outputs["predictions"])
-    ]
-    hashes = [one["adapter"] for one in outputs["predictions"]]
-    assert hashes == [one["adapter"] for one in expected]
-    assert len(set(hashes)) == len(COLUMNS["task"])
-    path = "/v1/models/tiny/versions/1:answer"
-    for body in ({"instances": rows}, {"inputs": COLUMNS}):
-        assert exported.ask(body, path=path) == (200, {"answers": expected})
-    kinds = "label probability scores", "label probability scores", "value"
-    kinds += ("answer start end score null_score",)
-    assert [list(x) for x in expected] == [
-        ["task", "adapter", *kind.split()] for kind in kinds
-    ]
-    assert list(expected[0]["scores"]) == ["no", "yes"]
-    code, found = exported.ask({}, path=path)
-    assert (code, list(found)) == (400, ["error"])
-
-
-def test_the_metadata_are_of_the_models_signature(exported, tiny_exported):
-    """A request of tensors, as TensorFlow Serving makes it of JSON."""
-    columns = {name: values[:2] for name, values in COLUMNS.items()}
-    rows = [dict(zip(columns, row)) for row in zip(*columns.values())]
-    _, answer = exported.ask({"instances": rows})
-    _, content = exported.ask(None, "GET", "/v1/models/tiny/metadata")
-    signatures = content["metadata"]["signature_def"]["signature_def"]
-    described = json_format.ParseDict(
-        signatures["serving_default"], meta_graph_pb2.SignatureDef()
-    )
-    loaded = tf.saved_model.load(str(tiny_exported / "1"))
-    outputs = loaded.signatures["serving_default"](
-        **{
-            name: tf.constant(columns[name], tf.as_dtype(info.dtype))
-            for name, info in described.inputs.items()
-        }
-    )
-    rows = answer["predictions"]
-    assert set(described.outputs) == set(outputs) == set(rows[0])
-    for name, info in described.outputs.items():
-        assert outputs[name].dtype.as_datatype_enum == info.dtype
-    labels = [row["label"].encode() for row in rows]
-    assert outputs["label"].numpy().tolist() == labels
-    numbers = [row["probability"] for row in rows]
-    assert outputs["probability"].numpy() == pytest.approx(numbers)
 
 
 PATIENCE = 0.5

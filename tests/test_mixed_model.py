@@ -1,120 +1,51 @@
-"""Rows of many tasks in one batch: each gets what its task alone computes."""
+"""Rows of many tasks in one batch: each gets what its task alone computes.
 
-from functools import partial
+All methods are mixed by test_method_contract.py, all kinds of tasks by
+test_one_row_all_ways.py.
+"""
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import module_fixture
+from tiny_artifacts import CLASSIFICATION
 
-from adapter_bert.answering import mixed_hooks, mixed_model
+from adapter_bert.answering import mixed_hooks
 from adapter_bert.answering.mixed_model import MixedModel
+from adapter_bert.answering.task_tables import MixedBert
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Kernel
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks import task_model
-from adapter_bert.tasks.squad import SpanHead
-from adapter_bert.tasks.text_classification import ClassificationHead
-from adapter_bert.tasks.text_regression import RegressionHead
+from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.older_stack
 
-# Each hook, with and without rows of its own, some in several forms. All
-# methods are mixed by test_method_contract.py.
-METHODS = (
-    "houlsby(size=4)",
-    "houlsby(size=6, layers='1', layer_norm=true)",
-    "parallel(size=4, scale=2.0)",
-    "pals",
-    "lora(rank=2)",
-    "ia3",
-    "mad_x(size=4, inverse_size=3)",
-    "prefix(length=3, reparameterize=false)",
-    "prefix(length=5, reparameterize=false)",
-    "stack({'a': prefix(3, false)}, bapna(size=4), ia3)",
-    "average({'a': parallel(size=4), 'b': lora(rank=2)})",
-    "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
-)
-HEADS = (partial(ClassificationHead, 3), RegressionHead, partial(SpanHead, 4))
+TASKS = [
+    restore_task(task, {}, "test")
+    for task in (
+        CLASSIFICATION,
+        {"name": "custom", "regression": True, "pairs": False},
+        {"name": "squad"},
+    )
+]
 TOKENS = 9
 
 
 class Mixed:
     """Tasks of some methods, their values, and what computes them mixed."""
 
-    def __init__(self, config, methods, each=2, heads=HEADS):
-        """Makes `each` tasks of each method, with heads in turn."""
-        self.heads = heads
+    def __init__(self, bert, methods, each=2, tasks=TASKS):
+        """Makes `each` tasks of each method, of the kinds in turn."""
         self.rng = np.random.default_rng(0)
-        self.config = config
-        self.bert = {
-            name: tf.Variable(self.draw(shape))
-            for name, shape in encoder.list_variables(config).items()
-        }
-        methods = [parse(text) for text in methods]
-        tables = {
-            (method, number): task_model.list_parameters(config, method, build)
-            for method in methods
-            for number, build in enumerate(heads)
-        }
-        self.tasks = []
+        self.tables, self.tasks = MixedBert(bert), []
         for number in range(each * len(methods)):
-            method, head = methods[number % len(methods)], number % len(heads)
+            method = parse(methods[number % len(methods)])
+            kind = bert.kind(method, tasks[number % len(tasks)])
             values = {
-                p.name: self.draw(p.shape)
-                for p in tables[method, head].parameters
+                p.name: tf.constant(self.rng.normal(0.0, 0.3, p.shape), "float")
+                for p in kind.table.parameters
                 if p.trained or p.is_added
             }
-            self.tasks.append((method, head, values))
-        self.head_names = [
-            [p.name for p in table.parameters if p.group == "head"]
-            for table in (tables[methods[0], n] for n in range(len(heads)))
-        ]
-        self.function = self.make_function(methods)
-
-    def draw(self, shape):
-        return self.rng.normal(0.0, 0.3, shape).astype(np.float32)
-
-    def make_function(self, methods):
-        rows, places = {}, []
-        trained = {n for _, _, v in self.tasks for n in v if n in self.bert}
-        base = {name: self.bert[name].numpy() for name in trained}
-        for name, value in base.items():
-            rows[f"own/{name}"] = [value]
-
-        def put(scope, names, values):
-            for name in names:
-                rows.setdefault(f"{scope}/{name}", []).append(values[name])
-            return sum(place[0] == scope for place in noted)
-
-        noted = []
-        for number, (method, head, values) in enumerate(self.tasks, 1):
-            kind = methods.index(method)
-            names = method.variables(self.config)
-            row = put(f"kind_{kind}", names, values)
-            head_row = put(f"head_{head}", self.head_names[head], values)
-            noted += [(f"kind_{kind}",), (f"head_{head}",)]
-            put("own", base, {**base, **values})
-            places.append([kind, row, head, head_row, number])
-        tables = {
-            name: tf.Variable(np.stack(values), shape=[None, *values[0].shape])
-            for name, values in rows.items()
-        }
-        self.model = model = MixedModel(
-            self.config,
-            tuple(methods),
-            tuple(self.heads),
-            self.bert,
-            tables,
-            tf.Variable(np.int32(places)),
-        )
-
-        @tf.function(input_signature=[mixed_model.FEATURES], autograph=False)
-        def compute(features):
-            context = Context(features["input_mask"], share_layers=True)
-            return model(features, context)
-
-        return compute
+            self.tasks.append((kind, values, self.tables.put(kind, values)))
 
     def texts(self, count):
         shape = (count, TOKENS)
@@ -125,74 +56,38 @@ class Mixed:
             "segment_ids": self.rng.integers(0, 2, shape).astype(np.int32),
         }
 
-    def alone(self, task, features):
-        """What the model of a single task computes."""
-        method, head, values = self.tasks[task]
-
-        def create(name, shape, initializer):
-            value = values.get(name)
-            return self.bert[name] if value is None else tf.constant(value)
-
-        model = task_model.TaskModel(
-            self.config, method, self.heads[head], create
-        )
-        return model(features, Context(tf.constant(features["input_mask"])))
-
     def check(self, tasks):
         """Compares every question's answer, of tasks int [N, K]."""
         tasks = np.asarray(tasks, np.int32)
         texts = self.texts(len(tasks))
         # Numbers that are not the places.
         numbers = self.rng.permutation(tasks.size).reshape(tasks.shape)
-        outputs = self.function(
-            {**texts, "task": tasks, "question": numbers.astype(np.int32)}
-        )
+        questions = {"task": tasks, "question": numbers.astype(np.int32)}
+        least = self.tasks[-1][2].least_model
+        outputs = self.tables.compute({**texts, **questions}, least)
         for place, task in np.ndenumerate(tasks):
             row = {k: v[place[0] : place[0] + 1] for k, v in texts.items()}
-            head = self.tasks[task][1]
-            questions = list(outputs[f"head_{head}/question"].numpy())
-            where = questions.index(numbers[place])
-            for name, expected in self.alone(task, row).items():
+            kind, values, of_task = self.tasks[task]
+            scope = f"head_{of_task.head}/"
+            where = list(outputs[f"{scope}question"]).index(numbers[place])
+            alone = kind.compute(values, {**row, "row": np.int32([0])})
+            for name, expected in alone.items():
                 np.testing.assert_allclose(
-                    outputs[f"head_{head}/{name}"][where],
+                    outputs[f"{scope}{name}"][where],
                     expected[0],
                     atol=1e-5,
-                    err_msg=f"{self.tasks[task][0]}: {name}",
+                    err_msg=f"{kind.method}: {name}",
                 )
         rows = [v for k, v in outputs.items() if k.endswith("/question")]
         assert sorted(np.concatenate(rows)) == list(range(tasks.size))
 
 
-@module_fixture
-def everything(tiny_config):
-    """Two tasks of each method."""
-    return Mixed(tiny_config, METHODS)
-
-
-@pytest.mark.gate
-def test_each_row_gets_what_its_task_alone_computes(everything):
-    tasks = np.arange(len(everything.tasks))
-    everything.check(everything.rng.permutation(tasks)[:, np.newaxis])
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("task", [0, 7])
-def test_kinds_without_rows_disturb_nothing(everything, task):
-    everything.check([[task], [task]])
-
-
-@pytest.mark.gate
-def test_several_tasks_of_a_text(everything):
-    count = len(everything.tasks)
-    everything.check(everything.rng.integers(0, count, (3, 4)))
-
-
-def test_a_few_kinds_mixed(tiny_config):
-    mixed = Mixed(tiny_config, ["houlsby(size=4)", "lora(rank=2)"], each=3)
+def test_a_few_kinds_mixed(bert):
+    mixed = Mixed(bert, ["houlsby(size=4)", "lora(rank=2)"], each=3)
     mixed.check([[number] for number in (3, 0, 5, 1, 4, 2, 0)])
 
 
-def test_each_row_has_its_own_update_of_the_pooler(tiny_config):
+def test_each_row_has_its_own_update_of_the_pooler(bert):
     """Next to rows whose pooler's bias, or nothing of it, was trained."""
     methods = [
         "lora(rank=2, targets='query,pooler')",
@@ -202,17 +97,15 @@ def test_each_row_has_its_own_update_of_the_pooler(tiny_config):
         "bitfit",
         "pals(6, 2)",
     ]
-    mixed = Mixed(tiny_config, methods, heads=HEADS[:2])
+    mixed = Mixed(bert, methods, tasks=TASKS[:2])
     tasks = mixed.rng.permutation(len(mixed.tasks))
     mixed.check([[task] for task in tasks])
 
 
-def test_what_no_task_changes_is_computed_once_for_a_text(
-    tiny_config, monkeypatch
-):
+def test_what_no_task_changes_is_computed_once_for_a_text(bert, monkeypatch):
     method = "houlsby(size=4, layers='1', layer_norms=false)"
-    mixed = Mixed(tiny_config, [method], each=len(HEADS))
-    assert mixed.model.untouched_layers == 1
+    mixed = Mixed(bert, [method], each=len(TASKS))
+    assert mixed.tables.model().untouched_layers == 1
     computed = []
     run_layers = encoder.Bert.run_layers
 
@@ -223,33 +116,36 @@ def test_what_no_task_changes_is_computed_once_for_a_text(
     monkeypatch.setattr(encoder.Bert, "run_layers", note)
     mixed.check([[0, 1, 2], [1, 1, 0]])
     # The mixed model's, then the models' of single tasks.
-    assert computed == [[0], [1], *[[0, 1]] * 6]
+    assert computed[:3] == [[0], [1], [0, 1]]
 
 
-def test_what_takes_rows_is_not_vectorized(tiny_config, monkeypatch):
+def test_what_takes_rows_is_not_vectorized(bert, monkeypatch):
     def fail(*arguments):
         raise AssertionError("vectorized")
 
     methods = ["houlsby(size=4)", "lora(rank=2)", "ia3", "mad_x(4, 3)"]
     monkeypatch.setattr(mixed_hooks, "map_rows", fail)
-    Mixed(tiny_config, methods, each=1).check([[0], [2], [1], [3]])
+    Mixed(bert, methods, each=1).check([[0], [2], [1], [3]])
     with pytest.raises(AssertionError, match="vectorized"):
-        Mixed(tiny_config, ["pals"], each=1).check([[0]])
+        Mixed(bert, ["pals"], each=1).check([[0]])
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
-    ("methods", "heads", "tokens"),
+    ("methods", "tasks", "tokens"),
     [
-        (["houlsby(size=4)", "lora(rank=2)"], HEADS[:2], 1),
+        (["houlsby(size=4)", "lora(rank=2)"], TASKS[:2], 1),
         # Spans are of all tokens, and so is what PALs attend to.
-        (["houlsby(size=4)", "lora(rank=2)"], HEADS, TOKENS),
-        (["houlsby(size=4)", "pals(6, 2)"], HEADS[:2], TOKENS),
+        (["houlsby(size=4)", "lora(rank=2)"], TASKS, TOKENS),
+        (["houlsby(size=4)", "pals(6, 2)"], TASKS[:2], TOKENS),
     ],
 )
 def test_a_last_layer_computes_no_more_than_is_read(
-    tiny_config, monkeypatch, methods, heads, tokens
+    bert, monkeypatch, methods, tasks, tokens
 ):
+    mixed = Mixed(bert, methods, tasks=tasks)
+    numbers = np.int32([[0], [1], [1], [0]])
+    mixed.check(numbers)
     shapes, answers = [], MixedModel._answers
 
     def note(self, bert, sequence_output, *arguments):
@@ -257,13 +153,9 @@ def test_a_last_layer_computes_no_more_than_is_read(
         return answers(self, bert, sequence_output, *arguments)
 
     monkeypatch.setattr(MixedModel, "_answers", note)
-    mixed = Mixed(tiny_config, methods, heads=heads)
-    tasks = np.int32([[0], [1], [1], [0]])
-    mixed.check(tasks)
-    # Traced for texts of one length, which tells the shapes.
-    shapes.clear()
-    of_one_length = tf.function(mixed.function.python_function, autograph=False)
-    of_one_length({**mixed.texts(4), "task": tasks, "question": tasks})
+    features = {**mixed.texts(4), "task": numbers, "question": numbers}
+    mask = features["input_mask"]
+    mixed.tables.model()(features, Context(tf.constant(mask)))
     assert [shape[1] for shape in shapes] == [tokens]
 
 

@@ -10,28 +10,16 @@ from conftest import SENTENCES, load_predictor, open_bert, read_json
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
-from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, outputs_of
+from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact
 
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.predictor import Predictor
-from adapter_bert.data.tokenization import FullTokenizer, make_row
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.older_stack
 
-TASK = restore_task(CLASSIFICATION, {}, "test")
 ROWS = [text for text, _ in SENTENCES]
-# Of each kind of adapter; test_method_contract.py has all methods.
-METHODS = [
-    "houlsby(4, depth=2, layer_norm=True, sites='ffn', nonlinearity='relu')",
-    "adapterdrop(first=1, size=4, robust=True)",
-    "mad_x(size=4, inverse_size=3)",
-    "prefix(length=3, inner_size=8)",
-    "lt_sft(sparsity=0.05)",
-    "full",
-    "head",
-]
 
 
 @pytest.fixture
@@ -60,34 +48,6 @@ def load(make, bert):
 
 def probabilities(answers):
     return np.array([list(answer["scores"].values()) for answer in answers])
-
-
-def expected_of(bert, made, task, rows):
-    """The logits of each row alone."""
-    tokenizer = FullTokenizer(str(bert / "vocab.txt"))
-    features = [
-        make_row(a, b, tokenizer, LENGTH)
-        for a, b in (
-            [*tokenizer.encode_ids(list(row)), None][:2] for row in rows
-        )
-    ]
-    outputs = outputs_of(bert, *made, task, features)
-    return np.array([output["logits"] for output in outputs])
-
-
-@pytest.mark.parametrize("text", METHODS)
-def test_every_method_answers_as_the_model_alone(make, bert, tiny_bert, text):
-    folder, made = make("a", text)
-    predictor = Predictor(bert, batch_size=3)
-    predictor.add(folder, "a")
-    logits = expected_of(tiny_bert, made, TASK, [(row,) for row in ROWS])
-    expected = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    answers = predictor("a", ROWS)
-    assert_allclose(probabilities(answers), expected, atol=1e-5)
-    assert [a["label"] for a in answers] == [
-        CLASSIFICATION["labels"][i] for i in logits.argmax(axis=1)
-    ]
-    assert all(a["probability"] == max(a["scores"].values()) for a in answers)
 
 
 @pytest.mark.gate

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 import refusals
-import tensorflow as tf
 from conftest import (
     ROOT,
     TINY_WORDS,
@@ -204,38 +203,6 @@ def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
 
 
 # What is not kept
-
-
-class Model:
-    """Stands for an `IdsModel` of one output, 100 for the first row."""
-
-    shape = [None, None]
-
-    def compute(self, ids, mask, segments):
-        value = tf.one_hot(0, tf.shape(ids)[0], on_value=100.0)
-        return {"value": value}
-
-
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
-    "wrong, expected",
-    [
-        (lambda x: x, 0.0),
-        (lambda x: x + 0.5, 0.005),
-        (lambda x: x * np.nan, np.nan),
-        (lambda x: x[:1], np.nan),
-        (lambda x: np.where(x > 1, runtimes.NEVER, x), np.nan),
-    ],
-)
-def test_the_difference_of_outputs(tiny_config, wrong, expected):
-    right = Model()
-
-    def run(batch):
-        outputs = right.compute(*map(tf.constant, batch.values()))
-        return {"value": wrong(outputs["value"].numpy())}
-
-    difference = runtimes.compare(right, run, tiny_config, 24)
-    assert difference == pytest.approx(expected, nan_ok=True)
 
 
 def test_a_file_with_other_outputs_is_not_kept(

@@ -1,10 +1,8 @@
 """The folder of an exported model, and what loads it without this project."""
 
-import functools
 import os
 import subprocess
 import sys
-from concurrent import futures
 
 import pytest
 import refusals
@@ -127,13 +125,6 @@ def test_versions(tmp_path):
         refusals.check(lambda p=place: saved_model.next_version(str(p)), words)
 
 
-def test_a_folder_that_may_not_be_read_is_one_line(tmp_path, plain_user):
-    tmp_path.chmod(0o300)
-    message = plain_user(saved_model.next_version, str(tmp_path))
-    tmp_path.chmod(0o700)
-    assert message == f"cannot read {tmp_path}: Permission denied"
-
-
 @pytest.mark.parametrize("step", ["model", "requests"])
 def test_of_an_export_that_fails_nothing_is_left(
     parts, tmp_path, monkeypatch, step
@@ -172,47 +163,6 @@ def test_what_a_killed_export_leaves_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(saved_model, "_write", lambda *_: None)
     saved_model.export(None, None, None, str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == [".1.tmp-mine", ".lock", "1", "2"]
-
-
-def test_what_an_alive_export_writes_is_not_deleted(tmp_path, monkeypatch):
-    """The other export waits, and has the next version."""
-    export = functools.partial(
-        saved_model.export, None, None, None, str(tmp_path)
-    )
-    places, other = [], []
-
-    def write(model, bert, tasks, place):
-        places.append(place)
-        if len(places) == 1:
-            other.append(threads.submit(export))
-            # It would be done by now if it did not wait.
-            with pytest.raises(futures.TimeoutError):
-                other[0].result(1)
-        assert os.path.isdir(place)
-
-    monkeypatch.setattr(saved_model, "_write", write)
-    with futures.ThreadPoolExecutor() as threads:
-        export()
-    other[0].result()
-    assert sorted(os.listdir(tmp_path)) == [".lock", "1", "2"]
-
-
-def test_an_export_whose_folder_is_gone_is_refused(
-    parts, tmp_path, monkeypatch
-):
-    folder = tmp_path / "exported"
-
-    def move(model, place, **options):
-        folder.rename(tmp_path / "away")
-        # TensorFlow makes a missing folder.
-        os.makedirs(place)
-
-    monkeypatch.setattr(tf.saved_model, "save", move)
-    refusals.check(
-        lambda: saved_model.export(*parts, str(folder)),
-        "moved, deleted or unmounted",
-    )
-    assert not folder.exists() or list(folder.iterdir()) == []
 
 
 def test_an_export_has_nothing_that_holds_it_in_memory(exported):

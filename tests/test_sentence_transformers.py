@@ -304,7 +304,8 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
     ):
         with pytest.raises(UserError, match=message):
             embed(model, TEXTS, **how)
-    assert VectorForm("tokens").completed(bert, None) == VectorForm("tokens")
+    tokens = VectorForm("tokens")
+    assert tokens.completed(bert, None, bert.tokenizer(), 9) == tokens
 
 
 def test_a_training_begins_with_the_folder_s_vectors(folder, tiny_bert):

@@ -259,34 +259,20 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
 
 
 @pytest.mark.gate
-def test_in_bfloat16(tiny_bert, folders, predictor):
-    bert = open_bert(tiny_bert, compute_dtype="bfloat16")
-    names = "large", "small"
+@pytest.mark.parametrize("way", ["compute_dtype", "adapter_dtype"])
+def test_in_bfloat16(tiny_bert, folders, predictor, way):
+    """What is computed, or the values of adapters in memory."""
+    half, names = {way: "bfloat16"}, ("large", "small")
+    bert = open_bert(tiny_bert, **(half if way == "compute_dtype" else {}))
     tasks = {name: load_task(bert, folders[name], None) for name in names}
-    model = TextModel(bert, tasks, batch_size=4)
-    same = Predictor(bert)
-    for name in names:
-        same.add(folders[name], name)
+    more = half if way == "adapter_dtype" else {}
+    model = TextModel(bert, tasks, batch_size=4, **more)
+    if more:
+        assert model.size < TextModel(bert, tasks, batch_size=4).size
     questions = [("large", (TEXTS[0],)), ("small", (TEXTS[1],))]
-    # Without the predictor's kernels, an exported graph rounds elsewhere.
-    check(model, same, questions, apart=1e-3)
-    apart = [
-        abs(one["probability"] - other["probability"])
-        for one, other in zip(ask(model, questions), predictor.ask(questions))
-    ]
-    # Far above float32's rounding; more in one text than in the other.
-    assert min(apart) > 1e-6 and max(apart) > 1e-5
-
-
-@pytest.mark.gate
-def test_adapters_in_half_of_the_memory(load, predictor):
-    loaded = load("large", "small")
-    half = TextModel(*loaded, batch_size=4, adapter_dtype="bfloat16")
-    # Whose graph is not built.
-    assert half.size < TextModel(*loaded, batch_size=4).size
-    questions = [("large", (TEXTS[0],)), ("small", (TEXTS[1],))]
-    for one, other in zip(predictor.ask(questions), ask(half, questions)):
+    for one, other in zip(ask(model, questions), predictor.ask(questions)):
         assert one["label"] == other["label"]
+        # Far above float32's rounding.
         difference = abs(one["probability"] - other["probability"])
         assert 1e-6 < difference < 0.01
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import refusals
 from conftest import module_fixture
+from exported_models import request
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.server.live_library import LiveLibrary
-from adapter_bert.server.shelf import RequestRow
 
 pytestmark = pytest.mark.newer_stack
 
@@ -99,11 +99,11 @@ def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):
     shelf.add(folders["query"], "query")
     served.look()
     assert served.signatures["embed"]["outputs"]["embedding"]
-    rows = [RequestRow(b"query", text.encode()) for text in TEXTS]
+    rows = [request(b"query", text.encode()) for text in TEXTS]
     questions = [served.accept(row, kind="embed") for row in rows]
-    close(served.vectors(questions), expected["query"])
-    label = RequestRow(b"label", b"the cat")
-    both = [*questions, served.accept(label)]
+    close(served.compute(questions), expected["query"])
+    label = request(b"label", b"the cat")
+    both = [served.accept(row) for row in (*rows, label)]
     outputs = served.outputs(both, served.compute(both))
     close([row["vector"] for row in outputs[:-1]], expected["query"])
     assert outputs[-1]["vector"] == [0.0] * 16

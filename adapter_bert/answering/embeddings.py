@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.answering.frozen_bert import FrozenBert
+from adapter_bert.answering.joint_answers import in_batches
 from adapter_bert.answering.row_stream import CHUNK
 from adapter_bert.answering.trained_task import (
     LoadedTask,
@@ -36,11 +37,7 @@ from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
-from adapter_bert.data.tokenization import (
-    TextTokenizer,
-    in_chunks,
-    make_row,
-)
+from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import vectors as vector_task
@@ -104,38 +101,45 @@ class VectorForm:
     is_trained: bool = False
 
     def completed(
-        self, bert: FrozenBert, task: Optional[LoadedTask]
+        self,
+        bert: FrozenBert,
+        task: Optional[LoadedTask],
+        tokenizer: TextTokenizer,
+        max_seq_length: int,
     ) -> "VectorForm":
-        """Takes the form of trained vectors where this one leaves it open."""
-        form = self
-        trained = trained_form(bert, task)
-        if form.prompt is not None:
-            prompt = (trained or Pooled(MEAN, False)).prompt(form.prompt)
-            form = dataclasses.replace(form, prompt=prompt)
-        if form.pooling == TRAINED:
+        """Takes the form of trained vectors where this one leaves it open.
+
+        Refuses a prompt that is too long.
+        """
+        trained, usual = trained_form(bert, task), Pooled(MEAN, False)
+        prompt = self.prompt
+        if prompt is not None:
+            prompt = (trained or usual).prompt(prompt)
+        changes: dict[str, Any] = {"normalize": bool(self.normalize)}
+        if self.pooling == TRAINED:
             if trained is None:
                 raise UserError(
                     "neither the adapter nor the BERT's folder says how "
                     "vectors are pooled, as folders of sentence-transformers "
                     "do; pass --embeddings=mean or cls"
                 )
-            if form.layers != (-1,):
+            if self.layers != (-1,):
                 raise UserError(
                     "--layers is for --embeddings=cls, mean or tokens; trained "
                     "vectors are of the last layer"
                 )
-            normalize = form.normalize
-            if normalize is None:
-                normalize = trained.normalize
-            form = dataclasses.replace(
-                form,
-                pooling=trained.pooling,
-                normalize=normalize,
-                prompt=trained.prompt() if form.prompt is None else form.prompt,
-                dense=trained.dense,
-                is_trained=True,
+            usual = trained
+            if self.normalize is None:
+                changes["normalize"] = trained.normalize
+            if prompt is None:
+                prompt = trained.prompt()
+            changes.update(
+                pooling=trained.pooling, dense=trained.dense, is_trained=True
             )
-        form = dataclasses.replace(form, normalize=bool(form.normalize))
+        left_out = usual.left_out(prompt or "", tokenizer, max_seq_length)
+        form = dataclasses.replace(
+            self, prompt=prompt, left_out=left_out, **changes
+        )
         form.check(bert.config)
         if form.size and task and isinstance(task.task, vector_task.Vectors):
             whole = dataclasses.replace(form, size=None).width(bert.config)
@@ -152,25 +156,6 @@ class VectorForm:
         """True if an adapter has the values of the dense layers."""
         return not all(layer.values for layer in self.dense)
 
-    def fit_tokenizer(
-        self,
-        bert: FrozenBert,
-        task: Optional[LoadedTask],
-        tokenizer: TextTokenizer,
-        max_seq_length: int,
-    ) -> "VectorForm":
-        """Counts the tokens of the prompt that trained vectors leave out.
-
-        Refuses a prompt that is too long.
-        """
-        trained = None
-        if self.is_trained:
-            trained = trained_form(bert, task)
-        count = (trained or Pooled(MEAN, False)).left_out(
-            self.prompt or "", tokenizer, max_seq_length
-        )
-        return dataclasses.replace(self, left_out=count)
-
     def check(self, config: BertConfig) -> None:
         """Refuses a pooling, layer or size that BERT lacks."""
         if self.pooling not in (TRAINED, *POOLINGS):
@@ -185,8 +170,6 @@ class VectorForm:
                     f"the layers name {layer}, but the model has {count}; "
                     f"expected {-count} to -1, or 0 to {count - 1}"
                 )
-        if not self.layers:
-            raise UserError("no layer is named; -1 is the last one")
         whole = dataclasses.replace(self, size=None).width(config)
         if self.size is not None and not 1 <= self.size <= whole:
             raise UserError(
@@ -302,20 +285,18 @@ class Embedder:
         `max_seq_length`, in tokens, is by default the adapter's, else for
         `trained` vectors that of BERT's folder, else all positions.
         """
-        completed = form.completed(bert, task)
         if batch_size < 1:
             raise UserError(
                 f"--predict_batch_size is {batch_size}, which is too small"
             )
-        self.width = completed.width(bert.config)
         self.cut_rows = 0
         self._batch_size = batch_size
         self._tokenizer = task.tokenizer if task else bert.tokenizer()
         positions = longest = bert.config.max_tokens
         if task:
             longest = task.max_seq_length
-        elif form.pooling == TRAINED and bert.pooled.max_seq_length:
-            longest = min(longest, bert.pooled.max_seq_length)
+        elif form.pooling == TRAINED and bert.pooled:
+            longest = min(longest, bert.pooled.max_seq_length or longest)
         self._length = max_seq_length or longest
         least = 3 + self._tokenizer.between_count
         if not least <= self._length <= positions:
@@ -323,10 +304,8 @@ class Embedder:
                 f"--max_seq_length is {self._length}, expected {least} to "
                 f"{positions}, which the model has positions for"
             )
-        completed = completed.fit_tokenizer(
-            bert, task, self._tokenizer, self._length
-        )
-        self.form = completed
+        completed = form.completed(bert, task, self._tokenizer, self._length)
+        self.form, self.width = completed, completed.width(bert.config)
         self._values = task.values if task else None
         self._function = vector_function(bert, task, completed)
         self._words: dict[int, str] = {}
@@ -348,21 +327,22 @@ class Embedder:
                 return []
             return np.zeros((0, self.width), np.float32)
         values = self._values.get() if self._values else {}
-        compute = self._function.get_concrete_function()
-        batches = input_pipeline.sorted_batches(features, self._batch_size)
-        of_batches = []
-        for numbers in batches:
-            batch = input_pipeline.make_batch(features, numbers, None)
-            outputs = compute(values, batch)["vectors"].numpy()
-            check_finite({"vectors": outputs}, "vectors")
-            of_batches.append(outputs)
+        compute = functools.partial(
+            self._function.get_concrete_function(), values
+        )
         if self.form.pooling != TOKENS:
-            return input_pipeline.restore_order(batches, of_batches)
+            outputs = in_batches(compute, features, self._batch_size)
+            check_finite(outputs, "vectors")
+            return outputs["vectors"]
         of_row: dict[int, np.ndarray] = {}
-        for numbers, outputs in zip(batches, of_batches):
-            lengths = features.lengths[numbers]
-            for number, vectors, length in zip(numbers, outputs, lengths):
-                of_row[int(number)] = vectors[:length]
+        for numbers in input_pipeline.sorted_batches(
+            features, self._batch_size
+        ):
+            batch = input_pipeline.make_batch(features, numbers, None)
+            outputs = compute(batch)["vectors"].numpy()
+            check_finite({"vectors": outputs}, "vectors")
+            for number, vectors in zip(numbers.tolist(), outputs):
+                of_row[number] = vectors[: features.lengths[number]]
         starts = features.starts
         return [
             TokenVectors(
@@ -388,21 +368,24 @@ class Embedder:
         made = list(map(as_row, rows, places))
         for row, where in zip(made, places):
             _check_row(row, where)
-        encode = functools.partial(in_chunks, self._tokenizer.encode_ids)
         prompt = self.form.prompt or ""
-        firsts = encode(prompt + row[0] for row in made)
-        seconds = encode(row[1] for row in made if len(row) > 1)
-
-        def pack() -> Iterator[tuple[list[int], list[int], bool]]:
-            for row, a in zip(made, firsts):
-                b = next(seconds) if len(row) > 1 else None
-                used = len(a) + 2
-                if b is not None:
-                    used += len(b) + len(self._tokenizer.between)
-                is_cut = used > self._length
-                yield *make_row(a, b, self._tokenizer, self._length), is_cut
-
-        return Texts.from_rows(pack(), {})
+        pairs = [row for row in made if len(row) > 1]
+        of_singles, of_pairs = (
+            join_texts(
+                [prompt + row[0] for row in some],
+                second,
+                self._tokenizer,
+                self._length,
+            )
+            for some, second in (
+                ([row for row in made if len(row) == 1], None),
+                (pairs, [row[1] for row in pairs]),
+            )
+        )
+        return Texts.from_rows(
+            (next(of_singles if len(row) == 1 else of_pairs) for row in made),
+            {},
+        )
 
 
 def _check_row(row: TextRow, where: str) -> None:

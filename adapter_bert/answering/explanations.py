@@ -13,6 +13,7 @@ Gradients".
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.answering.frozen_bert import FrozenBert, TaskKind
-from adapter_bert.answering.joint_answers import compute_alone
+from adapter_bert.answering.joint_answers import compute_alone, in_batches
 from adapter_bert.answering.trained_task import LoadedTask, TextRow, kind_of
 from adapter_bert.bert import onednn
 from adapter_bert.bert.encoder import CreateVariable
@@ -160,11 +161,11 @@ def can_explain(loaded: LoadedTask) -> bool:
     return is_masked and kind_of(loaded) in EXPLAINED
 
 
-def check_explained(loaded: LoadedTask) -> None:
+def check_explained(loaded: LoadedTask, name: str = "") -> None:
     """Refuses a task whose answers are not explained."""
     if can_explain(loaded):
         return
-    kind, name = kind_of(loaded), loaded.task.name
+    kind, name = kind_of(loaded), name or loaded.task.name
     if kind not in EXPLAINED:
         raise UserError(
             f"the task {name} is of the kind {kind}, whose answers are not "
@@ -301,31 +302,26 @@ def _follow(
         lambda create: PathModel(bert, kind, answers, create),
         FEATURES,
     ).get_concrete_function()
-    task_values = loaded.values.get()
-    temperature = loaded.task.calibration.temperature
     shares, weights = lobatto(POINTS)
-    size = max(1, BATCH_TOKENS // len(tokens))
-    outputs = []
-    for first in range(0, POINTS, size):
-        some = shares[first : first + size]
-        alike = {
-            "input_ids": tokens,
-            "baseline_ids": baseline,
-            "segment_ids": segments,
-            "input_mask": [1] * len(tokens),
-            "label": label,
-        }
-        batch = {
-            name: np.array([value] * len(some), np.int32)
-            for name, value in alike.items()
-        }
-        batch["row"] = np.arange(len(some), dtype=np.int32)
-        batch["share"] = some.astype(np.float32)
-        batch["temperature"] = np.full_like(batch["share"], temperature)
-        outputs.append(function(task_values, batch))
+    alike = {
+        "baseline_ids": np.int32(baseline),
+        "label": np.int32(label),
+        "temperature": np.float32(loaded.task.calibration.temperature),
+    }
+    features = Features.from_rows(
+        [(tokens, segments)] * POINTS,
+        {
+            "share": shares.astype(np.float32),
+            **{name: np.stack([x] * POINTS) for name, x in alike.items()},
+        },
+    )
+    outputs = in_batches(
+        functools.partial(function, loaded.values.get()),
+        features,
+        max(1, BATCH_TOKENS // len(tokens)),
+    )
     values, products = (
-        np.concatenate([one[name] for one in outputs]).astype(np.float64)
-        for name in ("values", "products")
+        outputs[name].astype(np.float64) for name in ("values", "products")
     )
     check_finite({"values": values, "products": products}, loaded.task.name)
     return values, weights @ products

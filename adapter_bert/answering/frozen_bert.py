@@ -122,7 +122,7 @@ class FrozenBert:
         self._tokenizers: dict[Optional[bool], TextTokenizer] = {}
         self._kinds: dict[Hashable, TaskKind] = {}
         self._functions: dict[Hashable, Any] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @classmethod
     def open(
@@ -211,7 +211,8 @@ class FrozenBert:
                 for p in table.parameters:
                     if not (p.trained or p.is_added):
                         check_shape(self.weights, p.name, p.shape)
-                function = self._make_function(
+                function = self.function(
+                    ("answers", key),
                     table,
                     lambda create: TaskModel(
                         self.config, method, task.build_head, create
@@ -238,7 +239,7 @@ class FrozenBert:
         """
         with self._lock:
             if key not in self._functions:
-                made = self._make_function(table, make_model, more)
+                made = self._make_function(table, make_model, more or {})
                 self._functions[key] = made
             return self._functions[key]
 
@@ -278,7 +279,7 @@ class FrozenBert:
         self,
         table: ParameterTable,
         make_model: Callable,
-        more: Optional[Mapping[str, tf.TensorSpec]] = None,
+        more: Mapping[str, tf.TensorSpec],
     ) -> Any:
         variables = self._variables_for(table)
         numbers = tf.TensorSpec([None, None], tf.int32)
@@ -287,7 +288,7 @@ class FrozenBert:
             "input_mask": numbers,
             "segment_ids": numbers,
             "row": tf.TensorSpec([None], tf.int32),
-            **(more or {}),
+            **more,
         }
         values_signature = {
             p.name: tf.TensorSpec(p.shape, tf.float32)

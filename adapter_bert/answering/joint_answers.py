@@ -8,9 +8,10 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
 from adapter_bert.answering.answers import Answer
 from adapter_bert.answering.frozen_bert import FrozenBert
@@ -18,6 +19,7 @@ from adapter_bert.answering.task_tables import MixedBert, Place
 from adapter_bert.answering.trained_task import LoadedTask, TextRow
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, Texts
+from adapter_bert.methods.base import below
 from adapter_bert.tasks.task_model import ParameterTable
 from adapter_bert.training import frozen_features
 from adapter_bert.training.prediction import Outputs, check_finite
@@ -27,12 +29,14 @@ from adapter_bert.training.prediction import Outputs, check_finite
 class Group:
     """Rows with equally many texts, and tasks that read them alike."""
 
-    tasks: Sequence[LoadedTask]
+    tasks: list[LoadedTask]
     rows: Sequence[TextRow]
 
-    def __post_init__(self):
+    @functools.cached_property
+    def features(self) -> Features:
+        """The rows, as every task reads them."""
         first = self.tasks[0]
-        self.features = first.task.featurize(
+        return first.task.featurize(
             first.task.make_rows(self.rows),
             first.tokenizer,
             first.max_seq_length,
@@ -48,6 +52,14 @@ class Group:
         return task.answer(made, task.decode(made, self.features, outputs))
 
 
+class _Block(NamedTuple):
+    """Rows for some tasks, and numbers of the questions, [rows, tasks]."""
+
+    features: Features
+    places: Sequence[Place]
+    questions: np.ndarray
+
+
 def compute(
     tables: MixedBert, groups: Sequence[Group], batch_size: int
 ) -> list[Outputs]:
@@ -59,14 +71,24 @@ def compute(
     if len(mixed) < 2:
         mixed = {}
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)
-    mixed_outputs = _compute_mixed(
-        tables,
-        [
-            (g.features.unlabelled(), [t for t in g.tasks if id(t) in mixed])
-            for g in groups
-        ],
-        batch_size,
-    )
+    # One batch has at most `batch_size` tasks for a text, and equally many
+    # for each text.
+    blocks: list[_Block] = []
+    count = 0
+    for group in groups:
+        features = group.features.unlabelled()
+        places = [
+            task.values.place(task.kind, tables)
+            for task in group.tasks
+            if id(task) in mixed
+        ]
+        for first in range(0, len(places), batch_size):
+            some = places[first : first + batch_size]
+            questions = np.arange(count, count + len(features) * len(some))
+            count += len(questions)
+            shape = len(features), len(some)
+            blocks.append(_Block(features, some, questions.reshape(shape)))
+    mixed_outputs = _compute_mixed(tables, blocks, count, batch_size)
     return [
         next(mixed_outputs)
         if id(loaded) in mixed
@@ -80,21 +102,28 @@ def compute_alone(
     loaded: LoadedTask, features: Features, batch_size: int
 ) -> Outputs:
     """A task's outputs [rows, ...] by name, in row order."""
-    if not len(features):
-        return {}
-    values = loaded.values.get()
+    compute_batch = functools.partial(loaded.kind.compute, loaded.values.get())
+    return in_batches(compute_batch, features, batch_size)
+
+
+def in_batches(
+    compute_batch: Callable[[input_pipeline.Batch], Mapping[str, tf.Tensor]],
+    features: Features,
+    batch_size: int,
+) -> Outputs:
+    """Computes batches of rows of like length.
+
+    Gives outputs [rows, ...] by name, in row order, or none without rows.
+    """
     batches = input_pipeline.sorted_batches(features, batch_size)
-    of_batches = [
-        loaded.kind.compute(
-            values, input_pipeline.make_batch(features, rows, None)
-        )
-        for rows in batches
-    ]
+    outputs: dict[str, list[np.ndarray]] = collections.defaultdict(list)
+    for rows in batches:
+        batch = input_pipeline.make_batch(features, rows, None)
+        for name, value in compute_batch(batch).items():
+            outputs[name].append(value.numpy())
     return {
-        name: input_pipeline.restore_order(
-            batches, [outputs[name].numpy() for outputs in of_batches]
-        )
-        for name in of_batches[0]
+        name: input_pipeline.restore_order(batches, values)
+        for name, values in outputs.items()
     }
 
 
@@ -113,47 +142,47 @@ def compute_frozen(
     counts = list(map(len, read))
     if not sum(counts):
         return [np.zeros((0, bert.config.hidden_size), np.float32)] * len(read)
-    features = _join(read, {})
     function = bert.function(
         frozen_features.FEATURES,
         ParameterTable("", ()),
         functools.partial(frozen_features.model, bert.config),
     ).get_concrete_function()
-    batches = input_pipeline.sorted_batches(features, batch_size)
-    of_batches = [
-        function({}, input_pipeline.make_batch(features, rows, None))
-        for rows in batches
-    ]
-    values = input_pipeline.restore_order(
-        batches, [x[frozen_features.FEATURES].numpy() for x in of_batches]
+    outputs = in_batches(
+        functools.partial(function, {}), _join(read, {}), batch_size
     )
-    check_finite({frozen_features.FEATURES: values}, "novelty")
+    check_finite(outputs, "novelty")
+    values = outputs[frozen_features.FEATURES]
     return np.split(values, np.cumsum(counts)[:-1])
 
 
 def _compute_mixed(
-    tables: MixedBert,
-    groups: Sequence[tuple[Features, Sequence[LoadedTask]]],
-    batch_size: int,
+    tables: MixedBert, blocks: Sequence[_Block], count: int, batch_size: int
 ) -> Iterator[Outputs]:
-    """Outputs [rows, ...] of each group's tasks, from common batches."""
-    # One batch has at most `batch_size` tasks for a text, and equally many
-    # for each text.
-    blocks: list[_Block] = []
-    count = 0
-    for features, tasks in groups:
-        places = [task.values.place(task.kind, tables) for task in tasks]
-        for first in range(0, len(places), batch_size):
-            some = places[first : first + batch_size]
-            questions = np.arange(count, count + len(features) * len(some))
-            count += len(questions)
-            shape = len(features), len(some)
-            blocks.append(_Block(features, some, questions.reshape(shape)))
+    """Outputs [rows, ...] of the blocks' tasks, from common batches.
+
+    `count` is the number of questions.
+    """
     collected: dict[str, list[np.ndarray]] = collections.defaultdict(list)
     for task_count in sorted({len(block.places) for block in blocks}):
         alike = [block for block in blocks if len(block.places) == task_count]
         least = max(p.least_model for block in alike for p in block.places)
-        for batch in _batches(alike, batch_size // task_count):
+        tasks = [
+            np.tile([p.task.number for p in one.places], (len(one.features), 1))
+            for one in alike
+        ]
+        questions = [block.questions for block in alike]
+        features = _join(
+            [block.features for block in alike],
+            {
+                "task": np.concatenate(tasks).astype(np.int32),
+                "question": np.concatenate(questions).astype(np.int32),
+            },
+        )
+        for rows in input_pipeline.sorted_batches(
+            features, batch_size // task_count
+        ):
+            batch = input_pipeline.make_batch(features, rows, None)
+            del batch["row"]
             for name, value in tables.compute(batch, least).items():
                 collected[name].append(value.numpy())
     outputs = {
@@ -169,43 +198,12 @@ def _compute_mixed(
     for block in blocks:
         for place, questions in zip(block.places, block.questions.T):
             scope = f"head_{place.head}/"
+            of_head = below(scope, outputs)
             yield {
-                name[len(scope) :]: values[rows[f"{scope}question"][questions]]
-                for name, values in outputs.items()
-                if len(questions)
-                and name.startswith(scope)
-                and not name.endswith("/question")
+                name: values[rows[f"{scope}question"][questions]]
+                for name, values in of_head.items()
+                if len(questions) and name != "question"
             }
-
-
-class _Block(NamedTuple):
-    """Rows for some tasks, and numbers of the questions, [rows, tasks]."""
-
-    features: Features
-    places: Sequence[Place]
-    questions: np.ndarray
-
-
-def _batches(
-    blocks: Sequence[_Block], batch_size: int
-) -> Iterator[input_pipeline.Batch]:
-    """Batches of blocks that have equally many tasks."""
-    tasks = [
-        np.tile(
-            np.int32([place.task.number for place in block.places]),
-            (len(block.features), 1),
-        )
-        for block in blocks
-    ]
-    questions = np.concatenate([block.questions for block in blocks])
-    features = _join(
-        [block.features for block in blocks],
-        {"task": np.concatenate(tasks), "question": questions.astype(np.int32)},
-    )
-    for rows in input_pipeline.sorted_batches(features, batch_size):
-        batch = input_pipeline.make_batch(features, rows, None)
-        del batch["row"]
-        yield batch
 
 
 def _join(

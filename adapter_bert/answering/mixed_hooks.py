@@ -52,6 +52,21 @@ class _KindHooks:
         return reads and place in self.example.places
 
 
+# Hooks whose tensors may be longer for one kind than for others, and how each
+# is filled up: along which axis, by what, before or behind.
+LONGER = {
+    "lengthen": ((1, 0, False), (1, 0, False)),
+    "key_value": ((2, 0, True), (2, 0, True), (3, encoder.MASKED_SCORE, True)),
+}
+
+
+def _hook_of_rows(place: str) -> Callable[..., Any]:
+    def hook(self: "MixedHooks", *arguments: Any) -> Any:
+        return self.act(place, *arguments)
+
+    return hook
+
+
 class MixedHooks(Hooks):
     """Hooks of several methods, each on the rows of its kind."""
 
@@ -86,33 +101,31 @@ class MixedHooks(Hooks):
         masks = self._split(context.input_mask, context)
         handed_on = {}
         for kind, mask in zip(self._kinds, masks):
+            if "begin" not in kind.example.places:
+                continue
             rows = ... if kind.example.takes_rows else tf.newaxis
 
-            def act(hooks, context, rows=rows):
+            def begin(hooks, context, rows=rows):
                 made = hooks.begin(context)
                 return {name: x[rows] for name, x in made.items()}
 
-            if "begin" in kind.example.places:
-                of_kind = dataclasses.replace(context, input_mask=mask)
-                made = self._act_by_rows(kind, act, of_kind, {})
-                handed_on.update(
-                    (f"of_{kind.scope}{k}", x) for k, x in made.items()
-                )
+            of_kind = dataclasses.replace(context, input_mask=mask)
+            made = self._act_by_rows(kind, begin, of_kind, {})
+            handed_on.update(
+                (f"of_{kind.scope}{k}", x) for k, x in made.items()
+            )
         return handed_on
+
+    words = _hook_of_rows("words")
+    embeddings = _hook_of_rows("embeddings")
+    lengthen = _hook_of_rows("lengthen")
+    key_value = _hook_of_rows("key_value")
+    before_norm = _hook_of_rows("before_norm")
+    after_norm = _hook_of_rows("after_norm")
 
     def parameter(self, name, variable, context):
         value = self._current.get(name)
         return tf.convert_to_tensor(variable) if value is None else value
-
-    def words(self, input_ids, embed, context):
-        return self._act("words", context, (), [input_ids], (embed,))
-
-    def embeddings(self, hidden, context):
-        return self._act("embeddings", context, (), [hidden])
-
-    def lengthen(self, hidden, context):
-        # Kinds may have more virtual tokens than others: these are masked.
-        return self._act("lengthen", context, (), [hidden])
 
     def project(self, name, inputs, dense, context):
         """All rows by BERT's kernel, each by its own factors or scales.
@@ -134,30 +147,13 @@ class MixedHooks(Hooks):
                     outputs.extend(self._split(dense(inputs), context))
             return outputs[places[0]]
 
-        kernel = dataclasses.replace(dense, apply=dense_of_some)
-        if not self._acts_at("project", f"{name}/"):
+        scope = f"{name}/"
+        if not self._acts_at("project", scope):
             return dense(inputs)
-        return self._act(
-            "project",
-            context,
-            (name,),
-            [inputs],
-            (kernel,),
-            by_kind=[by_kind],
-            scope=f"{name}/",
+        kernel = dataclasses.replace(dense, apply=dense_of_some)
+        return self.act(
+            "project", name, inputs, kernel, context, by_kind=by_kind, of=scope
         )
-
-    def key_value(self, layer, key, value, attention_bias, context):
-        # Prefixes may be of different lengths: the others are masked.
-        tensors = [key, value, attention_bias]
-        return self._act("key_value", context, (layer,), tensors)
-
-    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
-        where, tensors = (layer, site), [inputs, outputs]
-        return self._act("before_norm", context, where, tensors, (layer_norm,))
-
-    def after_norm(self, layer, site, hidden, context):
-        return self._act("after_norm", context, (layer, site), [hidden])
 
     def vocabulary(self, hidden, context):
         """Nothing: heads are computed apart from the methods' kinds.
@@ -170,69 +166,57 @@ class MixedHooks(Hooks):
         return hidden
 
     def _acts_at(self, place: str, scope: str = "") -> bool:
-        """True if any method acts at this hook."""
         return any(kind.acts_at(place, scope) for kind in self._kinds)
 
-    def _act(
+    def act(
         self,
         place: str,
-        context: Context,
-        first: Sequence[Any],
-        tensors: Sequence[tf.Tensor],
-        last: Sequence[Any] = (),
-        by_kind: Optional[Sequence[list[tf.Tensor]]] = None,
-        scope: str = "",
-    ):
+        *arguments: Any,
+        by_kind: Optional[list[tf.Tensor]] = None,
+        of: str = "",
+    ) -> Any:
         """Applies the hook `place` of each kind to its rows.
 
-        Its arguments are `first`, `tensors` [B, ...], `last` and the context.
-        `by_kind` are the tensors, if they are split by kind already; `scope` is
-        that of the values that the hook reads.
+        Args:
+            place: the hook's name.
+            arguments: the hook's. Tensors are [B, ...]; the context is last.
+            by_kind: the only tensor, if it is split by kind already.
+            of: scope of the values that the hook reads.
         """
+        *arguments, context = arguments
+        if not self._acts_at(place, of):
+            return getattr(NoHooks(), place)(*arguments, context)
 
         def act(hooks, context, *tensors):
-            output = getattr(hooks, place)(*first, *tensors, *last, context)
+            rows = iter(tensors)
+            of_rows = [next(rows) if tf.is_tensor(x) else x for x in arguments]
+            output = getattr(hooks, place)(*of_rows, context)
             return tf.zeros_like(tensors[-1]) if output is None else output
 
-        if not self._acts_at(place, scope):
-            return getattr(NoHooks(), place)(*first, *tensors, *last, context)
-        if by_kind is None:
-            by_kind = [self._split(tensor, context) for tensor in tensors]
-        fields = {
-            name: self._split(value, context)
-            for name, value in rows_of(context).items()
-        }
-        row_values = {
-            n: self._split(v, context) for n, v in self._row_values.items()
-        }
+        tensors = [x for x in arguments if tf.is_tensor(x)]
+        whole = tensors, rows_of(context), self._row_values
+        split = [self._split(x, context) for x in tf.nest.flatten(whole)]
+        if by_kind:
+            split[0] = by_kind
         results = []
-        for number, kind in enumerate(self._kinds):
-            mine = {name: value[number] for name, value in row_values.items()}
-            context_of_kind = dataclasses.replace(
-                context, **{n: value[number] for n, value in fields.items()}
-            )
-            if kind.acts_at(place, scope):
+        for kind, of_kind in zip(self._kinds, zip(*split)):
+            mine, fields, values = tf.nest.pack_sequence_as(whole, of_kind)
+            context_of_kind = dataclasses.replace(context, **fields)
+            if kind.acts_at(place, of):
                 result = self._act_by_rows(
-                    kind,
-                    act,
-                    context_of_kind,
-                    mine,
-                    *(of_kinds[number] for of_kinds in by_kind),
+                    kind, act, context_of_kind, values, *mine
                 )
             else:
-                with self.reading(mine):
-                    result = act(
-                        NoHooks(),
-                        context_of_kind,
-                        *(p[number] for p in by_kind),
-                    )
+                with self.reading(values):
+                    result = act(NoHooks(), context_of_kind, *mine)
             results.append(result)
         if len(results) == 1:
             return results[0]
-        if place == "key_value":
-            return _join_keys(results)
-        if place == "lengthen":
-            return _join_longer(results)
+        if place in LONGER:
+            return [
+                _fill_up(tensors, *how)
+                for tensors, how in zip(zip(*results), LONGER[place])
+            ]
         joined = tf.concat(results, axis=0)
         joined.set_shape([None, *results[0].shape[1:]])
         return joined
@@ -319,29 +303,15 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
     return tf.nest.map_structure(lambda x: x[:count], results)
 
 
-def _join_longer(results: Sequence[Any]) -> list[tf.Tensor]:
-    length = tf.reduce_max([tf.shape(mask)[1] for _, mask in results])
-    joined = []
-    for tensors in zip(*results):
-        padded = []
-        for x in tensors:
-            missing = length - tf.shape(x)[1]
-            paddings = [[0, 0], [0, missing], [0, 0]][: x.shape.rank]
-            padded.append(tf.pad(x, paddings))
-        joined.append(tf.concat(padded, axis=0))
-    return joined
-
-
-def _join_keys(results: Sequence[Any]) -> list[tf.Tensor]:
-    length = tf.reduce_max([tf.shape(key)[2] for key, _, _ in results])
-    joined = []
-    for tensors, fill in zip(zip(*results), (0.0, 0.0, encoder.MASKED_SCORE)):
-        axis = 3 if tensors[0].shape.rank == 4 and fill else 2
-        padded = []
-        for x in tensors:
-            missing = length - tf.shape(x)[axis]
-            paddings = [[0, 0]] * 4
-            paddings[axis] = [missing, 0]
-            padded.append(tf.pad(x, paddings, constant_values=fill))
-        joined.append(tf.concat(padded, axis=0))
-    return joined
+def _fill_up(
+    tensors: Sequence[tf.Tensor], axis: int, fill: float, is_before: bool
+) -> tf.Tensor:
+    """Joins rows of kinds, which are filled up to the longest along an axis."""
+    length = tf.reduce_max([tf.shape(x)[axis] for x in tensors])
+    padded = []
+    for x in tensors:
+        missing = length - tf.shape(x)[axis]
+        paddings = [[0, 0]] * x.shape.rank
+        paddings[axis] = [missing, 0] if is_before else [0, missing]
+        padded.append(tf.pad(x, paddings, constant_values=fill))
+    return tf.concat(padded, axis=0)

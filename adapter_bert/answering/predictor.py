@@ -9,7 +9,7 @@ predictor("mrpc", ("He sat down.", "He took a seat."))
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Optional,
@@ -169,12 +169,8 @@ class Predictor:
 
         def answer(rows: Sequence) -> list[OneOrAll]:
             places = [f"row {next(numbers)}" for _ in rows]
-            by_task = self.answer_all(
-                [*tasks.values()],
-                [*map(as_row, rows, places)],
-                places,
-                explains,
-            )
+            made = list(map(as_row, rows, places))
+            by_task = self.answer_all([*tasks.values()], made, places, explains)
             if not isinstance(name, list):
                 return by_task[0]
             return [dict(zip(tasks, answers)) for answers in zip(*by_task)]
@@ -204,102 +200,65 @@ class Predictor:
             rows.append((tasks[name], row))
         return self.answer_each(rows, explains)
 
+    def answer_all(
+        self,
+        tasks: Sequence[LoadedTask],
+        rows: Sequence[TextRow],
+        places: Sequence[str],
+        explains: bool = False,
+    ) -> list[list[Answer]]:
+        """Each task's answers, in the order of the rows.
+
+        `places` name the rows in messages.
+        """
+        for row, where in zip(rows, places):
+            for loaded in tasks:
+                check_row(row, loaded, where)
+        questions = [(loaded, row) for loaded in tasks for row in rows]
+        answers = iter(self.answer_each(questions, explains))
+        return [list(itertools.islice(answers, len(rows))) for _ in tasks]
+
     def answer_each(
         self,
         questions: Sequence[tuple[LoadedTask, TextRow]],
         explains: bool = False,
     ) -> list[Answer]:
         """Answers rows that fit their tasks, in order."""
-        groups: dict[tuple[int, int], list[int]] = {}
+        # Only a task that takes both texts and pairs has rows of two sizes.
+        by_task: dict[tuple[int, int], list[int]] = {}
         for number, (loaded, row) in enumerate(questions):
-            groups.setdefault((id(loaded), len(row)), []).append(number)
-        answers = self._answer(
-            [row for _, row in questions],
-            [
-                ({key: questions[numbers[0]][0]}, numbers)
-                for (key, _), numbers in groups.items()
-            ],
-            explains,
-        )
-        return [
-            answers[id(loaded), n] for n, (loaded, _) in enumerate(questions)
-        ]
-
-    def answer_all(
-        self,
-        tasks: Sequence[LoadedTask],
-        rows: Sequence[TextRow],
-        places: Sequence[str] = (),
-        explains: bool = False,
-    ) -> list[list[Answer]]:
-        """Each task's answers, in the order of the rows.
-
-        `places` name the rows in messages; default: `row 1`, ...
-        """
-        for number, row in enumerate(rows):
-            for loaded in tasks:
-                where = places[number] if places else f"row {number + 1}"
-                check_row(row, loaded, where)
-        alike: dict[tuple, dict[int, LoadedTask]] = {}
-        for number, loaded in enumerate(tasks):
+            by_task.setdefault((id(loaded), len(row)), []).append(number)
+        groups: dict[Hashable, Group] = {}
+        # Numbers of the questions, for each task of each group.
+        asked: dict[Hashable, list[list[int]]] = {}
+        for numbers in by_task.values():
+            loaded = questions[numbers[0]][0]
+            rows = tuple(questions[n][1] for n in numbers)
             # Tokenizers exist once for each BERT and case.
             tokenizer = id(loaded.tokenizer)
-            key = loaded.task.reading, tokenizer, loaded.max_seq_length
-            alike.setdefault(key, {})[number] = loaded
-        # Only a task that takes both texts and pairs has rows of two sizes.
-        groups = [
-            (some, [n for n, row in enumerate(rows) if len(row) == count])
-            for some in alike.values()
-            for count in sorted(set(map(len, rows)))
-        ]
-        answers = self._answer(rows, groups, explains)
-        return [
-            [answers[task, n] for n in range(len(rows))]
-            for task in range(len(tasks))
-        ]
-
-    def _answer(
-        self,
-        rows: Sequence[TextRow],
-        alike: Sequence[tuple[Mapping[Any, LoadedTask], Sequence[int]]],
-        explains: bool,
-    ) -> dict[tuple[Any, int], Answer]:
-        """Answers by task and row number.
-
-        `alike` has groups of tasks that read alike, and their rows' numbers.
-        """
-        if explains:
-            for tasks, _ in alike:
-                for loaded in tasks.values():
-                    check_explained(loaded)
-        groups = [
-            Group(list(tasks.values()), [rows[n] for n in numbers])
-            for tasks, numbers in alike
-        ]
+            key = loaded.task.reading, tokenizer, loaded.max_seq_length, rows
+            groups.setdefault(key, Group([], rows)).tasks.append(loaded)
+            asked.setdefault(key, []).append(numbers)
+            if explains:
+                check_explained(loaded)
+        cut_rows = sum(one.features.cut_rows for one in groups.values())
         with self._lock:
-            self.cut_rows += sum(group.features.cut_rows for group in groups)
-        outputs = iter(compute(self._tables, groups, self._batch_size))
-        answers = {
-            (key, number): Answer(answer)
-            for group, (tasks, numbers) in zip(groups, alike)
-            for key, loaded in tasks.items()
-            for number, answer in zip(
-                numbers, group.answers(loaded, next(outputs))
-            )
-        }
-        frozen = compute_frozen(self._bert, groups, self._batch_size)
-        for features, (tasks, numbers) in zip(frozen, alike):
-            for key, loaded in tasks.items():
+            self.cut_rows += cut_rows
+        several = list(groups.values())
+        outputs = iter(compute(self._tables, several, self._batch_size))
+        frozen = compute_frozen(self._bert, several, self._batch_size)
+        answers = [Answer()] * len(questions)
+        for group, of_tasks, features in zip(several, asked.values(), frozen):
+            for loaded, numbers in zip(group.tasks, of_tasks):
+                made = map(Answer, group.answers(loaded, next(outputs)))
+                for number, answer in zip(numbers, made):
+                    answers[number] = answer
                 if sketch := loaded.task.novelty:
                     for number, share in zip(numbers, sketch.shares(features)):
-                        answers[key, number][NOVELTY] = share
+                        answers[number][NOVELTY] = share
         if explains:
-            for tasks, numbers in alike:
-                for (key, loaded), n in itertools.product(
-                    tasks.items(), numbers
-                ):
-                    answer = answers[key, n]
-                    answer["explanation"] = explain(
-                        self._bert, loaded, rows[n], answer, self._batch_size
-                    )
+            for (loaded, row), answer in zip(questions, answers):
+                answer["explanation"] = explain(
+                    self._bert, loaded, row, answer, self._batch_size
+                )
         return answers

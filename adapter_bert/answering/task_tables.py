@@ -8,8 +8,8 @@ import collections
 import dataclasses
 import threading
 import weakref
-from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -41,24 +41,22 @@ class Slot:
 
 
 class Slots:
-    """Rows of tables that are filled together."""
+    """Rows of tables that are filled together.
+
+    `count` is one more than the greatest number in use so far.
+    """
 
     def __init__(self, first: int = 0):
-        self._next = first
+        self.count = first
         self._free: list[int] = []
 
-    @property
-    def count(self) -> int:
-        """One more than the greatest number in use so far."""
-        return self._next
-
     def take(self) -> Slot:
-        if self._free:
-            number = self._free.pop()
-        else:
-            number, self._next = self._next, self._next + 1
-        slot = Slot(number)
-        weakref.finalize(slot, self._free.append, number).atexit = False
+        if not self._free:
+            self._free.append(self.count)
+            self.count += 1
+        slot = Slot(self._free.pop())
+        finalizer = weakref.finalize(slot, self._free.append, slot.number)
+        finalizer.atexit = False
         return slot
 
 
@@ -106,9 +104,6 @@ class GrowingTable:
         return value
 
 
-Shapes = Mapping[str, tuple[int, ...]]
-
-
 def can_mix(table: ParameterTable) -> bool:
     """True if no method, nor its hook `parameter`, changes BERT's matrices."""
     return "parameter" not in table.hooks.places and all(
@@ -119,38 +114,64 @@ def can_mix(table: ParameterTable) -> bool:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Kind:
-    """Tasks with one method, as wide as the widest, or one form of heads.
+class _Tables:
+    """Tables whose rows are filled together, by name.
 
-    `shapes` are those of a task's values, `slots` the rows of the tables.
+    Of tasks with one method, as wide as the widest; of one form of heads; or of
+    BERT's variables. `form` is the method or makes the head, `number` counts
+    its like.
     """
 
-    scope: str
-    form: Any
-    number: int
-    shapes: Shapes
-    slots: Slots = dataclasses.field(default_factory=Slots)
+    def __init__(
+        self,
+        scope: str,
+        shapes: Mapping[str, encoder.Shape],
+        dtype: tf.DType = tf.float32,
+        form: Any = None,
+        number: int = 0,
+    ):
+        self.scope, self.form, self.number = scope, form, number
+        self.slots = Slots()
+        self.tables = {
+            name: GrowingTable(shape, dtype) for name, shape in shapes.items()
+        }
+
+    def put(self, values: Values) -> "_Row":
+        """Fills a row."""
+        slot = self.slots.take()
+        for name, table in self.tables.items():
+            table.write(slot.number, values[name])
+        shapes = {name: tuple(values[name].shape) for name in self.tables}
+        return _Row(self, slot, shapes)
+
+
+class _Row(NamedTuple):
+    """A row of tables, and the shapes of a task's values there."""
+
+    of: _Tables
+    slot: Slot
+    shapes: Mapping[str, encoder.Shape]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Place:
     """A task in the tables, until its place has no reference.
 
-    `head` is the number of its kind of heads, `rows` are table, row and shape
-    of each value, `least_model` is the first model that computes the task.
+    `head` is the number of its kind of heads, `least_model` the first model
+    that computes the task.
     """
 
     task: Slot
     head: int
-    rows: Mapping[str, tuple[GrowingTable, Slot, tuple[int, ...]]]
+    rows: Sequence[_Row]
     least_model: int
 
     def values(self) -> Values:
         """Reads the task's values from the tables."""
         return {
-            name: table.read(slot.number, shape)
-            for name, (table, slot, shape) in self.rows.items()
+            name: row.of.tables[name].read(row.slot.number, shape)
+            for row in self.rows
+            for name, shape in row.shapes.items()
         }
 
 
@@ -167,14 +188,13 @@ class MixedBert:
         """
         self._bert = bert
         self._adapter_dtype = tf.as_dtype(adapter_dtype)
-        self._methods: dict[Hashable, _Kind] = {}
-        self._heads: dict[Hashable, _Kind] = {}
+        self._methods: dict[Hashable, _Tables] = {}
+        self._heads: dict[Hashable, _Tables] = {}
         # The two of each kind of tasks.
-        self._kinds: dict[Hashable, tuple[_Kind, _Kind]] = {}
-        self._tables: dict[str, GrowingTable] = {}
-        self._own: list[str] = []
+        self._kinds: dict[Hashable, tuple[_Tables, _Tables]] = {}
         # The first row holds BERT's own values.
-        self._own_slots = Slots(first=1)
+        self._own = _Tables("own/", {})
+        self._of_bert = _Row(self._own, self._own.slots.take(), {})
         self._tasks = Slots()
         self._places = GrowingTable((mixed_model.PLACES,), tf.int32)
         # A new kind of tasks makes a new model. The one before computes its
@@ -188,23 +208,11 @@ class MixedBert:
         """Puts a task that `can_mix`, with values for `TaskKind.compute`."""
         with self._lock:
             method, head = self._forms(kind)
-            rows = {}
-            slots = [method.slots.take(), head.slots.take()]
-            for form, slot in zip((method, head), slots):
-                for name in form.shapes:
-                    table = self._tables[f"{form.scope}{name}"]
-                    table.write(slot.number, values[name])
-                    rows[name] = table, slot, tuple(values[name].shape)
-            bert_names = sorted(set(values) & set(self._bert.variables))
-            slots.append(
-                self._put_own({name: values[name] for name in bert_names})
-            )
-            for name in bert_names:
-                table = self._tables[f"own/{name}"]
-                rows[name] = table, slots[-1], table.shape
+            rows = [method.put(values), head.put(values)]
+            rows.append(self._put_own(values))
             task = self._tasks.take()
-            place = [method.number, slots[0].number, head.number]
-            place += [slot.number for slot in slots[1:]]
+            of_method, of_head, own = (row.slot.number for row in rows)
+            place = [method.number, of_method, head.number, of_head, own]
             self._places.write(task.number, tf.constant(place))
             return Place(task, head.number, rows, self._newest_model)
 
@@ -213,8 +221,7 @@ class MixedBert:
         with self._lock:
             forms = [form for kind in kinds for form in self._forms(kind)]
             for form, count in collections.Counter(forms).items():
-                for name in form.shapes:
-                    table = self._tables[f"{form.scope}{name}"]
+                for table in form.tables.values():
                     table.reserve(form.slots.count + count)
 
     def compute(self, batch: Batch, least_model: int) -> dict[str, tf.Tensor]:
@@ -239,66 +246,61 @@ class MixedBert:
                 }
         return traced(batch)
 
-    def _forms(self, kind: TaskKind) -> tuple[_Kind, _Kind]:
+    def _forms(self, kind: TaskKind) -> tuple[_Tables, _Tables]:
         if kind.key in self._kinds:
             return self._kinds[kind.key]
         method = kind.method.widened()
         added = method.variables(self._bert.config)
         shapes = {name: one.shape for name, one in added.items()}
         key = str(method), tuple(shapes.items())
-        number = len(self._methods)
-        made = _Kind(scope_of(number), method, number, shapes)
-        method = self._add(self._methods, key, made, self._adapter_dtype)
+        if key not in self._methods:
+            number = len(self._methods)
+            self._methods[key] = _Tables(
+                scope_of(number), shapes, self._adapter_dtype, method, number
+            )
+            self._newest_model += 1
         shapes = {
             p.name: p.shape for p in kind.table.parameters if p.group == "head"
         }
-        key = kind.head_kind, tuple(shapes.items())
-        number = len(self._heads)
-        made = _Kind(f"head_{number}/", kind.build_head, number, shapes)
-        head = self._add(self._heads, key, made)
-        self._kinds[kind.key] = method, head
-        return method, head
-
-    def _add(
-        self,
-        kinds: dict[Hashable, _Kind],
-        key: Hashable,
-        made: _Kind,
-        dtype: tf.DType = tf.float32,
-    ) -> _Kind:
-        if key not in kinds:
-            for name, shape in made.shapes.items():
-                self._tables[f"{made.scope}{name}"] = GrowingTable(shape, dtype)
-            kinds[key] = made
+        head_key = kind.head_kind, tuple(shapes.items())
+        if head_key not in self._heads:
+            number = len(self._heads)
+            self._heads[head_key] = _Tables(
+                f"head_{number}/", shapes, tf.float32, kind.build_head, number
+            )
             self._newest_model += 1
-        return kinds[key]
+        both = self._methods[key], self._heads[head_key]
+        return self._kinds.setdefault(kind.key, both)
 
-    def _put_own(self, values: Values) -> Slot:
-        for name, value in values.items():
-            if name in self._own:
-                continue
-            # The tasks before left it as it is.
-            table = self._tables[f"own/{name}"] = GrowingTable(value.shape)
-            for row in range(self._own_slots.count):
-                table.write(row, self._bert.variables[name])
-            self._own.append(name)
-            self._newest_model += 1
-        if not values:
-            return Slot(0)
-        slot = self._own_slots.take()
-        for name in self._own:
-            value = values.get(name, self._bert.variables[name])
-            self._tables[f"own/{name}"].write(slot.number, value)
-        return slot
+    def _put_own(self, values: Values) -> _Row:
+        """Puts the values of BERT's variables, if a task has any."""
+        of_bert, own = self._bert.variables, self._own
+        names = sorted(set(values) & set(of_bert))
+        for name in names:
+            if name not in own.tables:
+                # The tasks before left it as it is.
+                table = own.tables[name] = GrowingTable(values[name].shape)
+                for row in range(own.slots.count):
+                    table.write(row, of_bert[name])
+                self._newest_model += 1
+        if not names:
+            return self._of_bert
+        row = own.put({**of_bert, **values})
+        return row._replace(shapes={name: row.shapes[name] for name in names})
 
     def model(self) -> MixedModel:
         """Makes the model of all present kinds, on the tables' variables."""
+        methods, heads = self._methods.values(), self._heads.values()
         return MixedModel(
             self._bert.config,
-            tuple(kind.form for kind in self._methods.values()),
-            tuple(kind.form for kind in self._heads.values()),
+            tuple(one.form for one in methods),
+            tuple(one.form for one in heads),
             self._bert.variables,
-            {name: table.variable for name, table in self._tables.items()},
+            {
+                f"{one.scope}{name}": table.variable
+                for one in (*methods, *heads, self._own)
+                for name, table in one.tables.items()
+            },
             self._places.variable,
         )
 

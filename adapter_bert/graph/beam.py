@@ -38,15 +38,13 @@ from apache_beam.ml.inference.base import (
 )
 from apache_beam.options.pipeline_options import (
     PipelineOptions,
-    PortableOptions,
     StandardOptions,
 )
-from apache_beam.runners.runner import PipelineState, create_runner
-from apache_beam.transforms.environments import Environment
+from apache_beam.runners.runner import PipelineState
 
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.graph import bulk_rows
-from adapter_bert.graph.bulk_rows import RefusedRow, RowSource
+from adapter_bert.graph.bulk_rows import BulkRow
 from adapter_bert.graph.exported import ExportedModel, Row, Tasks, refusal
 
 # Beam's default runner would first download a program.
@@ -185,28 +183,27 @@ def _write(output: str, **options) -> beam.PTransform:
 
 
 def _ask(element: tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
-    """Yields (source, row) of a line for each task, and refusals."""
-    for row in bulk_rows.questions(*element, tasks, names):
-        if isinstance(row, RefusedRow):
-            yield beam.pvalue.TaggedOutput(REFUSED, row)
+    """Yields (question, row) of a line for each task, and refusals."""
+    for question in bulk_rows.questions(*element, tasks, names):
+        if question.reason:
+            yield beam.pvalue.TaggedOutput(REFUSED, question)
         else:
-            yield row.source, row.row
+            yield question._replace(row=None), question.row
 
 
-def _tell(element: tuple[RowSource, PredictionResult], tasks: Tasks):
+def _tell(element: tuple[BulkRow, PredictionResult], tasks: Tasks):
     """Yields a prediction's line, or a refusal."""
-    source, prediction = element
-    name = prediction.example.task.decode()
+    question, prediction = element
     outputs = prediction.inference
     if ERROR in outputs:
-        refused = bulk_rows.refusal(source, name, outputs[ERROR])
+        refused = question.refused(outputs[ERROR])
         yield beam.pvalue.TaggedOutput(REFUSED, refused)
     else:
         ANSWERED_COUNT.inc()
-        yield bulk_rows.answer_line(source, tasks[name], outputs)
+        yield bulk_rows.answer_line(question, tasks[question.task], outputs)
 
 
-def _tell_refusal(refused: RefusedRow) -> str:
+def _tell_refusal(refused: BulkRow) -> str:
     REFUSED_COUNT.inc()
     return bulk_rows.refusal_line(refused)
 
@@ -309,24 +306,8 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
     except SystemExit as error:
         # The last line, behind the usage.
         raise UserError(stderr.getvalue().split("error: ")[-1]) from error
-    name = options.view_as(StandardOptions).runner
-    try:
-        create_runner(name)
-    except (ValueError, ImportError) as error:
-        raise UserError(
-            f"--runner={name} cannot be used: {first_line(error)}"
-        ) from error
-    environment = options.view_as(PortableOptions).environment_type
-    try:
-        if environment:
-            Environment.from_options(options)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"--environment_type={environment} cannot be used: "
-            f"{first_line(error)}"
-        ) from error
     # Another runner may have options of its own.
-    if name == RUNNER:
+    if options.view_as(StandardOptions).runner == RUNNER:
         beam_options = PipelineOptions([]).get_all_options()
         for flag in sorted(set(named) - set(beam_options)):
             raise UserError(f"unexpected: --{flag}; it is no option of Beam's")

@@ -17,7 +17,7 @@ from typing import (
     BinaryIO,
     Callable,
     NamedTuple,
-    Union,
+    Optional,
 )
 
 from adapter_bert import json_lines
@@ -50,33 +50,27 @@ UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 TABLES = (".tsv", ".csv")
 
 
-class RowSource(NamedTuple):
-    """A row's file, and the row itself as JSON."""
+class BulkRow(NamedTuple):
+    """A line's row for a task, or the reason why it has no answer.
+
+    Attributes:
+        file: where it stands.
+        source: the row itself, as JSON.
+        task: its name; "" if no task can read the line.
+        row: for the model, or None.
+        reason: "" if there is a row.
+    """
 
     file: str
-    row: str
+    source: str
+    task: str = ""
+    row: Optional[Row] = None
+    reason: str = ""
 
-
-class BulkRow(NamedTuple):
-    """A row for one task, and its source."""
-
-    source: RowSource
-    row: Row
-
-
-class RefusedRow(NamedTuple):
-    """Why a line has no answer, from one task or, if that is "", from any."""
-
-    source: RowSource
-    task: str
-    reason: str
-
-
-def refusal(source: RowSource, task: str, reason: str) -> RefusedRow:
-    """Refuses a row, with escapes for halves of characters in the reason."""
-    return RefusedRow(
-        source, task, reason.encode("utf-8", "backslashreplace").decode()
-    )
+    def refused(self, reason: str) -> "BulkRow":
+        """Refuses it; halves of characters in the reason become escapes."""
+        written = reason.encode("utf-8", "backslashreplace").decode()
+        return self._replace(row=None, reason=written)
 
 
 def compression(file: str) -> str:
@@ -98,73 +92,60 @@ def is_json_lines(file: str) -> bool:
 
 def questions(
     file: str, line: bytes, tasks: Tasks, names: Sequence[str]
-) -> Iterator[Union[BulkRow, RefusedRow]]:
+) -> Iterator[BulkRow]:
     """Yields a row or a refusal of a line for each task.
 
     An unreadable line has one refusal, an empty one that is no text nothing.
     Lines of `.jsonl` files are objects, others texts with tabs between them.
     `names` are tasks that answer every row, else the key `task` names one.
     """
-    shown = line.decode("utf-8", "backslashreplace")
-    as_text = RowSource(file, _json(shown))
+    source = BulkRow(file, _json(line.decode("utf-8", "backslashreplace")))
+    values: Any
     try:
         text = line.decode().lstrip(json_lines.BYTE_ORDER_MARK)
+        if is_json_lines(file):
+            text = text.strip()
+            if not text:
+                return
+            values = json_lines.parse_object(text)
+            source = source._replace(source=text)
+            names = names or [json_lines.text_at(values, "task")]
+        else:
+            values = text.split("\t")
+            source = source._replace(source=_json(text))
     except UnicodeDecodeError as error:
-        reason = f"not UTF-8 text (byte 0x{line[error.start]:02x})"
-        yield refusal(as_text, "", reason)
+        yield source.refused(f"not UTF-8 text (byte 0x{line[error.start]:02x})")
         return
-    if not is_json_lines(file):
-        texts = text.split("\t")
-        source = RowSource(file, _json(text))
-        for name in names:
-            if texts == [""] and 1 not in tasks[name]["texts"]:
-                continue
-            yield _question(source, name, tasks, _of_cells, texts)
-        return
-    text = text.strip()
-    if not text:
-        return
-    try:
-        values = json_lines.parse_object(text)
     except ValueError as error:
-        yield refusal(as_text, "", str(error))
+        yield source.refused(str(error))
         return
-    source = RowSource(file, text)
-    if not names:
-        try:
-            names = [json_lines.text_at(values, "task")]
-        except ValueError as error:
-            yield refusal(source, "", str(error))
-            return
     for name in names:
-        yield _question(source, name, tasks, _of_object, values)
-
-
-# A row's first and second text, and its choices.
-_TextsOfRow = tuple[str, str, Sequence[str]]
-
-
-def _question(
-    source: RowSource,
-    name: str,
-    tasks: Tasks,
-    read: Callable[[Mapping[str, Any], Any], _TextsOfRow],
-    values: Any,
-) -> Union[BulkRow, RefusedRow]:
-    reason = unknown(tasks, name)
-    if reason is None:
+        question = source._replace(task=name)
+        if reason := unknown(tasks, name):
+            yield question.refused(reason)
+            continue
+        task = tasks[name]
         try:
-            text, text_b, choices = read(tasks[name], values)
+            if is_json_lines(file):
+                texts, choices = _of_object(task, values)
+            elif values == [""] and 1 not in task["texts"]:
+                continue
+            else:
+                texts, choices = _of_cells(task, values)
         except ValueError as error:
-            return refusal(source, name, str(error))
-        row = Row(
-            text.encode(),
-            text_b.encode(),
-            name.encode(),
-            tuple(choice.encode() for choice in choices),
-        )
-        reason = problem(tasks, row)
-    return refusal(source, name, reason) if reason else BulkRow(source, row)
+            yield question.refused(str(error))
+            continue
+        text, text_b = (x.encode() for x in (*texts, "")[:2])
+        encoded = tuple(choice.encode() for choice in choices)
+        row = Row(text, text_b, name.encode(), encoded)
+        if reason := problem(tasks, row):
+            yield question.refused(reason)
+        else:
+            yield question._replace(row=row)
+
+
+# A row's first text, perhaps a second one; and its choices.
+_TextsOfRow = tuple[Sequence[str], Sequence[str]]
 
 
 def _of_cells(task: Mapping[str, Any], cells: Sequence[str]) -> _TextsOfRow:
@@ -174,9 +155,8 @@ def _of_cells(task: Mapping[str, Any], cells: Sequence[str]) -> _TextsOfRow:
             f"found {len(cells)} texts with tabs between them, expected "
             f"{expected}"
         )
-    texts = len(cells) - choice_count(task)
-    text, text_b = (*cells[:texts], "")[:2]
-    return text, text_b, cells[texts:]
+    count = len(cells) - choice_count(task)
+    return cells[:count], cells[count:]
 
 
 def _of_object(
@@ -207,33 +187,33 @@ def _of_object(
     else:
         text = json_lines.text_at(values, first)
     if values.get(second) is not None:
-        return text, json_lines.text_at(values, second), choice_texts
+        return [text, json_lines.text_at(values, second)], choice_texts
     if min(task["texts"]) - count > 1:
         raise ValueError(f"no key {second!r}, but the task reads two texts")
-    return text, "", choice_texts
+    return [text], choice_texts
 
 
 def answer_line(
-    source: RowSource, task: Mapping[str, Any], outputs: Mapping[str, Any]
+    row: BulkRow, task: Mapping[str, Any], outputs: Mapping[str, Any]
 ) -> str:
     """Makes the line of one of `ExportedModel.answers`."""
-    return _line({"task": task["name"]}, source, from_outputs(task, outputs))
+    return _line({"task": task["name"]}, row, from_outputs(task, outputs))
 
 
-def refusal_line(refused: RefusedRow) -> str:
+def refusal_line(row: BulkRow) -> str:
     """Makes the line of a refusal; without `task` for an unreadable line."""
-    first = {"reason": refused.reason, "file": refused.source.file}
-    if refused.task:
-        first["task"] = refused.task
-    return _line(first, refused.source, {})
+    first = {"reason": row.reason, "file": row.file}
+    if row.task:
+        first["task"] = row.task
+    return _line(first, row, {})
 
 
 def _line(
-    first: Mapping[str, Any], source: RowSource, last: Mapping[str, Any]
+    first: Mapping[str, Any], row: BulkRow, last: Mapping[str, Any]
 ) -> str:
     # The row stays to the letter.
     members = [f"{_json(name)}: {_json(x)}" for name, x in first.items()]
-    members.append(f'"row": {source.row}')
+    members.append(f'"row": {row.source}')
     members += [f"{_json(name)}: {_json(x)}" for name, x in last.items()]
     return "{" + ", ".join(members) + "}"
 

@@ -1,7 +1,4 @@
-"""Makes the model's rows of texts with choices, within a graph.
-
-Rows are those of `tasks/multiple_choice.py`, one for each choice.
-"""
+"""Reads the choices of rows, and the questions before them, within a graph."""
 
 from collections.abc import Sequence
 
@@ -19,7 +16,6 @@ from adapter_bert.graph.text_windows import (
     LEAST_TEXTS,
     LENGTH,
     GraphRows,
-    GraphWindows,
     fit,
 )
 from adapter_bert.tasks.squad_data import SPACES
@@ -66,18 +62,13 @@ class ChoiceTexts(tf.Module):
         """
         counts = reading[:, CHOICES]
         row = tf.repeat(tf.range(tf.size(counts)), counts)
-        number = _numbers(row, counts)
+        before = tf.gather(tf.cumsum(counts, exclusive=True), row)
+        number = tf.range(tf.size(row)) - before
         texts = tf.gather_nd(choices, tf.stack([row, number], axis=1))
         question = tf.strings.join([question, " "])
         has_one = reading[:, LEAST_TEXTS] > 1
         question = tf.gather(tf.where(has_one, question, ""), row)
         return tf.strings.join([question, texts]), row
-
-
-def _numbers(row: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Each choice's number in its row, int32 [M]."""
-    before = tf.gather(tf.cumsum(counts, exclusive=True), row)
-    return tf.range(tf.size(row)) - before
 
 
 def are_read(reading: tf.Tensor, choices: tf.Tensor) -> tf.Tensor:
@@ -120,29 +111,3 @@ def without_cut(rows: GraphRows) -> GraphRows:
     end = tf.where(is_choice, end_a, 0)
     end = tf.concat([end, nothing, end_cut], axis=0)
     return rows.without(first, end)
-
-
-def cut(rows: GraphRows) -> GraphWindows:
-    """A window for each choice of `without_cut`'s rows."""
-    count, row = rows.count, rows.choice_row
-    counts = rows.reading[:, CHOICES]
-    first = tf.size(rows.counts) - tf.size(row)
-    between = tf.gather(rows.reading[:, BETWEEN], row)
-    both = tf.gather(rows.reading[:, LENGTH], row) - 2 - between
-    a_count = tf.gather(rows.counts[:count], row)
-    b_count = rows.counts[first:]
-    a_length, b_length = fit(a_count, b_count, both)
-    from_end = tf.gather(rows.reading[:, FROM_END], row)
-    return GraphWindows(
-        row=row,
-        number=_numbers(row, counts),
-        count=counts,
-        a_first=tf.gather(rows.starts[:count], row)
-        + from_end * (a_count - a_length),
-        a_length=a_length,
-        b_first=rows.starts[first:-1] + from_end * (b_count - b_length),
-        b_length=b_length,
-        room=tf.zeros_like(counts),
-        step=tf.zeros_like(counts),
-        length=a_length + b_length + 2 + between,
-    )

@@ -14,6 +14,7 @@ from typing import (
     Any,
     NamedTuple,
     Optional,
+    Union,
 )
 
 import numpy as np
@@ -52,11 +53,18 @@ Tasks = Mapping[str, Mapping[str, Any]]
 
 
 class Row(NamedTuple):
-    """A model's inputs for one row; UTF-8, other bytes are left out."""
+    """A row of a request, UTF-8; other bytes are left out.
 
-    text: bytes
-    text_b: bytes
-    task: bytes
+    Attributes:
+        text: a text; before `join_words` words may be one.
+        text_b: the second text; empty if there is none.
+        task: its name.
+        choices: texts of a multiple choice.
+    """
+
+    text: Union[bytes, tuple[bytes, ...]]
+    text_b: bytes = b""
+    task: bytes = b""
     choices: tuple[bytes, ...] = ()
 
 
@@ -290,20 +298,6 @@ def refusal(error: tf.errors.InvalidArgumentError) -> str:
     return match.group(1) if match else line
 
 
-def versions_in(folder: str) -> list[str]:
-    """Lists the versions in a model's folder, from old to new."""
-    names = files.names(folder) if files.is_folder(folder) else []
-    return sorted(filter(is_version, names), key=int)
-
-
-def no_version(folder: str) -> str:
-    """Says that a folder has no version."""
-    return (
-        f"{folder} holds no version of an exported model; pass the "
-        "--output_dir of adapter-bert export"
-    )
-
-
 def check_local(folder: str) -> None:
     """Refuses a folder of another machine."""
     if "://" in folder:
@@ -314,9 +308,13 @@ def check_local(folder: str) -> None:
 
 
 def _newest(folder: str) -> str:
-    versions = versions_in(folder)
+    names = files.names(folder) if files.is_folder(folder) else []
+    versions = sorted(filter(is_version, names), key=int)
     if not versions:
-        raise UserError(no_version(folder))
+        raise UserError(
+            f"{folder} holds no version of an exported model; pass the "
+            "--output_dir of adapter-bert export"
+        )
     return versions[-1]
 
 

@@ -173,13 +173,11 @@ class AddedTokens(tf.Module):
             alone = tf.reduce_any(tf.equal(tokens, self._alone), axis=1)
             taken &= ~alone | self._is_alone(codes, text, places, past)
         places, past = (tf.boolean_mask(x, taken) for x in (places, past))
-        # Depth rises at a token's second character, and falls at its end.
-        depth = tf.zeros([tf.size(codes) + 1], tf.int32)
-        for where, change in ((places + 1, 1), (past, -1)):
-            depth = tf.tensor_scatter_nd_add(
-                depth, where[:, tf.newaxis], tf.fill(tf.shape(where), change)
-            )
-        codes = tf.where(tf.cumsum(depth)[:-1] > 0, self._rest, codes)
+        number = tf.range(tf.size(codes))
+        # The end of the token that begins here or before.
+        last = tf.searchsorted(places, number, side="right")
+        is_inside = number < tf.gather(tf.pad(past, [[1, 0]]), last)
+        codes = tf.where(is_inside, self._rest, codes)
 
         def put(values: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
             return tf.tensor_scatter_nd_update(

@@ -9,12 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from adapter_bert.graph.graph_tokenizer import places_of
-from adapter_bert.graph.text_windows import (
-    LARGEST,
-    LENGTH,
-    GraphRows,
-    GraphWindows,
-)
+from adapter_bert.graph.text_windows import LARGEST, LENGTH, GraphRows
 from adapter_bert.tasks.squad_data import SPACES
 
 
@@ -56,8 +51,11 @@ def without_long_words(rows: GraphRows) -> GraphRows:
     )
 
 
-def cut(rows: GraphRows, words: tf.Tensor) -> tuple[GraphWindows, Words]:
-    """Cuts rows of `without_long_words`, whose words are string [words]."""
+def cut(rows: GraphRows, words: tf.Tensor) -> tuple[tf.Tensor, Words]:
+    """Cuts rows of `without_long_words`, whose words are string [words].
+
+    Gives the first six fields of `GraphWindows`, int32 [W, 6], with the words.
+    """
     before, count = 2 * rows.count, tf.size(rows.word_row)
     starts = rows.starts[before : before + count + 1]
     kept = places_of(starts[1:] > starts[:-1])
@@ -69,31 +67,19 @@ def cut(rows: GraphRows, words: tf.Tensor) -> tuple[GraphWindows, Words]:
     last_word = tf.searchsorted(row, number, side="right")
     spans = _spans(ends, first_word, last_word, rows.reading[:, LENGTH] - 2)
     spans = tf.gather(spans, tf.argsort(spans[:, 0], stable=True))
-    of_row, first, last, first_own, _ = tf.unstack(spans, axis=1)
+    of_row, first, last, first_own = tf.unstack(spans, axis=1)
     first_window = tf.searchsorted(of_row, number)
-    windows = tf.searchsorted(of_row, number, side="right") - first_window
+    own_number = tf.range(tf.size(of_row)) - tf.gather(first_window, of_row)
     nothing = tf.zeros_like(of_row)
     a_first = tf.gather(ends, first)
     a_length = tf.gather(ends, last) - a_first
-    own_number = tf.range(tf.size(of_row)) - tf.gather(first_window, of_row)
-    cut_windows = GraphWindows(
-        row=of_row,
-        number=own_number,
-        count=windows,
-        a_first=a_first,
-        a_length=a_length,
-        b_first=nothing,
-        b_length=nothing,
-        room=tf.zeros_like(windows),
-        step=tf.zeros_like(windows),
-        length=a_length + 2,
-    )
+    windows = [of_row, a_first, a_length, nothing, nothing, a_length + 2]
     # The words that windows tag follow one another.
     window = tf.searchsorted(first_own, tf.range(tf.size(kept)), side="right")
     window -= 1
     at = kept[:, tf.newaxis]
     places = tf.gather(starts, kept) - tf.gather(a_first, window) + 1
-    return cut_windows, Words(
+    return tf.stack(windows, axis=1), Words(
         text=words,
         row=rows.word_row,
         number=tf.tensor_scatter_nd_update(
@@ -111,7 +97,7 @@ def _spans(
     last_word: tf.Tensor,
     room: tf.Tensor,
 ) -> tf.Tensor:
-    """Windows of all rows: row, first, last, first_own, last_own, [W, 5].
+    """Windows of all rows: row, first, last, first_own, int32 [W, 4].
 
     Words are numbered over all rows; see `Window` of `tasks/tagging.py`. Each
     step makes the next window of every row that has one. `ends`, int32 [K +
@@ -143,7 +129,7 @@ def _spans(
         boundary = tf.searchsorted(around, both, side="right")
         boundary = tf.clip_by_value(boundary, then, last)
         last_own = tf.where(is_last, last, boundary)
-        made = tf.stack([row, first, last, first_own, last_own], axis=1)
+        made = tf.stack([row, first, last, first_own], axis=1)
         made = tf.boolean_mask(made, first_own < last_own)
         first_own = tf.maximum(first_own, last_own)
         return (
@@ -157,7 +143,7 @@ def _spans(
     *_, spans = tf.while_loop(
         lambda row, *_: tf.size(row) > 0,
         step,
-        [row, first, first, tf.zeros([0, 5], tf.int32)],
-        shape_invariants=[some, some, some, tf.TensorShape([None, 5])],
+        [row, first, first, tf.zeros([0, 4], tf.int32)],
+        shape_invariants=[some, some, some, tf.TensorShape([None, 4])],
     )
     return spans

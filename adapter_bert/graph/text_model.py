@@ -60,6 +60,27 @@ def fault_of(name: str, task: LoadedTask) -> Optional[str]:
     return None
 
 
+def _only_form(forms: Mapping[str, VectorForm]) -> VectorForm:
+    """Gives the form of all tasks' vectors, without their prompts."""
+    first, form = "", None
+    for name, other in forms.items():
+        other = dataclasses.replace(other, prompt=None)
+        if form is None:
+            first, form = name, other
+        elif other != form:
+            raise UserError(
+                f"{first} has vectors of another form than {name}; export "
+                "them one apart from the other (--task), or pass "
+                "--embeddings=cls or mean"
+            )
+    if form.pooling == TOKENS:
+        raise UserError(
+            "an exported model gives one vector for a text; pass "
+            "--embeddings=cls or mean"
+        )
+    return form
+
+
 class TextModel(tf.Module):
     """Answers texts by any of some tasks, in mixed batches.
 
@@ -82,38 +103,15 @@ class TextModel(tf.Module):
         `batch_size` are windows computed at once, `adapter_dtype` is of values
         in tables.
         """
+        forms = {}
         if form:
             forms = {
-                name: form.completed(bert, task) for name, task in tasks.items()
-            }
-            forms = {
-                name: form.fit_tokenizer(
-                    bert,
-                    tasks[name],
-                    tasks[name].tokenizer,
-                    tasks[name].max_seq_length,
+                name: form.completed(
+                    bert, task, task.tokenizer, task.max_seq_length
                 )
-                for name, form in forms.items()
+                for name, task in tasks.items()
             }
-            prompts = [form.prompt or "" for form in forms.values()]
-            self._form_prompts = text_reader.keep_prompts(prompts)
-            forms = {
-                name: dataclasses.replace(form, prompt=None)
-                for name, form in forms.items()
-            }
-            form = next(iter(forms.values()))
-            for name, other in forms.items():
-                if other != form:
-                    raise UserError(
-                        f"{next(iter(forms))} has vectors of another form than "
-                        f"{name}; export them one apart from the other "
-                        "(--task), or pass --embeddings=cls or mean"
-                    )
-            if form.pooling == TOKENS:
-                raise UserError(
-                    "an exported model gives one vector for a text; pass "
-                    "--embeddings=cls or mean"
-                )
+            form = _only_form(forms)
         self.form = form
         for name, task in tasks.items():
             if why := fault_of(name, task):
@@ -154,16 +152,15 @@ class TextModel(tf.Module):
         self._numbers = keep(np.int32([p.task.number for p in places]))
         self._heads = keep(np.int32(heads))
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in TEXTS]
-        choices = [tf.TensorSpec([None, None], tf.string, name=CHOICES)]
         make = functools.partial(tf.function, autograph=False)
 
-        def serve(text, text_b, task):
-            return self._serve(text, text_b, task, None)
-
-        self.serve = make(serve, input_signature=texts)
+        choices = []
         if self._reader.choices:
-            self.serve = make(self._serve, input_signature=texts + choices)
+            choices = [tf.TensorSpec([None, None], tf.string, name=CHOICES)]
+        self.serve = make(self._serve, input_signature=[*texts, *choices])
         if form:
+            prompts = [one.prompt or "" for one in forms.values()]
+            self._form_prompts = keep(np.array(prompts))
             self._width = form.width(bert.config)
             self._pooled_width = bert.config.hidden_size * len(form.layers)
             self._layers = _stacked_layers(forms.values(), loaded)
@@ -183,7 +180,7 @@ class TextModel(tf.Module):
         text: tf.Tensor,
         text_b: tf.Tensor,
         task: tf.Tensor,
-        choices: Optional[tf.Tensor],
+        choices: Optional[tf.Tensor] = None,
     ) -> Fields:
         """Answers texts, with the fields of `GraphAnswers` and two more.
 
@@ -209,7 +206,8 @@ class TextModel(tf.Module):
         novelty = tf.zeros([rows.count])
         if self._novelty:
             # No window for a row whose task scores none.
-            some = rows._replace(reading=self._novelty.readings(rows))
+            reading = self._novelty.readings(rows)
+            some = rows._replace(reading=reading, choice_row=None)
             windows_of = text_windows.cut(some)
             features = self._compute(some, windows_of, self._novelty.features)
             novelty = self._novelty.shares(
@@ -330,26 +328,22 @@ class Novelty(tf.Module):
         """Takes tasks by number, at least one with a sketch."""
         self._config, self._bert = bert.config, bert.variables
         sketches = [task.novelty for task in tasks if task.novelty]
-        # Directions of zeros change no distance.
-        most = max(len(sketch.directions) for sketch in sketches)
         self._has = keep(np.array([bool(task.novelty) for task in tasks]))
         self._place = keep(np.cumsum(self._has, dtype=np.int32) - 1)
-        self._mean, self._directions, self._quantiles = (
+        # Directions of zeros change no distance.
+        most = max(len(sketch.directions) for sketch in sketches)
+        directions = [
+            np.pad(x, [[0, most - len(x)], [0, 0]])
+            for x in (sketch.directions for sketch in sketches)
+        ]
+        self._tables = [
             keep(np.stack(values))
-            for values in zip(
-                *(
-                    (
-                        sketch.mean,
-                        np.pad(
-                            sketch.directions,
-                            [[0, most - len(sketch.directions)], [0, 0]],
-                        ),
-                        sketch.quantiles,
-                    )
-                    for sketch in sketches
-                )
+            for values in (
+                [sketch.mean for sketch in sketches],
+                directions,
+                [sketch.quantiles for sketch in sketches],
             )
-        )
+        ]
 
     def readings(self, rows: GraphRows) -> tf.Tensor:
         """How rows are read, int32 [N, READINGS]; some have no window."""
@@ -379,13 +373,8 @@ class Novelty(tf.Module):
         Takes `task`, int32 [N], and the rows, int32 [W], of features [W, D].
         """
         place = tf.gather(self._place, tf.gather(task, row))
-        values = shares(
-            features,
-            *(
-                tf.gather(table, place)
-                for table in (self._mean, self._directions, self._quantiles)
-            ),
-        )
+        tables = [tf.gather(table, place) for table in self._tables]
+        values = shares(features, *tables)
         return tf.scatter_nd(row[:, tf.newaxis], values, tf.shape(task))
 
 
@@ -394,18 +383,14 @@ def _stacked_layers(
 ) -> list[list[tf.Variable]]:
     """Stacks all tasks' layers, [tasks, in, out] and [tasks, 1, out]."""
 
-    def layers_of(form, values):
-        create = constants
+    of_tasks = []
+    for form, task in zip(forms, tasks):
         # Others have those of BERT's folder.
+        create, values = constants, task.values.get()
         if form.has_own_layers:
-            create = lambda name, *_: values[name]  # noqa: E731
-        return create_layers(form.dense, create)
-
-    made = [layers_of(x, task.values.get()) for x, task in zip(forms, tasks)]
+            create = lambda name, *_, x=values: x[name]  # noqa: E731
+        of_tasks.append(create_layers(form.dense, create))
     return [
-        [
-            keep(np.stack([np.atleast_2d(x) for x in of_tasks]))
-            for of_tasks in tensors
-        ]
-        for tensors in ([*zip(*layers)] for layers in zip(*made))
+        [keep(np.stack(list(map(np.atleast_2d, x)))) for x in zip(*layers)]
+        for layers in zip(*of_tasks)
     ]

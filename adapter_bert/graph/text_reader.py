@@ -1,7 +1,7 @@
 """Reads texts as their tasks do, within a graph: checks, tokens, windows."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Optional
 
 import numpy as np
@@ -47,9 +47,11 @@ class TextReader(tf.Module):
         self._tokenizer = GraphTokenizer(*tokenizers.values())
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizers = keep(np.int32(of_tasks))
-        self._prompts = keep_prompts(
-            [t.task.prompts[0] if t.task.prompts else "" for t in loaded]
-        )
+        prompts = [
+            t.task.prompts[0] if t.task.prompts else ""
+            for t in loaded
+        ]
+        self._prompts = keep(np.array(prompts))
 
     def __call__(
         self,
@@ -79,14 +81,17 @@ class TextReader(tf.Module):
             text = tf.where(is_sentence, "", text)
             more["words"] = words
         rows = self._tokenize(text, text_b, number, reading, **more)
-        return rows, *_cut(rows, words and words[0]), text_b
+        sentences = places = None
+        if words:
+            sentences, places = sentence_windows.cut(rows, words[0])
+        return rows, text_windows.cut(rows, sentences), places, text_b
 
     def plain(
         self,
         text: tf.Tensor,
         text_b: tf.Tensor,
         task: tf.Tensor,
-        prompts: Optional[tf.Variable],
+        prompts: tf.Variable,
     ) -> GraphRows:
         """Reads texts or pairs behind prompts, each for one window."""
         text, text_b, number = self._check_inputs(text, text_b, task)
@@ -192,17 +197,10 @@ class TextReader(tf.Module):
         return rows
 
 
-def keep_prompts(prompts: Sequence[str]) -> Optional[tf.Variable]:
-    """Keeps texts before texts of tasks; None if there are none."""
-    return keep(np.array(prompts)) if any(prompts) else None
-
-
 def _with_prompts(
-    prompts: Optional[tf.Variable], number: tf.Tensor, text: tf.Tensor
+    prompts: tf.Variable, number: tf.Tensor, text: tf.Tensor
 ) -> tf.Tensor:
     """Texts, string [N], behind the prompts of their tasks, int32 [N]."""
-    if prompts is None:
-        return text
     return tf.strings.join([tf.gather(prompts, number), text])
 
 
@@ -211,21 +209,6 @@ def _utf_8(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.unicode_transcode(
         texts, "UTF-8", "UTF-8", errors="ignore"
     )
-
-
-def _cut(
-    rows: GraphRows, words: Optional[tf.Tensor]
-) -> tuple[GraphWindows, Optional[Words]]:
-    """Cuts rows, and tells where words, string [words], are."""
-    windows, places = [text_windows.cut(rows)], None
-    if rows.word_row is not None:
-        of_words, places = sentence_windows.cut(rows, words)
-        windows.append(of_words)
-    if rows.choice_row is not None:
-        windows.append(choice_windows.cut(rows))
-    if len(windows) > 1:
-        windows = [text_windows.join(*windows)]
-    return windows[0], places
 
 
 def check(

@@ -1,8 +1,8 @@
 """Cuts texts into the model's rows, within a graph.
 
-Texts become one window, a long context several windows, as in
-`tasks/text_task.py` and `tasks/squad_data.py`. `sentence_windows.py` and
-`choice_windows.py` cut the rows of tagging and of multiple choice.
+Texts become one window, a long context several windows, each choice one, as in
+`tasks/text_task.py`, `tasks/squad_data.py` and `tasks/multiple_choice.py`.
+`sentence_windows.py` cuts the rows of tagging.
 """
 
 from collections.abc import Sequence
@@ -94,26 +94,26 @@ class GraphWindows(NamedTuple):
 
     Attributes:
         row: int32 [W], each window's row, rising.
-        number: int32 [W], its number within the row.
-        count: int32 [N], windows of each row.
         a_first, a_length: int32 [W], the first text's first token, among all
             tokens, and number of tokens.
         b_first, b_length: int32 [W], the same of the second text.
+        length: int32 [W], tokens of the window.
+        number: int32 [W], its number within the row.
+        count: int32 [N], windows of each row.
         room, step: int32 [N], context tokens in a window, and the distance
             between windows.
-        length: int32 [W], tokens of the window.
     """
 
     row: tf.Tensor
-    number: tf.Tensor
-    count: tf.Tensor
     a_first: tf.Tensor
     a_length: tf.Tensor
     b_first: tf.Tensor
     b_length: tf.Tensor
+    length: tf.Tensor
+    number: tf.Tensor
+    count: tf.Tensor
     room: tf.Tensor
     step: tf.Tensor
-    length: tf.Tensor
 
     @property
     def size(self) -> tf.Tensor:
@@ -169,78 +169,82 @@ def fit(
     return a_length, tf.where(is_over, room - a_length, b_count)
 
 
-def cut(rows: GraphRows) -> GraphWindows:
-    """Cuts texts, pairs and questions.
+def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
+    """Cuts texts, pairs, questions, and pairs of a text and a choice.
 
-    A context without tokens has no window, nor has a row of another form.
+    A context without tokens has no window. `sentences` is what
+    `sentence_windows.cut` gives, or None.
     """
     count = rows.count
-    a_start, b_start = rows.starts[:count], rows.starts[count : 2 * count]
-    a_count, b_count = rows.counts[:count], rows.counts[count : 2 * count]
+    # Each pair's row, and its second text.
+    row, b_text = tf.range(count), count + tf.range(count)
+    if rows.choice_row is not None:
+        choices = tf.range(tf.size(rows.choice_row)) + tf.size(rows.counts)
+        choices -= tf.size(rows.choice_row)
+        row = tf.concat([row, rows.choice_row], axis=0)
+        b_text = tf.concat([b_text, choices], axis=0)
+    is_choice = tf.range(tf.size(row)) >= count
+    a_start, a_count = (tf.gather(x, row) for x in (rows.starts, rows.counts))
+    b_start, b_count = (
+        tf.gather(x, b_text) for x in (rows.starts, rows.counts)
+    )
+    has_b = tf.gather(rows.has_b, row) | is_choice
     limit, form, _, _, query, stride, _, between, from_end = tf.unstack(
-        rows.reading, axis=1
+        tf.gather(rows.reading, row), axis=1
     )
     is_question = tf.equal(form, QUESTION)
 
     both = limit - 2 - between
     a_of_pair, _ = fit(a_count, b_count, both)
     a_length = tf.minimum(a_count, limit - 2)
-    a_length = tf.where(rows.has_b, a_of_pair, a_length)
+    a_length = tf.where(has_b, a_of_pair, a_length)
     a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
     room = both - a_length
     # Questions and contexts are read from their beginnings.
     from_end = tf.where(is_question, 0, from_end)
+    further = tf.maximum(b_count - room, 0)
     a_start += from_end * (a_count - a_length)
-    b_start += from_end * tf.maximum(b_count - room, 0)
+    b_start += from_end * further
     # A pair has one window.
     step = tf.where(is_question, tf.minimum(room, stride), 1)
-    further = tf.maximum(b_count - room, 0)
     windows = tf.where(
         is_question, tf.minimum(b_count, 1) + (further + step - 1) // step, 1
     )
-    is_other = tf.equal(form, SENTENCE) | tf.equal(form, CHOICE)
+    is_other = tf.equal(form, SENTENCE) | tf.equal(form, CHOICE) & ~is_choice
     windows = tf.where(is_other, 0, windows)
 
-    row = tf.repeat(tf.range(count), windows)
-    before = tf.gather(tf.cumsum(windows, exclusive=True), row)
-    number = tf.range(tf.size(row)) - before
-    context_first = number * tf.gather(step, row)
-    b_length = tf.minimum(tf.gather(room, row), tf.gather(b_count, row))
-    b_length = tf.minimum(b_length, tf.gather(b_count, row) - context_first)
-    has_b = tf.gather(rows.has_b, row)
-    b_length = tf.where(has_b, b_length, 0)
-    a_length = tf.gather(a_length, row)
-    of_pair = b_length + tf.gather(between, row)
-    return GraphWindows(
-        row=row,
-        number=number,
-        count=windows,
-        a_first=tf.gather(a_start, row),
-        a_length=a_length,
-        b_first=tf.gather(b_start, row) + context_first,
-        b_length=b_length,
-        room=room,
-        step=step,
-        length=a_length + 2 + tf.where(has_b, of_pair, 0),
+    pair = tf.repeat(tf.range(tf.size(row)), windows)
+
+    def of_pair(values: tf.Tensor) -> tf.Tensor:
+        return tf.gather(values, pair)
+
+    before = of_pair(tf.cumsum(windows, exclusive=True))
+    context_first = (tf.range(tf.size(pair)) - before) * of_pair(step)
+    b_length = tf.minimum(of_pair(room), of_pair(b_count) - context_first)
+    b_length = tf.where(of_pair(has_b), b_length, 0)
+    a_length = of_pair(a_length)
+    b_and_end = tf.where(of_pair(has_b), b_length + of_pair(between), 0)
+    table = tf.stack(
+        [
+            of_pair(row),
+            of_pair(a_start),
+            a_length,
+            of_pair(b_start) + context_first,
+            b_length,
+            a_length + 2 + b_and_end,
+        ],
+        axis=1,
     )
-
-
-def join(first: GraphWindows, *others: GraphWindows) -> GraphWindows:
-    """Joins windows of several forms; `room` and `step` are the first's."""
-    every = first, *others
-    order = tf.argsort(tf.concat([w.row for w in every], axis=0), stable=True)
-
-    def joined(name: str) -> tf.Tensor:
-        values = tf.concat([getattr(w, name) for w in every], axis=0)
-        return tf.gather(values, order)
-
-    of_row = {"count", "room", "step"}
-    fields = {
-        name: joined(name)
-        for name in GraphWindows._fields
-        if name not in of_row
-    }
-    return first._replace(count=tf.add_n([w.count for w in every]), **fields)
+    if sentences is not None:
+        table = tf.concat([table, sentences], axis=0)
+    table = tf.gather(table, tf.argsort(table[:, 0], stable=True))
+    row, *others = tf.unstack(table, axis=1)
+    of_row = tf.math.unsorted_segment_sum(tf.ones_like(row), row, count)
+    first = tf.gather(tf.cumsum(of_row, exclusive=True), row)
+    number = tf.range(tf.size(row)) - first
+    return GraphWindows(
+        row, *others, number, of_row, room[:count], step[:count]
+    )
 
 
 def features(

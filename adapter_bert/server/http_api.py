@@ -11,14 +11,12 @@ import base64
 import functools
 import json
 import pathlib
-import re
 import zlib
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import h11
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -28,20 +26,17 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from adapter_bert.graph.exported import EMBED, SIGNATURE
+from adapter_bert.graph.exported import EMBED, SIGNATURE, Row
 from adapter_bert.json_lines import unique_keys
 from adapter_bert.server.http_guard import ADMIN, TokenGuard, Tokens
 from adapter_bert.server.request_core import GONE, Refused, RequestCore
 from adapter_bert.server.request_metrics import CONTENT_TYPE
-from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question, RequestRow
+from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question
 
 # The header that ends a connection after an answer.
 CLOSE = (b"connection", b"close")
 # Headers of a request that tell how long its body is.
 LENGTHS = {b"content-length", b"transfer-encoding"}
-# Seconds after a client's end at which it is written to. The first time a
-# client that is gone refuses, and the second time the system knows.
-PROBES = (1, 2)
 
 
 class PatientProtocol(H11Protocol):
@@ -49,7 +44,6 @@ class PatientProtocol(H11Protocol):
 
     Covers requests that do not come or come byte by byte, and answers that
     are not taken. What is no HTTP is refused in the form of other refusals.
-    A client that has only ended its sending is answered.
     """
 
     def __init__(self, *arguments: Any, patience: float, **named: Any):
@@ -84,34 +78,6 @@ class PatientProtocol(H11Protocol):
         if CLOSE not in headers and LENGTHS <= {name for name, _ in headers}:
             headers.append(CLOSE)
 
-    def eof_received(self) -> bool:
-        """Keeps the connection for an answer that is asked for already."""
-        cycle = self.cycle
-        if (
-            not cycle
-            or cycle.more_body
-            or cycle.response_complete
-            # TLS ends in both directions at once.
-            or self.scheme == "https"
-        ):
-            return False
-        cycle.keep_alive = False
-        for seconds in PROBES:
-            self.loop.call_later(seconds, self._probe)
-        return True
-
-    def _probe(self) -> None:
-        """Writes to a client, since one that is gone refuses what comes."""
-        if (
-            self.conn.our_state is h11.SEND_RESPONSE
-            and self.conn.their_http_version == b"1.1"
-            and not self.transport.is_closing()
-        ):
-            going_on = h11.InformationalResponse(
-                status_code=100, headers=[], reason=b"Continue"
-            )
-            self.transport.write(self.conn.send(going_on))
-
     def send_400_response(self, msg: str) -> None:
         """Refuses what is no HTTP, and ends the connection."""
         # Else the answer has begun before the rest of its request came.
@@ -140,11 +106,8 @@ class PatientProtocol(H11Protocol):
 
 # Answers of at least so many bytes are compressed, and how much.
 GZIP_BYTES, GZIP_LEVEL = 1000, 5
-ACCEPTED = "Accept-Encoding"
 # What a page of another origin may send.
 CORS_HEADERS = ("Authorization", "Content-Encoding", "Content-Type")
-# The first path is TensorFlow Serving's.
-METRICS = ("/monitoring/prometheus/metrics", "/metrics")
 FOLDER = pathlib.Path(__file__).parent
 FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 # The page runs its own script alone, and talks to its own server alone.
@@ -154,11 +117,9 @@ HEADERS = {
     "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-
-# Members of a row, of which all but the first and the last may be left out.
-MEMBERS = ("text", "text_b", "choices", "task")
 # What follows the model's name and a colon in a path.
 VERBS = ("predict", ANSWER, EXPLAIN, EMBED)
+POSTED = tuple(f":{verb}" for verb in VERBS)
 
 
 class RestServer:
@@ -180,51 +141,81 @@ class RestServer:
             admin: those of which a request to `ADMIN` needs one; None for no
                 such requests.
         """
-        self._core = core
-        routes = [
-            Route("/tasks", self._tell_tasks),
-            Route("/healthz", self._tell_health),
-            Route("/readyz", self._tell_readiness),
-            *(Route(path, self._tell_metrics) for path in METRICS),
-            *(Route(path, _send_file) for path in FILES),
-        ]
+        self._core, self._shelf = core, core.shelf
+        contents = {
+            "/tasks": self._tasks,
+            "/healthz": lambda: {"status": "alive"},
+            "/readyz": self._readiness,
+        }
+        posts = {}
         model = "/v1/models/{name}"
         for path in f"{model}/versions/{{version}}", model:
             for verb in VERBS:
-                post = functools.partial(self._post, verb=verb)
-                routes += [
-                    Route(f"{path}:{verb}", post, methods=["POST"]),
-                    Route(f"{path}:{verb}", _refuse_get),
-                ]
-            routes += [
-                Route(f"{path}/metadata", self._tell_metadata),
-                Route(path, self._tell_status),
-            ]
+                posts[f"{path}:{verb}"] = functools.partial(
+                    self._post, verb=verb
+                )
+            contents[f"{path}/metadata"] = self._metadata
+            contents[path] = self._status
         if admin:
-            routes += [
-                Route(f"{ADMIN}models", self._tell_admin),
-                Route(f"{ADMIN}reload", self._reload, methods=["POST"]),
-            ]
+            contents[f"{ADMIN}models"] = self._admin
+            posts[f"{ADMIN}reload"] = self._reload
+        # The first path is TensorFlow Serving's.
+        metrics = ("/monitoring/prometheus/metrics", "/metrics")
+        gets = {
+            **dict.fromkeys(metrics, self._metrics),
+            **dict.fromkeys(FILES, _send_file),
+            **{path: self._getting(tell) for path, tell in contents.items()},
+        }
+        routes = [
+            Route(path, answer, methods=[method])
+            for method, answers in (("POST", posts), ("GET", gets))
+            for path, answer in answers.items()
+        ]
+        middleware = [
+            Middleware(
+                GZipMiddleware,
+                minimum_size=GZIP_BYTES,
+                compresslevel=GZIP_LEVEL,
+            )
+        ]
+        if origins:
+            middleware.append(
+                Middleware(
+                    CORSMiddleware,
+                    allow_origins=list(origins),
+                    allow_methods=["GET", "POST"],
+                    allow_headers=CORS_HEADERS,
+                )
+            )
+        # Last: a browser asks without a token whether its page may ask.
+        if tokens or admin:
+            count = core.metrics.count_refused
+            middleware.append(
+                Middleware(TokenGuard, tokens=tokens, admin=admin, count=count)
+            )
         self.app = Starlette(
             routes=routes,
-            middleware=_middleware(
-                origins, tokens, admin, core.metrics.count_refused
-            ),
+            middleware=middleware,
             # All accepted requests are answered before the end.
             lifespan=lambda app: core.live(),
-            exception_handlers={
-                HTTPException: _refuse_http,
-                Refused: _refuse,
-                Exception: _fail,
-            },
+            exception_handlers={HTTPException: _refuse, Exception: _fail},
         )
         # A client of JSON follows no redirect; other paths are not there.
         self.app.router.redirect_slashes = False
 
+    def _getting(self, tell: Callable[[], Any]) -> Callable[..., Any]:
+        async def answer(request: Request) -> Response:
+            if request.url.path.endswith(POSTED):
+                raise HTTPException(405, headers={"Allow": "POST"})
+            self._check_path(request)
+            return JSONResponse(tell())
+
+        return answer
+
     def _check_path(self, request: Request) -> None:
         """Refuses paths that name another model or version."""
-        name, version = self._core.name, self._core.shelf.version
-        place = {"version": version, **request.path_params}
+        name, version = self._core.name, self._shelf.version
+        place = {"name": name, "version": version, **request.path_params}
         if place["name"] != name:
             raise Refused(
                 404, f"no model {place['name'][:80]!r}; there is {name!r}"
@@ -236,140 +227,132 @@ class RestServer:
                 f"{version}",
             )
 
-    async def _tell_tasks(self, request: Request) -> Response:
-        shelf, limits = self._core.shelf, self._core.limits
-        return JSONResponse(
-            {
-                "name": self._core.name,
-                "version": shelf.version,
-                "max_rows": limits.max_rows,
-                "max_body_bytes": limits.max_body_bytes,
-                "tasks": list(shelf.tasks.values()),
-                "explained": shelf.explained(),
-            }
-        )
+    def _tasks(self) -> dict[str, Any]:
+        limits = self._core.limits
+        return {
+            "name": self._core.name,
+            "version": self._shelf.version,
+            "max_rows": limits.max_rows,
+            "max_body_bytes": limits.max_body_bytes,
+            "tasks": list(self._shelf.tasks.values()),
+            "explained": self._shelf.explained(),
+        }
+
+    def _readiness(self) -> dict[str, Any]:
+        if self._core.is_ending:
+            raise Refused(503, "the server is ending")
+        if not self._shelf.tasks:
+            raise Refused(503, "no task is there to answer")
+        return {"status": "ready"}
 
     def _status(self) -> dict[str, Any]:
         """Gives the only version's state in TensorFlow Serving's form."""
         status = {
-            "version": self._core.shelf.version,
+            "version": self._shelf.version,
             "state": "AVAILABLE",
             "status": {"error_code": "OK", "error_message": ""},
         }
         return {"model_version_status": [status]}
 
-    async def _tell_status(self, request: Request) -> Response:
-        self._check_path(request)
-        return JSONResponse(self._status())
-
-    async def _tell_metadata(self, request: Request) -> Response:
-        self._check_path(request)
+    def _metadata(self) -> dict[str, Any]:
         spec = {
             "name": self._core.name,
             "signature_name": "",
-            "version": self._core.shelf.version,
+            "version": self._shelf.version,
         }
-        metadata = {
-            "signature_def": {"signature_def": self._core.shelf.signatures}
-        }
-        return JSONResponse({"model_spec": spec, "metadata": metadata})
+        metadata = {"signature_def": {"signature_def": self._shelf.signatures}}
+        return {"model_spec": spec, "metadata": metadata}
 
-    async def _tell_health(self, request: Request) -> Response:
-        return JSONResponse({"status": "alive"})
-
-    async def _tell_readiness(self, request: Request) -> Response:
-        why = self._core.unready()
-        if why:
-            return JSONResponse({"error": why}, 503)
-        return JSONResponse({"status": "ready"})
-
-    async def _tell_metrics(self, request: Request) -> Response:
-        return Response(self._core.metrics.tell(), media_type=CONTENT_TYPE)
-
-    async def _tell_admin(self, request: Request) -> Response:
-        shelf = self._core.shelf
+    def _admin(self) -> dict[str, Any]:
         model = {
             "name": self._core.name,
             **self._status(),
-            "tasks": {shelf.version: sorted(shelf.tasks)},
-            "left_out": dict(shelf.left_out),
+            "tasks": {self._shelf.version: sorted(self._shelf.tasks)},
+            "left_out": dict(self._shelf.left_out),
         }
-        return JSONResponse({"models": [model]})
+        return {"models": [model]}
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self._core.metrics.tell(), media_type=CONTENT_TYPE)
 
     async def _reload(self, request: Request) -> Response:
         """Looks for changes now, and tells what is served then."""
         # Whoever waits no more does not end the look.
-        looking = asyncio.to_thread(self._core.shelf.look)
-        await self._core.in_time(looking)
-        return await self._tell_admin(request)
+        await self._core.in_time(asyncio.to_thread(self._shelf.look))
+        return JSONResponse(self._admin())
 
     async def _post(self, request: Request, verb: str) -> Response:
         with self._core.counted() as tasks:
             self._check_path(request)
-            return await self._core.in_time(self._respond(request, verb, tasks))
+            answering = self._content(request, verb, tasks)
+            return JSONResponse(await self._core.in_time(answering))
 
-    async def _respond(
+    async def _content(
         self, request: Request, verb: str, tasks: list[str]
-    ) -> Response:
+    ) -> dict[str, Any]:
         """Answers, explained ones, vectors, or the signature's outputs.
 
         `tasks` gets those of the accepted rows.
         """
-        shelf = self._core.shelf
-        body = bytearray()
-        try:
-            await self._read(request, body)
+        with self._core.holding() as hold:
+            body = await self._read(request, hold)
             rows, is_columns, signature = read_rows(
-                body, self._core.limits.max_rows, list(shelf.signatures)
+                body, self._core.limits.max_rows, list(self._shelf.signatures)
             )
-            if verb in (ANSWER, EXPLAIN) and signature == EMBED:
-                raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
-            kind = EXPLAIN if verb == EXPLAIN else ANSWER
-            if EMBED in (verb, signature):
+            kind = verb if verb in (EXPLAIN, EMBED) else ANSWER
+            if signature == EMBED:
+                if verb in (ANSWER, EXPLAIN):
+                    raise Refused(
+                        400, f"an answer has no vectors; ask :{EMBED}"
+                    )
                 kind = EMBED
             questions = self._core.accept(rows, kind)
             tasks += [question.task for question in questions]
             results = await self._ask(request, questions)
-        finally:
-            self._core.release(len(body))
         if verb == EMBED:
-            return JSONResponse({"embeddings": results})
+            return {"embeddings": results}
         if verb in (ANSWER, EXPLAIN):
             answers = [
-                {"task": question.task, **shelf.answer(question, result)}
+                {"task": question.task, **self._shelf.answer(question, result)}
                 for question, result in zip(questions, results)
             ]
-            return JSONResponse({"answers": answers})
+            return {"answers": answers}
         form = "outputs" if is_columns else "predictions"
         if kind == EMBED:
             # A signature's only output has no name.
-            return JSONResponse({form: results})
-        outputs = shelf.outputs(questions, results)
+            return {form: results}
+        outputs = self._shelf.outputs(questions, results)
         if not is_columns:
-            return JSONResponse({form: outputs})
-        names = outputs[0] if outputs else shelf.output_names()
-        columns = {name: [row[name] for row in outputs] for name in names}
-        return JSONResponse({form: columns})
+            return {form: outputs}
+        names = outputs[0] if outputs else self._shelf.output_names()
+        return {form: {name: [row[name] for row in outputs] for name in names}}
 
-    async def _read(self, request: Request, body: bytearray) -> None:
-        """Appends a request's body, and counts its bytes as held."""
+    async def _read(
+        self, request: Request, hold: Callable[[int], None]
+    ) -> bytes:
+        """Reads a request's body, all bytes of which are held."""
         most = self._core.limits.max_body_bytes
-        packed = _Gzip() if _is_packed(request) else None
-        arrived = 0
+        coding = request.headers.get("content-encoding", "identity").lower()
+        if coding not in ("identity", "gzip", "x-gzip"):
+            raise Refused(
+                415,
+                f"unknown Content-Encoding {coding[:80]!r}; expected gzip or "
+                "none",
+                {"Accept-Encoding": "gzip"},
+            )
+        body = bytearray()
         try:
             async for chunk in request.stream():
-                arrived += len(chunk)
-                if packed:
-                    # Never more than the first byte that is refused.
-                    chunk = packed.unpack(chunk, most + 1 - len(body))
                 body += chunk
-                self._core.hold(len(chunk))
-                if max(arrived, len(body)) > most:
-                    raise Refused(413, f"more than {most} bytes")
-            if packed:
-                packed.check_end()
+                hold(len(chunk))
+                _check_size(body, most)
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
+        if coding == "identity":
+            return body
+        content = _unpack(body, most)
+        hold(len(content))
+        return content
 
     async def _ask(
         self, request: Request, questions: Sequence[Question]
@@ -389,96 +372,24 @@ class RestServer:
             leaving.cancel()
 
 
-class _Gzip:
-    """Unpacks a body that comes in chunks; raises `Refused` for no gzip."""
-
-    def __init__(self):
-        self._unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
-
-    def unpack(self, chunk: bytes, most: int) -> bytes:
-        """Gives a chunk's content, at most so many bytes."""
-        try:
-            content = self._unpacking.decompress(chunk, most)
-        except zlib.error as error:
-            raise Refused(400, f"the body is not gzip: {error}") from error
-        if self._unpacking.unused_data:
-            raise Refused(400, "the body goes on behind the end of its gzip")
-        return content
-
-    def check_end(self) -> None:
-        """Raises `Refused` for a body that is cut off."""
-        if not self._unpacking.eof:
-            raise Refused(400, "the gzip of the body is cut off")
+def _check_size(body: bytes, most: int) -> None:
+    if len(body) > most:
+        raise Refused(413, f"more than {most} bytes")
 
 
-def _is_packed(request: Request) -> bool:
-    """Tells if a body is gzip; raises `Refused` for other encodings."""
-    coding = request.headers.get("content-encoding", "identity").lower()
-    if coding not in ("identity", "gzip", "x-gzip"):
-        raise Refused(
-            415,
-            f"unknown Content-Encoding {coding[:80]!r}; expected gzip or none",
-            {ACCEPTED: "gzip"},
-        )
-    return coding != "identity"
-
-
-class _GzipWhereTaken(GZipMiddleware):
-    """Compresses for clients that take gzip, and not for `gzip;q=0`."""
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            headers = MutableHeaders(scope=scope)
-            accepted = ",".join(headers.getlist(ACCEPTED))
-            # Starlette looks for the letters alone.
-            headers[ACCEPTED] = "gzip" if takes_gzip(accepted) else "identity"
-        await super().__call__(scope, receive, send)
-
-
-def takes_gzip(accepted: str) -> bool:
-    """Reads the header `Accept-Encoding` (RFC 9110, 12.5.3)."""
-    codings = re.sub(r"\s", "", accepted.lower()).split(",")
-    weights = dict(coding.partition(";q=")[::2] for coding in codings)
-    weight = next(
-        (weights[x] for x in ("gzip", "x-gzip", "*") if x in weights), "0"
-    )
-    return not re.fullmatch(r"0(\.0*)?", weight)
-
-
-def _middleware(
-    origins: Sequence[str],
-    tokens: Optional[Tokens],
-    admin: Optional[Tokens],
-    count: Callable[[int], None],
-) -> list[Middleware]:
-    """Compression, CORS for some origins, and last the check of tokens.
-
-    A browser asks without a token whether its page may ask.
-    """
-    layers = [
-        Middleware(
-            _GzipWhereTaken, minimum_size=GZIP_BYTES, compresslevel=GZIP_LEVEL
-        )
-    ]
-    if origins:
-        layers.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=CORS_HEADERS,
-            )
-        )
-    if tokens or admin:
-        layers.append(
-            Middleware(TokenGuard, tokens=tokens, admin=admin, count=count)
-        )
-    return layers
-
-
-async def _refuse_get(request: Request) -> Response:
-    path = request.url.path[:200]
-    raise Refused(405, f"use POST: {path} reads rows", {"Allow": "POST"})
+def _unpack(body: bytes, most: int) -> bytes:
+    """Unpacks gzip, and never more than the first byte that is refused."""
+    unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        content = unpacking.decompress(body, most + 1)
+    except zlib.error as error:
+        raise Refused(400, f"the body is not gzip: {error}") from error
+    _check_size(content, most)
+    if not unpacking.eof:
+        raise Refused(400, "the gzip of the body is cut off")
+    if unpacking.unused_data:
+        raise Refused(400, "the body goes on behind the end of its gzip")
+    return content
 
 
 async def _until_gone(request: Request) -> None:
@@ -490,12 +401,16 @@ async def _send_file(request: Request) -> Response:
     return FileResponse(FOLDER / FILES[request.scope["path"]], headers=HEADERS)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    status, headers = error.status_code, error.headers
-    if status == 429:
+async def _refuse(request: Request, error: HTTPException) -> Response:
+    message, headers = error.detail, dict(error.headers or {})
+    if not isinstance(error, Refused):
+        message += f": {request.method} {request.url.path[:200]}"
+    if "Allow" in headers:
+        message += f"; use {headers['Allow']}"
+    if error.status_code == 429:
         # In seconds.
-        headers = {"Retry-After": "1"}
-    return JSONResponse({"error": error.detail}, status, headers)
+        headers["Retry-After"] = "1"
+    return JSONResponse({"error": message}, error.status_code, headers)
 
 
 async def _fail(request: Request, error: Exception) -> Response:
@@ -503,14 +418,9 @@ async def _fail(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": "the server has failed"}, 500)
 
 
-async def _refuse_http(request: Request, error: Exception) -> Response:
-    message = f"{error.detail}: {request.method} {request.url.path[:200]}"
-    return JSONResponse({"error": message}, error.status_code, error.headers)
-
-
 def read_rows(
     body: bytes, max_rows: int, signatures: Sequence[str] = (SIGNATURE,)
-) -> tuple[list[RequestRow], bool, str]:
+) -> tuple[list[Row], bool, str]:
     """Reads a request: its rows, if they are columns, and the signature.
 
     Args:
@@ -564,34 +474,33 @@ def _read_columns(columns: Any) -> list[dict[str, Any]]:
     return [dict(zip(columns, row)) for row in zip(*columns.values())]
 
 
-def _read_row(row: Any, where: str) -> RequestRow:
-    if not isinstance(row, dict):
+def _read_row(values: Any, where: str) -> Row:
+    if not isinstance(values, dict):
         raise Refused(400, f"{where} is no object")
-    unknown = set(row) - set(MEMBERS)
+    unknown = set(values) - set(Row._fields)
     if unknown:
         raise Refused(
             400,
             f"{where} has an unknown {min(unknown)[:80]!r}; expected "
-            f"{', '.join(MEMBERS)}",
+            f"{', '.join(Row._fields)}",
         )
-    # An optional member may be null.
-    row = {name: value for name, value in row.items() if value is not None}
-    row = {"text_b": "", "choices": [], **row}
-    text, choices = row.get("text"), row["choices"]
-    if not isinstance(choices, list):
+
+    def read(name: str, default: Any = None, an_entry: str = "") -> Any:
+        value = values.get(name)
+        # An optional member may be null.
+        value = default if value is None else value
+        if an_entry and isinstance(value, list):
+            return tuple(_read_text(x, f"{where}: {an_entry}") for x in value)
+        return _read_text(value, f"{where}: {name}")
+
+    choices = read("choices", [], "a choice")
+    if isinstance(choices, bytes):
         raise Refused(400, f"{where}: choices is no list")
-
-    def read_list(values: list[Any], name: str) -> tuple[bytes, ...]:
-        return tuple(_read_text(value, f"{where}: {name}") for value in values)
-
-    return RequestRow(
-        task=_read_text(row.get("task"), f"{where}: task"),
-        text=read_list(text, "a word of text")
-        if isinstance(text, list)
-        else _read_text(text, f"{where}: text"),
-        text_b=_read_text(row["text_b"], f"{where}: text_b"),
-        choices=read_list(choices, "a choice"),
-    )
+    # Columns have "" at the end of rows with fewer choices than others.
+    while choices and not choices[-1]:
+        choices = choices[:-1]
+    text = read("text", an_entry="a word of text")
+    return Row(text, read("text_b", ""), read("task"), choices)
 
 
 def _read_text(value: Any, where: str) -> bytes:

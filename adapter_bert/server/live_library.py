@@ -7,21 +7,16 @@ lost when a task goes.
 """
 
 import contextlib
-import dataclasses
 import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from absl import logging
 
 from adapter_bert.answering.answers import Answer, output_fields, to_outputs
-from adapter_bert.answering.explanations import (
-    EXPLAINED,
-    can_explain,
-    check_explained,
-)
+from adapter_bert.answering.explanations import can_explain, check_explained
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import LoadedTask, check_row, describe
 from adapter_bert.answering.trained_task import TextRow as Texts
@@ -37,13 +32,7 @@ from adapter_bert.graph.exported import (
     problem,
 )
 from adapter_bert.library.adapter_library import AdapterLibrary
-from adapter_bert.server.shelf import (
-    ANSWER,
-    Question,
-    RequestRow,
-    Shelf,
-    check_members,
-)
+from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question, Shelf
 from adapter_bert.tasks.kinds import VECTORS
 
 # Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
@@ -60,8 +49,7 @@ FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
 State = tuple[Optional[tuple[int, ...]], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class LiveTask:
+class LiveTask(NamedTuple):
     """A task of the library in memory.
 
     Attributes:
@@ -180,10 +168,10 @@ class LiveLibrary(Shelf):
 
     def _leave_out(self, name: str, error: Exception) -> None:
         """Keeps and logs the reason, of a defect with its traceback."""
-        is_users = isinstance(error, UserError)
-        reason = str(error) if is_users else first_line(error)
+        traceback, reason = None, str(error)
+        if not isinstance(error, UserError):
+            traceback, reason = error, first_line(error)
         if reason != self.left_out.get(name):
-            traceback = None if is_users else error
             logging.warning(
                 "%s is left out: %s", name, reason, exc_info=traceback
             )
@@ -204,10 +192,8 @@ class LiveLibrary(Shelf):
         self._predictor.answer_each(rows)
 
     def _state(self, name: str) -> State:
-        return tuple(
-            _stat(os.path.join(self._library.path, name, file))
-            for file in FILES
-        )
+        folder = os.path.join(self._library.path, name)
+        return tuple(_stat(os.path.join(folder, file)) for file in FILES)
 
     def accept(self, row, kind=ANSWER):
         name = row.task.decode("utf-8", "replace")
@@ -215,43 +201,33 @@ class LiveLibrary(Shelf):
         task = tasks.get(name)
         some = {name: task} if task else tasks
         described = {n: one.description for n, one in some.items()}
-        fault = problem(described, Row(b"", row.text_b, row.task, row.choices))
+        fault = problem(described, row)
         if fault:
             raise UserError(fault)
-        check_members(task.description, name, row)
         if kind == EMBED and task.description["kind"] != VECTORS:
             raise UserError(
                 f"the task {name} gives answers, and no vectors; ask a task of "
                 f"the kind {VECTORS}, or export it with --embeddings"
             )
+        if kind == EXPLAIN:
+            check_explained(task.loaded, name)
         texts = _texts(row, task.loaded)
         check_row(texts, task.loaded, f"the task {name}")
-        return Question(name, task, texts, sum(row.sizes().values()), kind)
+        return Question(name, task, texts, kind)
 
-    def compute(self, questions, explains=False):
-        return self._predictor.answer_each(
+    def compute(self, questions):
+        results = self._predictor.answer_each(
             [(question.of.loaded, question.row) for question in questions],
-            explains=explains,
+            explains=any(one.kind == EXPLAIN for one in questions),
         )
-
-    def vectors(self, questions):
-        return [answer["vector"] for answer in self.compute(questions)]
+        return [
+            answer["vector"] if question.kind == EMBED else answer
+            for question, answer in zip(questions, results)
+        ]
 
     def explained(self):
         tasks = self._tasks.items()
         return [name for name, task in tasks if can_explain(task.loaded)]
-
-    def unexplained(self):
-        for task in self._tasks.values():
-            if task.description["kind"] in EXPLAINED:
-                try:
-                    check_explained(task.loaded)
-                except UserError as error:
-                    return str(error)
-        return ""
-
-    def explanations(self, questions):
-        return self.compute(questions, explains=True)
 
     def outputs(self, questions, results):
         served = [task.description for task in self._tasks.values()]
@@ -282,25 +258,21 @@ def _described(
     outputs: Mapping[str, tuple[str, int]],
 ) -> dict[str, Any]:
     """A signature as JSON of TensorFlow's `SignatureDef`."""
-    return {
-        "inputs": _signature(inputs),
-        "outputs": _signature(outputs),
-        "method_name": "tensorflow/serving/predict",
-    }
-
-
-def _signature(members: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
-    return {
-        name: {
-            "name": name,
-            "dtype": dtype,
-            "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+    described = {
+        side: {
+            name: {
+                "name": name,
+                "dtype": dtype,
+                "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+            }
+            for name, (dtype, axes) in members.items()
         }
-        for name, (dtype, axes) in members.items()
+        for side, members in (("inputs", inputs), ("outputs", outputs))
     }
+    return {**described, "method_name": "tensorflow/serving/predict"}
 
 
-def _texts(row: RequestRow, loaded: LoadedTask) -> Texts:
+def _texts(row: Row, loaded: LoadedTask) -> Texts:
     """A row's texts, of which other bytes than UTF-8 are left out."""
 
     def decode(text: Any) -> Any:

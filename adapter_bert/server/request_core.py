@@ -5,20 +5,19 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Callable, TypeVar
 
 from starlette.exceptions import HTTPException
 
 from adapter_bert.answering.explanations import EXPLAINED
 from adapter_bert.errors import UserError
-from adapter_bert.graph.exported import EMBED
+from adapter_bert.graph.exported import EMBED, Row
 from adapter_bert.server.batching import Batcher, Bounds, Overloaded
 from adapter_bert.server.request_metrics import RequestMetrics
 from adapter_bert.server.shelf import (
     ANSWER,
     EXPLAIN,
     Question,
-    RequestRow,
     Shelf,
 )
 
@@ -66,54 +65,31 @@ class RequestCore:
         # One computes explanations, whose graphs are traced at first use, so
         # that no other row waits for them.
         self._batchers: dict[bool, Batcher] = {}
-        self.metrics = RequestMetrics(name, lambda: shelf.tasks, self._waiting)
-
-    def unready(self) -> str:
-        """Why no client should ask any more, or not yet; "" if one may."""
-        if self.is_ending:
-            return "the server is ending"
-        return "" if self.shelf.tasks else "no task is there to answer"
-
-    def _waiting(self) -> int:
-        """Rows that are not yet computed."""
-        return sum(one.waiting for one in self._batchers.values())
+        self.metrics = RequestMetrics(
+            name,
+            lambda: shelf.tasks,
+            lambda: sum(one.waiting for one in self._batchers.values()),
+        )
 
     @contextlib.asynccontextmanager
     async def live(self) -> AsyncIterator[None]:
         """Answers in the running event loop; at the end all accepted rows."""
-        bounds = self.limits.batching
 
-        def size_of(question: Question) -> int:
-            # Explanations are computed one by one. Each is a batch of its own,
-            # so that rows of clients that have gone are not computed.
-            is_whole = question.kind == EXPLAIN
-            return bounds.batch_bytes if is_whole else question.size
+        def compute(questions: Sequence[Question]) -> list[Any]:
+            self.metrics.count_batch(len(questions))
+            return self.shelf.compute(questions)
 
         self._batchers = {
-            explains: Batcher(self._compute, size_of, bounds)
+            explains: Batcher(
+                compute, lambda question: question.size, self.limits.batching
+            )
             for explains in (False, True)
         }
         yield
         for batcher in self._batchers.values():
             await batcher.close()
 
-    def _compute(self, questions: Sequence[Question]) -> list[Any]:
-        """Computes each row's outputs, vector or explained answer."""
-        self.metrics.count_batch(len(questions))
-        results: dict[int, Any] = {}
-        for kind, compute in (
-            (ANSWER, self.shelf.compute),
-            (EMBED, self.shelf.vectors),
-            (EXPLAIN, self.shelf.explanations),
-        ):
-            alike = {n: x for n, x in enumerate(questions) if x.kind == kind}
-            if alike:
-                results.update(zip(alike, compute(list(alike.values()))))
-        return [results[n] for n in range(len(questions))]
-
-    def accept(
-        self, rows: Sequence[RequestRow], kind: str = ANSWER
-    ) -> list[Question]:
+    def accept(self, rows: Sequence[Row], kind: str = ANSWER) -> list[Question]:
         """Makes questions of rows, of a kind as in `Question`.
 
         Raises `Refused` for wrong or long ones, and for a shelf without the
@@ -123,58 +99,62 @@ class RequestCore:
             raise Refused(
                 404, "the model gives no vectors; export it with --embeddings"
             )
-        # Once for all rows, as libraries may have thousands of tasks.
-        explained = set(self.shelf.explained()) if kind == EXPLAIN else set()
-        if kind == EXPLAIN and not explained:
+        if kind == EXPLAIN and not self.shelf.explained():
             raise Refused(
                 404,
-                self.shelf.unexplained()
-                or "the model explains no answers: a library's tasks of "
-                f"{', '.join(EXPLAINED)} do, exported models do not",
+                "the model explains no answers: a library's tasks of "
+                f"{', '.join(EXPLAINED)} do, unless the BERT has no mask "
+                "token; exported models do not",
             )
-        questions = []
+        most, questions = self.limits.max_text_bytes, []
         for number, row in enumerate(rows, 1):
-            question = self._question(row.without_padding(), number, kind)
-            if kind == EXPLAIN and question.task not in explained:
-                raise Refused(
-                    400,
-                    f"row {number}: answers of the task {question.task} are "
-                    "not explained; explained are tasks of "
-                    f"{', '.join(EXPLAINED)}",
-                )
-            questions.append(question)
+            sizes = {}
+            for name in ("text", "text_b", "choices"):
+                value = getattr(row, name)
+                is_one = isinstance(value, bytes)
+                sizes[name] = len(value) if is_one else sum(map(len, value))
+                if sizes[name] > most:
+                    raise Refused(
+                        400,
+                        f"row {number}: {name} has {sizes[name]} bytes, of at "
+                        f"most {most}",
+                    )
+            try:
+                question = self.shelf.accept(row, kind)
+            except UserError as error:
+                raise Refused(400, f"row {number}: {error}") from error
+            # Explanations are computed one by one. Each is a batch of its own,
+            # so that rows of clients that have gone are not computed.
+            size = sum(sizes.values())
+            if kind == EXPLAIN:
+                size = self.limits.batching.batch_bytes
+            questions.append(question._replace(size=size))
         return questions
-
-    def _question(self, row: RequestRow, number: int, kind: str) -> Question:
-        most = self.limits.max_text_bytes
-        for name, size in row.sizes().items():
-            if size > most:
-                raise Refused(
-                    400,
-                    f"row {number}: {name} has {size} bytes, of at most {most}",
-                )
-        try:
-            return self.shelf.accept(row, kind)
-        except UserError as error:
-            raise Refused(400, f"row {number}: {error}") from error
 
     async def ask(self, questions: Sequence[Question]) -> list[Any]:
         """What each row is asked for; raises as `Batcher.ask`."""
         explains = any(one.kind == EXPLAIN for one in questions)
         return await self._batchers[explains].ask(questions)
 
-    def hold(self, count: int) -> None:
-        """Counts bytes of a request as held; raises `Refused` if too many.
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[Callable[[int], None]]:
+        """Gives a function that counts bytes of a request as held, in there.
 
-        `release` is for all of them, those that were too many too.
+        It raises `Refused` if all requests hold too many.
         """
-        self._held += count
-        if self._held > self.limits.max_held_bytes:
-            raise Refused(429, "too many requests are being read")
+        held = 0
 
-    def release(self, count: int) -> None:
-        """Counts bytes as held no more."""
-        self._held -= count
+        def hold(count: int) -> None:
+            nonlocal held
+            held += count
+            self._held += count
+            if self._held > self.limits.max_held_bytes:
+                raise Refused(429, "too many requests are being read")
+
+        try:
+            yield hold
+        finally:
+            self._held -= held
 
     async def in_time(self, answering: Awaitable[Done]) -> Done:
         """What comes of a request; raises `Refused` for what is refused."""

@@ -5,7 +5,7 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -26,39 +26,6 @@ from adapter_bert.tasks.kinds import TAGGING
 ANSWER, EXPLAIN = "answer", "explain"
 
 
-class RequestRow(NamedTuple):
-    """A row of a request, UTF-8.
-
-    Attributes:
-        text: a text or its words.
-        text_b: the second text; empty if there is none.
-        choices: texts of a multiple choice; columns have "" at the end of
-            rows with fewer than others.
-    """
-
-    task: bytes
-    text: Union[bytes, tuple[bytes, ...]]
-    text_b: bytes = b""
-    choices: tuple[bytes, ...] = ()
-
-    def without_padding(self) -> "RequestRow":
-        """Drops empty texts at the end of the choices."""
-        count = len(self.choices)
-        while count and not self.choices[count - 1]:
-            count -= 1
-        return self._replace(choices=self.choices[:count])
-
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each member, of its words or choices together."""
-        texts = {
-            name: x for name, x in self._asdict().items() if name != "task"
-        }
-        return {
-            name: sum(map(len, x)) if isinstance(x, tuple) else len(x)
-            for name, x in texts.items()
-        }
-
-
 class Question(NamedTuple):
     """A row with the task that answers it, whatever becomes of that name.
 
@@ -66,15 +33,15 @@ class Question(NamedTuple):
         task: the task's name.
         of: the task, as the shelf keeps it.
         row: the texts, as the shelf reads them.
-        size: bytes of the texts.
         kind: `ANSWER`, `EMBED` or `EXPLAIN`.
+        size: bytes of the texts.
     """
 
     task: str
     of: Any
     row: Any
-    size: int
     kind: str = ANSWER
+    size: int = 0
 
 
 class Shelf(abc.ABC):
@@ -83,7 +50,7 @@ class Shelf(abc.ABC):
     Attributes:
         version: a whole number.
         signatures: inputs and outputs, as JSON of TensorFlow's `SignatureDef`,
-            by name. `EMBED` is there if there are `vectors`.
+            by name. `EMBED` is there if there are vectors.
         left_out: why a task cannot be served, by name.
     """
 
@@ -101,12 +68,15 @@ class Shelf(abc.ABC):
         """Looks for changes of the tasks."""
 
     @abc.abstractmethod
-    def accept(self, row: RequestRow, kind: str = ANSWER) -> Question:
+    def accept(self, row: Row, kind: str = ANSWER) -> Question:
         """Makes a question of a row; one for a vector needs no choices."""
 
     @abc.abstractmethod
     def compute(self, questions: Sequence[Question]) -> list[Any]:
-        """Results for `outputs` and `answer`, in order."""
+        """Results for `outputs` and `answer`, or vectors, in order.
+
+        Either all are to be explained, or none is.
+        """
 
     @abc.abstractmethod
     def outputs(
@@ -118,33 +88,13 @@ class Shelf(abc.ABC):
     def answer(self, question: Question, result: Any) -> Answer:
         """Answers as `predict`, after the `adapter`'s SHA-256."""
 
-    def vectors(self, questions: Sequence[Question]) -> list[list[float]]:
-        """Vectors of rows."""
-        raise NotImplementedError
-
     def explained(self) -> list[str]:
         """Names of the tasks whose answers can be explained."""
         return []
 
-    def unexplained(self) -> str:
-        """Why answers of kinds that are explained are not, or ""."""
-        return ""
-
-    def explanations(self, questions: Sequence[Question]) -> list[Any]:
-        """Explained results for `answer`, of tasks of `explained`."""
-        raise NotImplementedError
-
     def output_names(self) -> list[str]:
         """Names of the signature's outputs."""
         return sorted(self.signatures[SIGNATURE].get("outputs", {}))
-
-
-def check_members(task: Mapping[str, Any], name: str, row: RequestRow) -> None:
-    """Refuses members that a task's kind does not read."""
-    if isinstance(row.text, tuple) and task["kind"] != TAGGING:
-        raise UserError(
-            f"the task {name} reads texts, but text is a list of words"
-        )
 
 
 class ExportedShelf(Shelf):
@@ -165,32 +115,42 @@ class ExportedShelf(Shelf):
         """Returns at once, since another version is another model."""
 
     def accept(self, row, kind=ANSWER):
-        name = row.task.decode("utf-8", "replace")
-        read = Row(row.text, row.text_b, row.task, row.choices)
-        problem = self._model.problem(read, kind == EMBED)
+        problem = self._model.problem(row, kind == EMBED)
         if problem:
             raise UserError(problem)
+        name = row.task.decode()
         task = self.tasks[name]
-        check_members(task, name, row)
         if isinstance(row.text, tuple):
+            if task["kind"] != TAGGING:
+                raise UserError(
+                    f"the task {name} reads texts, but text is a list of words"
+                )
             words = [word.decode("utf-8", "ignore") for word in row.text]
             try:
-                read = read._replace(text=join_words(words).encode())
+                row = row._replace(text=join_words(words).encode())
             except ValueError as error:
                 raise UserError(str(error)) from error
-        return Question(name, task, read, sum(row.sizes().values()), kind)
+        return Question(name, task, row, kind)
 
     def compute(self, questions):
-        return self._computed(self._model.answers, questions)
-
-    def vectors(self, questions):
-        return self._computed(self._model.vectors, questions)
-
-    def _computed(self, compute: Any, questions: Sequence[Question]) -> Any:
-        try:
-            return compute([question.row for question in questions])
-        except tf.errors.InvalidArgumentError as error:
-            raise UserError(refusal(error)) from error
+        results: list[Any] = [None] * len(questions)
+        for is_vector in False, True:
+            numbers = [
+                n
+                for n, question in enumerate(questions)
+                if (question.kind == EMBED) == is_vector
+            ]
+            if numbers:
+                rows = [questions[n].row for n in numbers]
+                model = self._model
+                compute = model.vectors if is_vector else model.answers
+                try:
+                    computed = compute(rows)
+                except tf.errors.InvalidArgumentError as error:
+                    raise UserError(refusal(error)) from error
+                for n, result in zip(numbers, computed):
+                    results[n] = result
+        return results
 
     def outputs(self, questions, results):
         if not results or "tokens" not in results[0]:

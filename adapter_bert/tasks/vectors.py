@@ -243,6 +243,10 @@ class Vectors(Task[Union[Rows, Search]]):
         return type(self), form.pooling, self.left_out, form.dense
 
     @property
+    def reading(self):
+        return "vectors", self.prompts
+
+    @property
     def prompts(self) -> tuple[str, str]:
         """Texts before first texts, and before all others."""
         first, second = (

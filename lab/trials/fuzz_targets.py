@@ -215,7 +215,7 @@ def _questions(folder: pathlib.Path) -> None:
     for name in ("a.jsonl", "a.txt"):
         content = (folder / "line").read_bytes()
         for question in bulk_rows.questions(name, content, tasks, ["one"]):
-            if isinstance(question, bulk_rows.RefusedRow):
+            if question.reason:
                 bulk_rows.refusal_line(question)
 
 
