@@ -11,7 +11,6 @@ Equal seeds make the rows of the published program.
 
 import dataclasses
 import random
-from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -20,6 +19,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.data.tokenization import CLASSIFY, SPECIAL
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Range, Topic, read
@@ -31,7 +31,7 @@ LEAST_LENGTH = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
+class Rows(LetterCase):
     """What is read, made and written."""
 
     input_file: str = Topic.DATA.setting(
@@ -45,11 +45,6 @@ class Rows:
         "turn.",
     )
     vocab_file: str = Topic.MODEL.setting("", "The vocabulary of the BERT.")
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "Lower-case the text, as uncased models need. Default: what files next "
-        "to the vocabulary or its words say.",
-    )
     do_whole_word_mask: bool = Topic.DATA.setting(
         False, "Mask all tokens of a word or none of them."
     )

@@ -27,6 +27,7 @@ from adapter_bert.answering.embeddings import (
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask, load_task
 from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.bert_flags import BertFiles, LetterCase
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
@@ -41,7 +42,7 @@ from adapter_bert.upstream import records
 
 
 @dataclasses.dataclass(frozen=True)
-class Extraction:
+class Extraction(LetterCase, BertFiles):
     """What is read, computed and written."""
 
     input_file: str = Topic.DATA.setting(
@@ -60,24 +61,10 @@ class Extraction:
     batch_size: int = Topic.EVALUATION.setting(
         32, "Texts computed at once.", POSITIVE
     )
-    init_checkpoint: str = Topic.MODEL.setting(
-        "", "The pretrained BERT, as of run_classifier.py."
-    )
-    bert_config_file: str = Topic.MODEL.setting(
-        "", "BERT's sizes; default: next to the model."
-    )
-    vocab_file: str = Topic.MODEL.setting(
-        "", "The vocabulary; default: next to the model."
-    )
     adapter: str = Topic.METHOD.setting(
         "",
         "Folder of a trained adapter that acts on BERT; it says the "
         "letters' case.",
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "Lower-case the text, as uncased models need. Default: what the model "
-        "or its vocabulary says.",
     )
     use_one_hot_embeddings: bool = Topic.HARDWARE.setting(
         False, "Of no effect: words are looked up, with the same numbers."

@@ -36,6 +36,7 @@ from adapter_bert.answering.explanations import check_explained
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import LoadedTask, TextRow, load_task
+from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.library import flags as adapter_flags
@@ -46,7 +47,7 @@ from adapter_bert.training import composition_parts
 
 
 @dataclasses.dataclass(frozen=True)
-class RowsAndAnswers:
+class RowsAndAnswers(LetterCase):
     """Rows and answers."""
 
     input: str = Topic.DATA.setting(
@@ -66,11 +67,6 @@ class RowsAndAnswers:
         False,
         "Tell what each word adds to an answer, in its lines of JSON; with "
         "--output=FILE.html on a page instead.",
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "--embeddings without --adapter: lower-case the text, as uncased "
-        "models need. Default: what the model or its vocabulary says.",
     )
 
 

@@ -24,6 +24,7 @@ from adapter_bert.answering import row_stream
 from adapter_bert.answering.embeddings import VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import TextRow
+from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.commands import predict
 from adapter_bert.data.divisions import number_texts
 from adapter_bert.errors import UserError
@@ -40,7 +41,7 @@ CHUNK = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class Selection:
+class Selection(LetterCase):
     """Pool, and choice."""
 
     pool: str = Topic.DATA.setting(
@@ -51,11 +52,6 @@ class Selection:
         [],
         "Columns or JSON keys of a row's texts, as text,text_b; default: "
         "those that the adapter was trained on.",
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "Without --adapter: lower-case the text, as uncased models need. "
-        "Default: what the model or its vocabulary says.",
     )
     count: int = Topic.DATA.setting(100, "Rows to choose.", POSITIVE)
     by: Optional[str] = Topic.TO_DO.setting(

@@ -9,6 +9,7 @@ from adapter_bert.answering.embeddings import POOLINGS, TRAINED, VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import task_name
 from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints.bert_flags import BertFiles
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Declared, Range, Topic, is_given, read
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
@@ -102,20 +103,9 @@ def exchanged_in(
 
 
 @dataclasses.dataclass(frozen=True)
-class OneBert:
+class OneBert(BertFiles):
     """A BERT with a library of adapters, and how they are computed."""
 
-    init_checkpoint: str = Topic.MODEL.setting(
-        "",
-        "The pretrained BERT that the adapters were trained on, in any form "
-        "that run_classifier.py takes.",
-    )
-    bert_config_file: str = Topic.MODEL.setting(
-        "", "JSON file of BERT's sizes; default: the one next to the model."
-    )
-    vocab_file: str = Topic.MODEL.setting(
-        "", "File of the vocabulary; default: the one next to the model."
-    )
     library: str = Topic.METHOD.setting(
         "",
         "Folder of an adapter library, where parts of compositions are looked "

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from adapter_bert.checkpoints.bert_flags import BertFiles, LetterCase
 from adapter_bert.data.input_pipeline import POOL_BATCHES
 from adapter_bert.flags import (
     NOT_NEGATIVE,
@@ -146,8 +147,8 @@ class Tuning:
 
 
 @dataclasses.dataclass(frozen=True)
-class Experiment:
-    """One run.
+class TaskAndMethod:
+    """What a run trains.
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
@@ -158,6 +159,12 @@ class Experiment:
     method: TuningMethod
     named_method: Optional[str]
     named_arguments: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment(LetterCase, BertFiles, TaskAndMethod):
+    """One run."""
+
     data_dir: str = ""
     max_seq_length: int = 128
     eval_batch_size: int = 8
@@ -182,26 +189,6 @@ class Experiment:
     )
     max_eval_examples: Optional[int] = Topic.DATA.setting(
         None, "Score the first N examples only; default: all.", POSITIVE
-    )
-    init_checkpoint: str = Topic.MODEL.setting(
-        "",
-        "The pretrained BERT: a TensorFlow checkpoint of Google's BERT or of "
-        "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, "
-        "RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT or MPNet, a module of "
-        "TF-Hub or Kaggle, a repository of Hugging Face's hub "
-        "(hf:ORG/NAME[@REVISION]), or a training checkpoint of this program.",
-        alias="bert_hub_module_handle",
-    )
-    bert_config_file: str = Topic.MODEL.setting(
-        "", "BERT's sizes; default: next to the model."
-    )
-    vocab_file: str = Topic.MODEL.setting(
-        "", "The vocabulary; default: next to the model."
-    )
-    do_lower_case: Optional[bool] = Topic.MODEL.setting(
-        None,
-        "Lower-case the text, as uncased models need. Default: what the model "
-        "or its vocabulary says.",
     )
     new_tokens: str = Topic.METHOD.setting(
         "",
