@@ -218,8 +218,7 @@ def test_an_adapter_that_is_removed_meanwhile_is_not_damaged(
     full_shelf, after, capsys, command
 ):
     after(library.AdapterLibrary, "names", lambda: full_shelf.remove("first"))
-    arguments = library_command.parse([command, full_shelf.path])
-    arguments.function(arguments, full_shelf)
+    library_command.parse([command, full_shelf.path])[0].run(full_shelf)
     printed = capsys.readouterr().out
     assert "DAMAGED" not in printed and "second" in printed
     assert ("first: not there any more" in printed) == (command == "verify")

@@ -183,7 +183,7 @@ def test_heads_without_a_mean_are_refused_or_chosen(
             "--density is for an adapter made of several; pass",
         ),
         (["--by=linear", "--head_of=x"], "--head_of is 'x', expected one of"),
-        (["--by=mean"], "argument --by: invalid choice: 'mean'"),
+        (["--by=mean"], "--by=mean: value should be one of"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(

@@ -368,8 +368,8 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
 
 def run_library(*arguments):
     """Runs `adapter-bert library` within this process."""
-    parsed = library.parse(list(map(str, arguments)))
-    parsed.function(parsed, AdapterLibrary(parsed.library, create=True))
+    command, (folder, *words) = library.parse(list(map(str, arguments)))
+    command.run(AdapterLibrary(folder, create=True), *words)
 
 
 @pytest.fixture

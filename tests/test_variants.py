@@ -35,7 +35,11 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import OUTPUTS, Weights
-from adapter_bert.checkpoints.written_form import HUGGING_FACE, write_model
+from adapter_bert.checkpoints.written_form import (
+    HUGGING_FACE,
+    read_values,
+    write_model,
+)
 from adapter_bert.commands import convert, run_mlm
 from adapter_bert.exchange import (
     foreign_adapters,
@@ -116,8 +120,9 @@ def test_golden_logits_of_choices(name):
 @pytest.mark.parametrize("name", [*UNTIED, *CHOICES])
 def test_what_transformers_saved_is_written_the_same(tmp_path, name):
     opened = open_checkpoint(GOLDEN / name)
-    model = convert.convert_plain(opened, sources.read_config(opened))
-    write_model(str(tmp_path), HUGGING_FACE, **model)
+    config = sources.read_config(opened)
+    values = read_values(opened.weights, config)
+    write_model(str(tmp_path), HUGGING_FACE, config, values, opened.head)
     theirs, ours = (
         load_file(place / "model.safetensors")
         for place in (GOLDEN / name, tmp_path)

@@ -7,13 +7,14 @@
 All other flags are Beam's. docs/predict.md tells more.
 """
 
-import argparse
+import dataclasses
 import os
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.errors import UserError
+from adapter_bert.flags import POSITIVE, Range, Topic, read_command_line
 from adapter_bert.graph import beam, bulk_rows
 from adapter_bert.graph.exported import ExportedModel, Tasks, shown_names
 from adapter_bert.tasks.kinds import KINDS
@@ -22,54 +23,46 @@ from adapter_bert.tasks.kinds import KINDS
 WILD = "*?[]{}"
 
 
-def parse() -> tuple[argparse.Namespace, list[str]]:
+@dataclasses.dataclass(frozen=True)
+class Answering:
+    """What is answered, by which model."""
+
+    REQUIRED = ("model", "input", "output")
+    model: str = Topic.TO_DO.setting(
+        "", "The --output_dir of adapter-bert export."
+    )
+    input: str = Topic.DATA.setting(
+        "",
+        "Pattern of files of rows, as 'rows*.jsonl'; a file of another ending "
+        "holds one row per line, with a tab between the texts of a pair.",
+    )
+    output: str = Topic.DATA.setting(
+        "",
+        "Path with which the names of the files of answers begin.",
+        Range(
+            lambda path: os.path.basename(path) and not set(WILD) & set(path),
+            "expected what the names of files begin with",
+        ),
+    )
+    task: str = Topic.METHOD.setting(
+        "",
+        "Names of the tasks that answer every row, as mrpc,rte, or all; "
+        "default: the key task of each row.",
+    )
+    batch_size: int = Topic.EVALUATION.setting(
+        128, "Rows that the model computes at once.", POSITIVE
+    )
+
+
+def parse() -> tuple[Answering, list[str]]:
     """Parses this program's flags, and separates Beam's."""
-    parser = command_line.Parser(
-        prog=".venv-beam/bin/python -m adapter_bert beam",
-        description=__doc__.split("\n")[0],
-        epilog="All other flags are Apache Beam's.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--model", required=True, help="the --output_dir of adapter-bert export"
-    )
-    parser.add_argument(
-        "--input",
-        required=True,
-        help="pattern of files of rows, as 'rows*.jsonl'; a file of another "
-        "ending holds one row per line, with a tab between the texts of a pair",
-    )
-    parser.add_argument(
-        "--output",
-        required=True,
-        help="path with which the names of the files of answers begin",
-    )
-    parser.add_argument(
-        "--task",
-        default="",
-        help="names of the tasks that answer every row, as mrpc,rte, or all; "
-        "default: the key task of each row",
-    )
-    parser.add_argument(
-        "--batch_size",
-        type=int,
-        default=128,
-        help="rows that the model computes at once; default: %(default)s",
-    )
-    flags, others = parser.parse_known_args()
-    if flags.batch_size < 1:
-        raise UserError(f"--batch_size is {flags.batch_size}, expected more")
-    if not os.path.basename(flags.output) or set(WILD) & set(flags.output):
-        raise UserError(
-            f"--output is {flags.output!r}, expected what the names of files "
-            "begin with"
-        )
+    settings, others = read_command_line(Answering, __doc__, None)
     for before, flag in zip([None, *others], others):
         # A word may be the value of the flag before.
         is_value = before and before.startswith("--") and "=" not in before
         if not flag.startswith("--") and not is_value:
             raise UserError(f"unexpected: {flag}")
-    return flags, others
+    return settings, others
 
 
 def check_output(output: str) -> None:
@@ -134,22 +127,22 @@ def tasks_named(flag: str, tasks: Tasks) -> list[str]:
 
 
 def main() -> None:
-    """Answers the flags' rows; ends in an error if some are refused."""
-    flags, others = parse()
+    """Answers the rows; ends in an error if some are refused."""
+    settings, others = parse()
     options = beam.options_of(others)
-    pattern, output = map(files.absolute, (flags.input, flags.output))
+    pattern, output = map(files.absolute, (settings.input, settings.output))
     check_output(output)
-    check_input(pattern, bool(flags.task))
+    check_input(pattern, bool(settings.task))
     # Finds damages before the job; workers load the model again.
-    model = ExportedModel(flags.model)
+    model = ExportedModel(settings.model)
     job = beam.BeamJob(
         input=pattern,
         output=output,
-        model=files.absolute(flags.model),
+        model=files.absolute(settings.model),
         version=model.version,
         tasks=model.tasks,
-        names=tasks_named(flags.task, model.tasks),
-        batch_size=flags.batch_size,
+        names=tasks_named(settings.task, model.tasks),
+        batch_size=settings.batch_size,
     )
     del model
     answered, refused = beam.run(job, options)

@@ -22,7 +22,6 @@ that an equal step is not compiled again.
 The compilers have an environment of their own, which `make compilers` makes.
 """
 
-import argparse
 import dataclasses
 import hashlib
 import importlib
@@ -30,8 +29,7 @@ import json
 import math
 import os
 import sys
-import threading
-import time
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from adapter_bert import command_line
@@ -39,6 +37,7 @@ from adapter_bert.accelerators import account, devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.errors import UserError, first_line
+from adapter_bert.flags import POSITIVE, Topic, read_command_line
 
 # Names the interpreter of another environment with the compilers.
 PYTHON = "ADAPTER_BERT_COMPILERS"
@@ -49,69 +48,90 @@ PROGRAMS = (
     "run_mlm",
     "run_vectors",
 )
-# Seconds between lines of progress.
-INTERVAL = 10.0
 # Rows that TPUs compute at once: batches of --fit are a multiple.
 TILE = 8
-# Steps of --program's record.
-RECORDED = 40
 # How compilers say that a program needs too much memory.
 NO_ROOM = "RESOURCE_EXHAUSTED"
 
 
-def main() -> None:
-    """Compiles, prints a table, and writes JSON."""
-    flags, rest = sys.argv[1:], []
-    if "--" in flags:
-        place = flags.index("--")
-        flags, rest = flags[:place], flags[place + 1 :]
-    arguments = _parser().parse_args(flags)
-    cores = 1 if arguments.cores is None else arguments.cores
-    device = devices.find(arguments.device, cores)
-    if not rest:
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """How a step is compiled, and what is written."""
+
+    cores: Optional[int] = Topic.HARDWARE.setting(
+        None,
+        "Cores of one host that divide the batch; default: the run's "
+        "--num_tpu_cores or --num_devices, if given, else 1.",
+        POSITIVE,
+    )
+    json: str = Topic.TO_DO.setting("", "File for the figures.")
+    fit: bool = Topic.TO_DO.setting(
+        False,
+        "Also find the largest batch that fits, by two or more compiles.",
+    )
+    program: str = Topic.TO_DO.setting(
+        "",
+        "File for the step as a program that JAX runs without TensorFlow "
+        "(lab/devices/run_program.py), with what it gives on this CPU.",
+    )
+    values: str = Topic.TO_DO.setting(
+        "run",
+        "Weights of --program: the run's, which are stored, or drawn where it "
+        "runs, which makes a small file.",
+        choices=("run", "seed"),
+    )
+    record_steps: int = Topic.TO_DO.setting(
+        40, "Training steps that --program records."
+    )
+
+
+def parse(words: Sequence[str]) -> tuple[Compilation, Device, str, list[str]]:
+    """Reads a command line: settings, device, program, and the run's flags."""
+    words, run = list(words), []
+    if "--" in words:
+        place = words.index("--")
+        words, run = words[:place], words[place + 1 :]
+    about = f"{__doc__}\nDEVICE is one of {', '.join(devices.DEVICES)}.\n"
+    settings, [name] = read_command_line(Compilation, about, ["DEVICE"], words)
+    device = devices.find(name, settings.cores or 1)
+    if not run:
         raise UserError(
             "the run is missing: its program and flags follow `--`, as in "
-            f"adapter-bert compile {arguments.device} -- run_classifier.py "
+            f"adapter-bert compile {name} -- run_classifier.py "
             "--do_train=true ..."
         )
-    program = rest[0].removesuffix(".py")
+    program = run[0].removesuffix(".py")
     if program not in PROGRAMS:
         raise UserError(
-            f"unknown program {rest[0]!r}; expected one of "
-            f"{', '.join(PROGRAMS)}"
+            f"unknown program {run[0]!r}; expected one of {', '.join(PROGRAMS)}"
         )
-    if not arguments.program:
-        for flag in ("values", "record_steps"):
-            if getattr(arguments, flag) is not None:
-                raise UserError(
-                    f"--{flag} is about the file of --program, which is "
-                    f"missing; pass --program, or leave --{flag} out"
-                )
+    return settings, device, program, run[1:]
+
+
+def main() -> None:
+    """Compiles, prints a table, and writes JSON."""
+    settings, device, program, words = parse(sys.argv)
     command_line.go_on_with(device.packages, "compile", "compilers", PYTHON)
     import adapter_bert.start_tensorflow  # noqa: F401
 
     from adapter_bert import files
 
     # Nothing may fail after minutes of work.
-    for name in ("json", "program"):
-        path = getattr(arguments, name)
-        if path:
-            if files.is_folder(path):
-                raise UserError(f"--{name} {path} is a folder, expected a file")
-            files.check_plain(path, f"--{name}", is_replaced=True)
-            files.prepare_folder(os.path.dirname(path) or ".")
+    for path in filter(None, (settings.json, settings.program)):
+        if files.is_folder(path):
+            raise UserError(f"{path} is a folder, expected a file")
+        files.check_plain(path, "the file", is_replaced=True)
+        files.prepare_folder(os.path.dirname(path) or ".")
     files.prepare_folder(_cache())
-    step = _take(program, rest[1:], device, arguments.cores)
-    steps = arguments.record_steps
-    steps = RECORDED if steps is None else steps
-    if arguments.program:
+    step = _take(program, words, device, settings.cores)
+    if settings.program:
         from adapter_bert.accelerators import program as programs
 
-        programs.check(step, steps)
-    account = _account(program, step, device, arguments.fit)
+        programs.check(step, settings.record_steps)
+    account = _account(program, step, device, settings.fit)
     print(_table(account), end="", flush=True)
-    if arguments.json:
-        files.write_json(arguments.json, account)
+    if settings.json:
+        files.write_json(settings.json, account)
     if not account["compiles"]:
         raise UserError(f"the step does not compile: {account['reason']}")
     if not account["fits"]:
@@ -120,79 +140,43 @@ def main() -> None:
             f"{account['device']} has {account['memory_of_core']}; pass a "
             "smaller batch, or more --gradient_accumulation_steps"
         )
-    if arguments.program:
+    if settings.program:
         facts = {name: account[name] for name in programs.TOLD}
-        values = arguments.values or programs.RUN
-        programs.write(arguments.program, step, facts, values, steps)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = command_line.Parser(
-        prog="adapter-bert compile",
-        usage="%(prog)s DEVICE [arguments] -- PROGRAM [flags of the run]",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "device",
-        metavar="DEVICE",
-        help=f"one of {', '.join(devices.DEVICES)}",
-    )
-    parser.add_argument(
-        "--cores",
-        type=int,
-        metavar="N",
-        help="cores of one host that divide the batch; default: the run's "
-        "--num_tpu_cores or --num_devices, if given, else 1",
-    )
-    parser.add_argument("--json", metavar="FILE", help="file for the figures")
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="also find the largest batch that fits, by two or more compiles",
-    )
-    parser.add_argument(
-        "--program",
-        metavar="FILE",
-        help="file for the step as a program that JAX runs without TensorFlow "
-        "(lab/devices/run_program.py), with what it gives on this CPU",
-    )
-    parser.add_argument(
-        "--values",
-        choices=("run", "seed"),
-        help="weights of --program: the run's, which are stored, or drawn "
-        "where it runs, which makes a small file; default: run",
-    )
-    parser.add_argument(
-        "--record_steps",
-        type=int,
-        metavar="N",
-        help=f"training steps that --program records; default: {RECORDED}",
-    )
-    return parser
+        programs.write(
+            settings.program,
+            step,
+            facts,
+            settings.values,
+            settings.record_steps,
+        )
 
 
 def _take(
     program: str, words: list[str], device: Device, cores: Optional[int]
 ) -> Any:
+    """Gives the first step of a run, as `device` computes it."""
     from adapter_bert import files, flags
     from adapter_bert.accelerators import step
     from adapter_bert.tasks.task_model import NotTrained
 
     run = importlib.import_module(f"adapter_bert.commands.{program}")
-    FLAGS, is_given = flags.FLAGS, flags.is_given
+    FLAGS = flags.FLAGS
     with flags.of_words(run.SETTINGS, program, words):
+        for flag, value in (
+            ("describe", True),
+            ("cache_frozen_layers", True),
+            ("base_dtype", "int8"),
+        ):
+            if FLAGS[flag].value == value:
+                raise UserError(
+                    f"the run has --{flag}={value}, but what is compiled is "
+                    "the step of a whole model in float32 or bfloat16; leave "
+                    f"--{flag} out"
+                )
         is_gpu = device.platform == GPU
         of_cores = "num_devices" if is_gpu else "num_tpu_cores"
-        named = is_given(of_cores) and FLAGS[of_cores].value
-        if cores and named and cores != named:
-            raise UserError(
-                f"--cores is {cores}, but the run's --{of_cores} is {named}; "
-                "leave one of them out"
-            )
-        cores = cores or named or 1
+        cores = cores or flags.is_given(of_cores) and FLAGS[of_cores].value or 1
         devices.find(device.name, cores)
-        _refuse_others(device)
         if program == "run_vectors" and FLAGS.do_train and cores > 1:
             raise UserError(
                 f"the run divides its batch among {cores} cores, but its loss "
@@ -209,59 +193,16 @@ def _take(
             FLAGS.compute_dtype = "bfloat16" if is_faster else "float32"
         with files.temporary_folder() as folder:
             FLAGS.output_dir = os.path.join(folder, "out")
-            with _Clock("opening the run's files"):
-                try:
-                    return step.take(run.run)
-                except NotTrained:
-                    # Other values make the same step.
-                    is_scored = "eval_batch_size" in FLAGS
-                    is_scored = is_scored and not FLAGS.do_predict
-                    FLAGS.do_train = True
-                    FLAGS.do_eval = FLAGS.do_predict = False
-                    of = "eval" if is_scored else "predict"
-                    rows = FLAGS[f"{of}_batch_size"].value
-                    return step.take(run.run, predicted_rows=rows)
-
-
-def _refuse_others(device: Device) -> None:
-    from adapter_bert import flags
-    from adapter_bert.training import engines
-    from adapter_bert.training.compute_dtype import INT8
-
-    FLAGS, is_given = flags.FLAGS, flags.is_given
-    is_gpu = device.platform == GPU
-    kind = "GPU" if is_gpu else "TPU"
-    if is_given("use_tpu") and FLAGS.use_tpu == is_gpu:
-        raise UserError(
-            f"the run has --use_tpu={str(FLAGS.use_tpu).lower()}, but "
-            f"{device.name} is a {kind}; leave --use_tpu out"
-        )
-    if is_gpu and is_given("use_xla") and not FLAGS.use_xla:
-        raise UserError(
-            "the run has --use_xla=false, but its step on a GPU is compiled "
-            "with XLA alone; leave --use_xla out"
-        )
-    if FLAGS.base_dtype == INT8:
-        raise UserError(
-            "the run has --base_dtype=int8, but its step is compiled with "
-            "matrices in float32 or bfloat16 alone; leave --base_dtype out"
-        )
-    if FLAGS.engine not in ("auto", *engines.ENGINES):
-        raise UserError(
-            f"unknown engine {FLAGS.engine!r}; expected auto or one of "
-            f"{', '.join(engines.ENGINES)}, which have the same step"
-        )
-    if not is_gpu and is_given("num_devices"):
-        raise UserError(
-            f"the run has --num_devices, but {device.name} is a TPU; leave "
-            "--num_devices out, or pass --num_tpu_cores"
-        )
-    for flag in ("describe", "cache_frozen_layers"):
-        if FLAGS[flag].value:
-            raise UserError(
-                f"the run has --{flag}, which has no step of the whole model; "
-                f"leave --{flag} out"
-            )
+            try:
+                return step.take(run.run)
+            except NotTrained:
+                # Other values make the same step.
+                is_scored = "eval_batch_size" in FLAGS and not FLAGS.do_predict
+                FLAGS.do_train = True
+                FLAGS.do_eval = FLAGS.do_predict = False
+                of = "eval" if is_scored else "predict"
+                rows = FLAGS[f"{of}_batch_size"].value
+                return step.take(run.run, predicted_rows=rows)
 
 
 def _account(
@@ -334,16 +275,15 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
 
     length = step.batch["input_ids"].shape[-1]
     about = f"{device.name}, {step.rows} x {length}"
-    with _Clock(f"{about}: translating"):
-        lowered = compilers.lower(step, device)
+    lowered = compilers.lower(step, device)
     inputs = [lowered.as_text(), compilers.settings(device)]
     key = hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
     kept = os.path.join(_cache(), f"{key}.json")
     if not files.exists(kept):
         answer: dict[str, Any] = {"account": None, "reason": ""}
         try:
-            with _Clock(f"{about}: compiling"):
-                compiled = compilers.compile_lowered(lowered, device)
+            print(f"{about}: compiling", file=sys.stderr, flush=True)
+            compiled = compilers.compile_lowered(lowered, device)
             answer["account"] = dataclasses.asdict(compiled)
         except compilers.Refusal as error:
             answer["reason"] = first_line(error)
@@ -356,25 +296,6 @@ def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
     return recorded["account"] and Compiled(**recorded["account"]), recorded[
         "reason"
     ]
-
-
-class _Clock:
-    def __init__(self, what: str):
-        self._what, self._ended = what, threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-        self._thread.start()
-
-    def __exit__(self, *error: Any) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _tell(self) -> None:
-        while not self._ended.wait(INTERVAL):
-            seconds = time.monotonic() - self._began
-            print(f"{self._what}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 def _table(account: dict[str, Any]) -> str:

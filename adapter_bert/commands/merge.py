@@ -28,7 +28,6 @@ Heads of one task have a mean, also if their labels have another order.
 --head_of keeps task and head of one of the adapters instead.
 """
 
-import argparse
 import collections
 import dataclasses
 import math
@@ -40,7 +39,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import (
     adapter_artifact,
@@ -48,6 +47,7 @@ from adapter_bert.checkpoints import (
     run_record,
     sources,
 )
+from adapter_bert.checkpoints.bert_flags import BertFiles
 from adapter_bert.checkpoints.hugging_face import (
     describe_head,
     pooler_of_layer,
@@ -71,6 +71,7 @@ from adapter_bert.checkpoints.written_form import (
     write_vocabulary,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic, read_command_line
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.weighted_sums import (
@@ -236,99 +237,87 @@ def read_weights(text: str, count: int, positive: bool) -> list[float]:
     return weights
 
 
-def read_sum(arguments: argparse.Namespace) -> Optional[WeightedSum]:
-    """How adapters become one, or None if they become a BERT."""
-    flags = {
-        field.name: getattr(arguments, field.name)
-        for field in dataclasses.fields(WeightedSum)
-    }
-    if arguments.by is None:
-        for name in (*flags, "head_of"):
-            if getattr(arguments, name) not in (None, ""):
+@dataclasses.dataclass(frozen=True)
+class Merging(BertFiles):
+    """What is merged, and how."""
+
+    REQUIRED = ("init_checkpoint", "adapter", "output_dir")
+    adapter: list[str] = Topic.METHOD.setting(
+        [],
+        "Folder of a trained adapter; repeat it for several adapters.",
+        repeated=True,
+    )
+    output_dir: str = Topic.TO_DO.setting("", "Folder for the result.")
+    weights: str = Topic.METHOD.setting(
+        "", "One number per adapter, as 0.5,0.5; default: 1 each."
+    )
+    by: Optional[str] = Topic.METHOD.setting(
+        None,
+        "Write an adapter, not a BERT, and how adapters are added up.",
+        choices=SUMS,
+    )
+    average: bool = Topic.METHOD.setting(
+        False, "The mean of parameters, the same as --by=average."
+    )
+    density: Optional[float] = Topic.METHOD.setting(
+        None, "Share of the values that TIES, DARE and pruning keep, as 0.5."
+    )
+    majority_sign: Optional[str] = Topic.METHOD.setting(
+        None,
+        "Whether signs are elected by sums or by counts; default: total.",
+        choices=(TOTAL, FREQUENCY),
+    )
+    seed: Optional[int] = Topic.METHOD.setting(
+        None, "Seed of the values that DARE keeps; default: 0."
+    )
+    rank: Optional[int] = Topic.METHOD.setting(
+        None,
+        "Rank of what an SVD makes; default: the greatest of the adapters.",
+    )
+    head_of: str = Topic.METHOD.setting(
+        "",
+        "The --adapter whose task and head are kept, for adapters of several "
+        "tasks; default: the mean of heads.",
+    )
+
+    @property
+    def weighted_sum(self) -> Optional[WeightedSum]:
+        """Says how adapters become one; None if they become a BERT."""
+        values = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(WeightedSum)
+        }
+        values["by"] = AVERAGE if self.average else self.by
+        if self.head_of not in ("", *self.adapter):
+            raise UserError(
+                f"--head_of is {self.head_of!r}, expected one of the folders "
+                "that are passed as --adapter"
+            )
+        if values["by"]:
+            return WeightedSum(**values)
+        for name in (*values, "head_of"):
+            if getattr(self, name) not in (None, ""):
                 raise UserError(
                     f"--{name} is for an adapter made of several; pass --by, "
                     "as --by=linear"
                 )
         return None
-    if arguments.head_of and arguments.head_of not in arguments.adapter:
-        raise UserError(
-            f"--head_of is {arguments.head_of!r}, expected one of the folders "
-            "that are passed as --adapter"
-        )
-    return WeightedSum(**flags)
 
 
 def main() -> None:
     """Merges the adapters that the arguments name."""
-    parser = command_line.Parser(description=__doc__.split("\n")[0])
-    parser.add_argument("--init_checkpoint", required=True, help="the BERT")
-    parser.add_argument(
-        "--adapter",
-        required=True,
-        action="append",
-        help="folder of a trained adapter; repeat it for several adapters",
-    )
-    parser.add_argument(
-        "--weights",
-        default="",
-        help="one number per adapter, as 0.5,0.5; default: 1 each",
-    )
-    parser.add_argument(
-        "--by",
-        choices=SUMS,
-        help="write an adapter, not a BERT, and how adapters are added up",
-    )
-    parser.add_argument(
-        "--average",
-        dest="by",
-        action="store_const",
-        const=AVERAGE,
-        help="the mean of parameters, the same as --by=average",
-    )
-    parser.add_argument(
-        "--density",
-        type=float,
-        help="share of the values that TIES, DARE and pruning keep, as 0.5",
-    )
-    parser.add_argument(
-        "--majority_sign",
-        choices=(TOTAL, FREQUENCY),
-        help="whether signs are elected by sums (the default) or by counts",
-    )
-    parser.add_argument(
-        "--seed", type=int, help="of the values that DARE keeps; default: 0"
-    )
-    parser.add_argument(
-        "--rank",
-        type=int,
-        help="of what an SVD makes; default: the greatest of the adapters",
-    )
-    parser.add_argument(
-        "--head_of",
-        default="",
-        help="the --adapter whose task and head are kept, for adapters of "
-        "several tasks; default: the mean of heads",
-    )
-    parser.add_argument(
-        "--vocab_file",
-        default="",
-        help="vocabulary of the merged BERT, if none lies next to the BERT",
-    )
-    parser.add_argument(
-        "--output_dir", required=True, help="folder for the result"
-    )
-    arguments = parser.parse_args()
-    folder, adapters = arguments.output_dir, arguments.adapter
+    settings, _ = read_command_line(Merging, __doc__)
+    folder, adapters = settings.output_dir, settings.adapter
     google.check_name(folder, "--output_dir")
-    how = read_sum(arguments)
+    how = settings.weighted_sum
     is_mean = how is not None and how.by == AVERAGE
-    weights = read_weights(arguments.weights, len(adapters), is_mean)
-    opened = sources.open_init_checkpoint(arguments.init_checkpoint)
+    weights = read_weights(settings.weights, len(adapters), is_mean)
+    opened = sources.open_init_checkpoint(settings.init_checkpoint)
     if how is not None:
         if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
             raise UserError(f"{folder} holds an adapter; choose another folder")
         description, values = merge_adapters(
-            opened.weights, adapters, weights, how, arguments.head_of
+            opened.weights, adapters, weights, how, settings.head_of
         )
         files.prepare_folder(folder)
         adapter_artifact.write(folder, description, values)
@@ -336,7 +325,7 @@ def main() -> None:
         return
     check_free(folder)
     artifacts = read_all(opened.weights, adapters)
-    vocabulary = arguments.vocab_file or sources.find_vocabulary(opened)
+    vocabulary = settings.vocab_file or sources.find_vocabulary(opened)
     config = run_record.bert_config(artifacts[0].config, adapters[0])
     form = form_of(config)
     fields: dict[str, Any] = {}

@@ -47,10 +47,7 @@ class TextReader(tf.Module):
         self._tokenizer = GraphTokenizer(*tokenizers.values())
         of_tasks = [list(tokenizers).index(key) for key in keys]
         self._tokenizers = keep(np.int32(of_tasks))
-        prompts = [
-            t.task.prompts[0] if t.task.prompts else ""
-            for t in loaded
-        ]
+        prompts = [t.task.prompts[0] if t.task.prompts else "" for t in loaded]
         self._prompts = keep(np.array(prompts))
 
     def __call__(

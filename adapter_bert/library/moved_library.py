@@ -1,18 +1,12 @@
 """A library's adapters, trained anew on another BERT by distillation.
 
 The old adapters answer texts without labels. New adapters of the same methods
-learn these outputs on the new BERT (`tasks/distillation.py`). Adapters of one
-method are trained in one run, whose batches mix rows of all tasks. What is done
-already is found again after a kill.
+learn these outputs on the new BERT (`tasks/distillation.py`), each in a run of
+its own, which goes on after a kill.
 """
 
 import dataclasses
-import hashlib
-import io
-import itertools
-import json
 import os
-import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -22,12 +16,10 @@ from absl import logging
 from adapter_bert import files, folder_lock
 from adapter_bert.answering import row_stream
 from adapter_bert.answering.frozen_bert import FrozenBert
-from adapter_bert.answering.joint_answers import Group, compute
+from adapter_bert.answering.joint_answers import compute_alone
 from adapter_bert.answering.row_stream import CHUNK
-from adapter_bert.answering.task_tables import MixedBert
 from adapter_bert.answering.trained_task import (
     LoadedTask,
-    TextRow,
     check_row,
     load_task,
 )
@@ -36,6 +28,9 @@ from adapter_bert.checkpoints import (
     run_record,
     training_state,
 )
+from adapter_bert.checkpoints.bert_flags import BertFiles
+from adapter_bert.data.divisions import HeldOut, number_texts
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import READERS, Rows, SplitFiles, check_file
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Range, Topic, recorded
@@ -44,7 +39,7 @@ from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.progress import Progress
-from adapter_bert.tasks import metrics, task_model
+from adapter_bert.tasks import metrics
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.distillation import Distillation
 from adapter_bert.tasks.kinds import (
@@ -54,7 +49,7 @@ from adapter_bert.tasks.kinds import (
     kind_of,
 )
 from adapter_bert.tasks.multi_task import FOLDER
-from adapter_bert.tasks.task import Task, write_table
+from adapter_bert.tasks.task import write_table
 from adapter_bert.tasks.text_task import TEXT_COLUMNS, TextTask
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training.prediction import Outputs, check_finite
@@ -63,19 +58,36 @@ from adapter_bert.training.settings import Experiment, Training
 
 # Kinds whose heads have `distillation_loss`.
 MOVABLE = CLASSIFICATION, MULTI_LABEL, REGRESSION
-# In the new library: old answers, runs.
+# Runs in the new library.
 WORK_FOLDER = ".move"
 TABLE_FILE, RECORD_FILE = "move.tsv", "move.json"
 # Rows that are answered at once.
 BATCH = 32
 # Of those that train, and of those that measure: two have a correlation.
-LEAST_ROWS = 2
+LEAST_TEXTS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Distilling:
-    """How new adapters learn from old ones."""
+class Move(BertFiles):
+    """Trains the adapters anew on another BERT, from texts."""
 
+    REQUIRED = ("init_checkpoint", "to", "output_dir", "texts")
+    to: str = Topic.MODEL.setting("", "The other BERT, as --init_checkpoint.")
+    output_dir: str = Topic.TO_DO.setting(
+        "", "Folder of the new library, new or of a move that was killed."
+    )
+    texts: list[str] = Topic.DATA.setting(
+        [],
+        "File of texts without labels, that the old adapters answer; repeat it "
+        "as NAME=FILE for texts of the adapter NAME.",
+        repeated=True,
+    )
+    dev: list[str] = Topic.DATA.setting(
+        [],
+        "NAME=FILE: labelled rows of an adapter's task, which score the old "
+        "and the new one.",
+        repeated=True,
+    )
     temperature: float = Topic.TRAINING.setting(
         2.0,
         "What the logits of old and new adapters are divided by.",
@@ -86,27 +98,7 @@ class Distilling:
         "Share of the texts that measures the agreement and does not train.",
         Range(lambda value: 0 < value < 1, "expected above 0 and below 1"),
     )
-
-
-@dataclasses.dataclass(frozen=True)
-class Move:
-    """How adapters are moved.
-
-    Attributes:
-        to: the new BERT, as `--init_checkpoint` names one.
-        output_dir: folder of the new library.
-        texts: files of texts by the adapter's name; under "" of all others.
-        dev: files of labelled rows, by the adapter's name.
-        distilling: how the new adapters learn.
-        training: likewise.
-    """
-
-    to: str
-    output_dir: str
-    texts: Mapping[str, str]
-    dev: Mapping[str, str]
-    distilling: Distilling
-    training: Training
+    training: Training = dataclasses.field(default_factory=Training)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,58 +129,33 @@ class Moved:
 
 @dataclasses.dataclass(frozen=True)
 class _Adapter:
-    """An adapter that is moved.
+    """An adapter to be moved.
 
     Attributes:
         name: in both libraries.
         old: it, on the old BERT, without its calibration and novelty.
         method: that trains the new one.
-        max_seq_length: of the new one, in tokens.
-        rows: the texts.
-        is_held_out: bool [rows].
+        texts: the rows that the old one answers.
         dev: labelled rows, or None.
     """
 
     name: str
     old: LoadedTask
     method: TuningMethod
-    max_seq_length: int
-    rows: Sequence[TextRow]
-    is_held_out: np.ndarray
+    texts: Rows
     dev: Optional[Rows]
 
-    def chosen(self, is_chosen: np.ndarray) -> list[TextRow]:
-        """Some of the rows, which bool [rows] chooses."""
-        return list(itertools.compress(self.rows, is_chosen))
 
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """Adapters that are trained together, by name, and the run's folder."""
-
-    folder: str
-    adapters: dict[str, _Adapter]
-
-    def folder_of(self, name: str) -> str:
-        """Gives the folder into which the run writes an adapter."""
-        return os.path.join(self.folder, FOLDER, name)
-
-
-def move(library: AdapterLibrary, old: FrozenBert, plan: Move) -> list[Moved]:
+def move(library: AdapterLibrary, settings: Move) -> list[Moved]:
     """Moves the adapters of a library that can be moved.
 
     The others are logged, each with the reason. The same call goes on where a
     killed process was, with the same bits.
 
-    Args:
-        library: of the old BERT.
-        old: that BERT.
-        plan: what to do.
-
     Returns:
         The adapters of the new library, in order.
     """
-    output_dir = plan.output_dir
+    output_dir = settings.output_dir
     work = os.path.join(output_dir, WORK_FOLDER)
     names = files.plain_names(output_dir) if files.is_folder(output_dir) else []
     # The library itself may be what another move has made.
@@ -199,43 +166,81 @@ def move(library: AdapterLibrary, old: FrozenBert, plan: Move) -> list[Moved]:
             f"{output_dir} holds {names[0]}; expected a new or empty folder, "
             "or one in which this move has begun"
         )
-    new = FrozenBert.open(plan.to)
+    texts = _files_by_name("--texts", settings.texts, library.names())
+    dev = _files_by_name("--dev", settings.dev, library.names())
+    old = FrozenBert.open(
+        settings.init_checkpoint, settings.bert_config_file, settings.vocab_file
+    )
+    new = FrozenBert.open(settings.to)
     if new.base.fingerprint == old.base.fingerprint:
         raise UserError(
-            f"--to is {plan.to}, the BERT of the library {library.path} "
+            f"--to is {settings.to}, the BERT of the library {library.path} "
             "itself; expected another one"
         )
-    adapters = _choose(library, old, new, plan)
+    adapters = _choose(library, old, new, texts, dev)
     target = AdapterLibrary(output_dir, create=True)
     files.prepare_folder(work)
     with folder_lock.hold(work):
-        tables = MixedBert(old)
-        answered = _old_outputs(old, tables, adapters, work)
-        runs = _divide(adapters, new, work)
-        for run in runs:
-            _train(run, answered, plan)
-        moved = _measure(runs, answered, tables, new)
-        for run in runs:
-            for name in run.adapters:
-                _add(target, name, os.path.join(run.folder_of(name), ADAPTER))
-        _write(plan, old, new, moved)
+        moved = []
+        for adapter in adapters:
+            run_folder = os.path.join(work, "runs", adapter.name)
+            moved.append(_move(adapter, new, settings, run_folder))
+            folder = os.path.join(run_folder, FOLDER, adapter.name)
+            _add(target, adapter.name, os.path.join(folder, ADAPTER))
+        write_table(os.path.join(output_dir, TABLE_FILE), table(moved))
+        files.write_json(
+            os.path.join(output_dir, RECORD_FILE),
+            {
+                "old_base": old.base.describe(),
+                "new_base": new.base.describe(),
+                "temperature": settings.temperature,
+                "held_out": settings.held_out,
+                "training": recorded(settings.training),
+                "adapters": [dataclasses.asdict(one) for one in moved],
+            },
+        )
     return moved
 
 
+def _files_by_name(
+    flag: str, texts: Sequence[str], names: Sequence[str]
+) -> dict[str, str]:
+    """Files of `NAME=FILE`, and under "" of a `FILE` alone."""
+    paths: dict[str, str] = {}
+    for text in texts:
+        name, separator, path = text.partition("=")
+        # A path may have an equals sign of its own.
+        if not separator or files.exists(text):
+            name, path = "", text
+        if not name and flag == "--dev":
+            raise UserError(
+                f"--dev is {path}; expected --dev=NAME=FILE, an adapter and a "
+                "file of labelled rows of its task"
+            )
+        if name and name not in names:
+            raise UserError(
+                f"{flag} names the adapter {name!r}; the library has: "
+                f"{', '.join(names)[:200] or 'none'}"
+            )
+        if name in paths:
+            raise UserError(
+                f"{flag} names two files for {name or 'all adapters'}: "
+                f"{paths[name]} and {path}; leave one out"
+            )
+        paths[name] = path
+    return paths
+
+
 def _choose(
-    library: AdapterLibrary, old: FrozenBert, new: FrozenBert, plan: Move
-) -> dict[str, _Adapter]:
-    """Finds the adapters that can be moved, with their rows, by name."""
-    names = library.names()
-    for flag, named in (("--texts", plan.texts), ("--dev", plan.dev)):
-        for name in named:
-            if name and name not in names:
-                raise UserError(
-                    f"{flag} names the adapter {name!r}; {library.path} has: "
-                    f"{', '.join(names)[:200] or 'none'}"
-                )
-    adapters = {}
-    for name in names:
+    library: AdapterLibrary,
+    old: FrozenBert,
+    new: FrozenBert,
+    texts: Mapping[str, str],
+    dev: Mapping[str, str],
+) -> list[_Adapter]:
+    """Finds the adapters that can be moved, with their rows."""
+    adapters = []
+    for name in library.names():
         config = adapter_artifact.read_config(library.folder(name))
         loaded = load_task(old, library.folder(name), None, library.path)
         method = registry.parse(config.get("trained_with") or config["method"])
@@ -246,54 +251,32 @@ def _choose(
         if problem:
             logging.warning("%s is not moved: %s", name, problem)
             continue
-        if loaded.task.calibration != Calibration():
+        is_calibrated = loaded.task.calibration != Calibration()
+        if is_calibrated or loaded.task.novelty:
             logging.warning(
-                "the calibration of %s is left out: calibrate the new adapter "
-                "on dev rows",
-                name,
-            )
-        if loaded.task.novelty:
-            logging.warning(
-                "the novelty of %s is left out: it is told by what the old "
-                "BERT computes",
+                "calibration and novelty of %s are left out: they are told by "
+                "what the old BERT computes",
                 name,
             )
         task = dataclasses.replace(
             loaded.task, calibration=Calibration(), novelty=None
         )
         loaded = dataclasses.replace(loaded, task=task)
-        path = plan.texts.get(name, plan.texts.get("", ""))
-        if not path:
+        path = texts.get(name, texts.get(""))
+        if path is None:
             raise UserError(
                 f"no --texts are for the adapter {name}; pass --texts=FILE for "
                 f"all adapters, or --texts={name}=FILE too"
             )
         rows = _read_texts(path, name, loaded)
-        length = min(loaded.max_seq_length, new.config.max_tokens)
-        dev = plan.dev.get(name)
-        adapters[name] = _Adapter(
-            name,
-            loaded,
-            method,
-            length,
-            rows,
-            _hold_out(len(rows), plan),
-            None if dev is None else _read_dev(dev, name, task),
-        )
+        dev_rows = _read_dev(dev[name], name, task) if name in dev else None
+        adapters.append(_Adapter(name, loaded, method, rows, dev_rows))
     if not adapters:
         raise UserError(
             f"the library {library.path} has no adapter that can be moved; "
             f"expected one for {', '.join(MOVABLE)}, on this BERT alone"
         )
     return adapters
-
-
-def _hold_out(count: int, plan: Move) -> np.ndarray:
-    """Chooses the rows that measure, bool [count]; both sides have some."""
-    held_out = round(plan.distilling.held_out * count)
-    held_out = min(max(held_out, LEAST_ROWS), count - LEAST_ROWS)
-    order = np.random.default_rng(plan.training.seed).permutation(count)
-    return np.isin(np.arange(count), order[:held_out])
 
 
 def _problem(
@@ -322,7 +305,7 @@ def _problem(
     return ""
 
 
-def _read_texts(path: str, name: str, loaded: LoadedTask) -> list[TextRow]:
+def _read_texts(path: str, name: str, loaded: LoadedTask) -> Rows:
     """Reads a file's rows as an adapter does."""
     columns = loaded.task.columns
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
@@ -336,12 +319,13 @@ def _read_texts(path: str, name: str, loaded: LoadedTask) -> list[TextRow]:
             f"--texts do not fit the adapter {name}, which reads "
             f"{' and '.join(columns)}: {error}"
         ) from error
-    if len(rows) < 2 * LEAST_ROWS:
+    count = len(set(number_texts(rows).tolist()))
+    if count < 2 * LEAST_TEXTS:
         raise UserError(
-            f"--texts: {path} holds {len(rows)} rows for the adapter {name}, "
-            f"expected at least {2 * LEAST_ROWS}"
+            f"--texts: {path} holds {count} different texts for the adapter "
+            f"{name}, expected at least {2 * LEAST_TEXTS}"
         )
-    return rows
+    return loaded.task.make_rows(rows)
 
 
 def _read_dev(path: str, name: str, task: TextTask) -> Rows:
@@ -351,232 +335,103 @@ def _read_dev(path: str, name: str, task: TextTask) -> Rows:
     return named.read("", ["dev"])[1]["dev"]
 
 
-def _compute(
-    tables: MixedBert, tasks: Mapping[str, tuple[LoadedTask, Sequence[TextRow]]]
-) -> dict[str, Outputs]:
-    """Computes outputs of heads [rows, ...] by name, by the adapter's name.
-
-    Batches mix the rows of all adapters that can be mixed.
-    """
-    groups = [Group([loaded], rows) for loaded, rows in tasks.values()]
-    computed = dict(zip(tasks, compute(tables, groups, BATCH)))
-    for name, outputs in computed.items():
-        check_finite(outputs, name)
-    return computed
+def _compute(loaded: LoadedTask, rows: Rows) -> tuple[Features, Outputs]:
+    """Computes features, and outputs of the head [rows, ...] by name."""
+    features = loaded.task.featurize(
+        rows, loaded.tokenizer, loaded.max_seq_length
+    )
+    outputs = compute_alone(loaded, features.unlabelled(), BATCH)
+    check_finite(outputs, loaded.task.name)
+    return features, outputs
 
 
-def _old_outputs(
-    old: FrozenBert,
-    tables: MixedBert,
-    adapters: Mapping[str, _Adapter],
-    work: str,
-) -> dict[str, Outputs]:
-    """Computes the old adapters' outputs for all texts, or reads kept ones.
-
-    Some rows of each adapter at a time are computed, and kept in a file.
-    """
-    folder = os.path.join(work, "old_outputs")
-    files.prepare_folder(folder)
-    most = max(len(one.rows) for one in adapters.values())
-    total = sum(len(one.rows) for one in adapters.values())
-    chunks: dict[str, list[Outputs]] = {name: [] for name in adapters}
-    progress = Progress("old answers", total, "rows")
-    for first in range(0, most, CHUNK):
-        some = {
-            name: (one.old, one.rows[first : first + CHUNK])
-            for name, one in adapters.items()
-            if first < len(one.rows)
-        }
-        about = [old.base.fingerprint] + [
-            [name, loaded.sha256, loaded.max_seq_length, rows]
-            for name, (loaded, rows) in some.items()
-        ]
-        key = hashlib.sha256(json.dumps(about).encode()).hexdigest()
-        path = os.path.join(folder, f"{key[:32]}.npz")
-        kept = _read_outputs(path)
-        if kept is None:
-            kept = {
-                f"{name}/{output}": values
-                for name, outputs in _compute(tables, some).items()
-                for output, values in outputs.items()
-            }
-            content = io.BytesIO()
-            np.savez(content, **kept)
-            files.write_bytes(path, content.getvalue())
-        for name in some:
-            scope = f"{name}/"
-            chunks[name].append(
-                {
-                    full[len(scope) :]: values
-                    for full, values in kept.items()
-                    if full.startswith(scope)
-                }
-            )
-        progress.update(sum(len(rows) for _, rows in some.values()))
+def _old_outputs(adapter: _Adapter) -> Outputs:
+    """Computes the old adapter's outputs for all texts."""
+    rows = adapter.texts
+    progress = Progress("old answers", len(rows), "rows")
+    chunks = []
+    for first in range(0, len(rows), CHUNK):
+        place = np.arange(len(rows)) // CHUNK == first // CHUNK
+        chunks.append(_compute(adapter.old, rows.take(place))[1])
+        progress.update(int(place.sum()), adapter.name)
     progress.close()
     return {
-        name: {
-            output: np.concatenate([chunk[output] for chunk in of_name])
-            for output in of_name[0]
-        }
-        for name, of_name in chunks.items()
+        name: np.concatenate([chunk[name] for chunk in chunks])
+        for name in chunks[0]
     }
 
 
-def _read_outputs(path: str) -> Optional[Outputs]:
-    """What an earlier process kept, or None: no file, or a damaged one."""
-    if not files.exists(path):
-        return None
-    try:
-        content = io.BytesIO(files.read_bytes(path, "old answers"))
-        with np.load(content, allow_pickle=False) as kept:
-            return dict(kept)
-    # Flags and versions of archives that Python's reader lacks are errors of
-    # its own.
-    except (EOFError, RuntimeError, ValueError, zipfile.BadZipFile):
-        logging.warning("%s is damaged: its answers are computed anew", path)
-        return None
+def _hold_out(rows: Rows, settings: Move) -> np.ndarray:
+    """Chooses rows that measure, bool [rows]; equal texts stay together."""
+    least = LEAST_TEXTS / len(set(number_texts(rows.texts).tolist()))
+    share = min(max(settings.held_out, least), 1 - least)
+    division = HeldOut(share, settings.training.seed)
+    return division.choose(rows.texts, [()] * len(rows))
 
 
-def _divide(
-    adapters: Mapping[str, _Adapter], new: FrozenBert, work: str
-) -> list[_Run]:
-    """Puts adapters of one method, length and form of heads into one run.
-
-    A method that several tasks cannot have at once trains each adapter alone.
-    """
-    alike: dict[Any, list[_Adapter]] = {}
-    for one in adapters.values():
-        key = one.method, one.max_seq_length, one.old.task.head
-        alike.setdefault(key, []).append(one)
-    runs = []
-    for group in alike.values():
-        tasks = {one.name: one.old.task for one in group}
-        try:
-            task_model.list_parameters(
-                new.config, group[0].method, _task(tasks).build_head
-            )
-            shares = [group]
-        except UserError:
-            # The method fits each task, as `_problem` found.
-            shares = [[one] for one in group]
-        for share in shares:
-            folder = os.path.join(work, "runs", share[0].name)
-            runs.append(_Run(folder, {one.name: one for one in share}))
-    return runs
-
-
-def _task(tasks: Mapping[str, Task], **more: Any) -> Distillation:
-    return Distillation(
-        ",".join(tasks), tasks=tasks, sampling="proportional", **more
-    )
-
-
-def _train(run: _Run, answered: Mapping[str, Outputs], plan: Move) -> None:
-    """Trains the new adapters of a run, or goes on with it."""
-    texts, outputs = {}, {}
-    for name, one in run.adapters.items():
-        is_trained = ~one.is_held_out
-        texts[name] = one.old.task.make_rows(one.chosen(is_trained))
-        outputs[name] = {
-            output: values[is_trained]
-            for output, values in answered[name].items()
-        }
-    tasks = {name: one.old.task for name, one in run.adapters.items()}
-    [(method, length)] = {
-        (one.method, one.max_seq_length) for one in run.adapters.values()
-    }
-    logging.info("new adapters: %s, by %s", ", ".join(tasks), method)
+def _move(
+    adapter: _Adapter, new: FrozenBert, settings: Move, run_folder: str
+) -> Moved:
+    """Trains an adapter anew, or goes on with it, and measures it."""
+    name, old = adapter.name, adapter.old
+    outputs = _old_outputs(adapter)
+    is_held_out = _hold_out(adapter.texts, settings)
+    taught = {key: values[~is_held_out] for key, values in outputs.items()}
     experiments.run(
         Experiment(
-            task=_task(
-                tasks,
-                temperature=plan.distilling.temperature,
-                texts=texts,
-                outputs=outputs,
+            task=Distillation(
+                name,
+                tasks={name: old.task},
+                temperature=settings.temperature,
+                texts={name: adapter.texts.take(~is_held_out)},
+                outputs={name: taught},
             ),
-            method=method,
+            method=adapter.method,
             named_method=None,
             named_arguments={},
-            max_seq_length=length,
+            max_seq_length=min(old.max_seq_length, new.config.max_tokens),
             do_train=True,
-            output_dir=run.folder,
-            init_checkpoint=plan.to,
-            training=plan.training,
+            output_dir=run_folder,
+            init_checkpoint=settings.to,
+            training=settings.training,
             # Models that follow one another share its process.
             engine="strategy",
         )
     )
-
-
-def _measure(
-    runs: Sequence[_Run],
-    answered: Mapping[str, Outputs],
-    old: MixedBert,
-    new: FrozenBert,
-) -> list[Moved]:
-    """Compares old and new adapters; writes scores next to the new ones."""
-    adapters = {n: one for run in runs for n, one in run.adapters.items()}
-    folders = {n: run.folder_of(n) for run in runs for n in run.adapters}
-    loaded = {
-        name: load_task(new, os.path.join(folder, ADAPTER), None)
-        for name, folder in folders.items()
-    }
-    tables = MixedBert(new)
-    held_out = {n: one.chosen(one.is_held_out) for n, one in adapters.items()}
-    new_outputs = _compute(
-        tables, {n: (loaded[n], held_out[n]) for n in adapters}
+    folder = os.path.join(run_folder, FOLDER, name)
+    trained = load_task(new, os.path.join(folder, ADAPTER), None)
+    rows = adapter.texts.take(is_held_out)
+    features, new_outputs = _compute(trained, rows)
+    held_out = {key: values[is_held_out] for key, values in outputs.items()}
+    answers = (
+        old.task.answer(rows, old.task.decode(rows, features, values))
+        for values in (held_out, new_outputs)
     )
-    dev = {n: one for n, one in adapters.items() if one.dev is not None}
-    before = _scores(old, {n: (one.old, one.dev) for n, one in dev.items()})
-    after = _scores(tables, {n: (loaded[n], one.dev) for n, one in dev.items()})
-    moved = []
-    for name, one in adapters.items():
-        old_outputs = {k: v[one.is_held_out] for k, v in answered[name].items()}
-        answers = [
-            one.old.task.answer(rows, one.old.task.decode(rows, None, outputs))
-            for rows in [one.old.task.make_rows(held_out[name])]
-            for outputs in (old_outputs, new_outputs[name])
-        ]
-        path = os.path.join(folders[name], ADAPTER)
-        config = adapter_artifact.read_config(path)
-        scores: dict[str, float] = {}
-        if name in dev:
-            scores, data = after[name]
-            step = training_state.step_of(config["checkpoint"])
-            write_results(folders[name], scores, step, {"dev": data})
-        moved.append(
-            Moved(
-                name,
-                config["method"],
-                len(one.rows) - len(held_out[name]),
-                len(held_out[name]),
-                *_agreement(*answers),
-                before[name][0] if name in dev else {},
-                scores,
-            )
-        )
-    return sorted(moved, key=lambda one: one.name)
+    config = adapter_artifact.read_config(os.path.join(folder, ADAPTER))
+    old_scores: dict[str, float] = {}
+    new_scores: dict[str, float] = {}
+    if adapter.dev is not None:
+        old_scores, _ = _score(old, adapter.dev)
+        new_scores, data = _score(trained, adapter.dev)
+        step = training_state.step_of(config["checkpoint"])
+        write_results(folder, new_scores, step, {"dev": data})
+    return Moved(
+        name,
+        config["method"],
+        len(adapter.texts) - len(rows),
+        len(rows),
+        *_agreement(*answers),
+        old_scores,
+        new_scores,
+    )
 
 
-def _scores(
-    tables: MixedBert, tasks: Mapping[str, tuple[LoadedTask, Rows]]
-) -> dict[str, tuple[dict[str, float], str]]:
-    """Scores of labelled rows, and their fingerprint, by the adapter's name."""
-    texts = {}
-    for name, (loaded, rows) in tasks.items():
-        columns = [x for x in (rows.text_a, rows.text_b) if x is not None]
-        texts[name] = loaded, list(zip(*columns))
-    scored = {}
-    for name, outputs in _compute(tables, texts).items():
-        loaded, rows = tasks[name]
-        features = loaded.task.featurize(
-            rows, loaded.tokenizer, loaded.max_seq_length
-        )
-        predictions = loaded.task.decode(rows, features, outputs)
-        scores = loaded.task.evaluate(rows, features, predictions)
-        scored[name] = scores, features.fingerprint()
-    return scored
+def _score(loaded: LoadedTask, rows: Rows) -> tuple[dict[str, float], str]:
+    """Scores labelled rows, and gives their fingerprint."""
+    features, outputs = _compute(loaded, rows)
+    predictions = loaded.task.decode(rows, features, outputs)
+    scores = loaded.task.evaluate(rows, features, predictions)
+    return scores, features.fingerprint()
 
 
 def _agreement(
@@ -608,27 +463,12 @@ def table(moved: Sequence[Moved]) -> list[list[str]]:
     rows = ["name method texts held_out measure agreement".split()]
     rows[0] += ["score", "old", "new"]
     for one in moved:
-        about = [one.name, one.method, str(one.texts), str(one.held_out)]
         score = next(iter(one.old), "")
-        values = [one.old[score], one.new[score]] if score else []
+        values = [
+            f"{x[score]:.4f}" if score else "-" for x in (one.old, one.new)
+        ]
         rows.append(
-            [*about, one.measure, f"{one.agreement:.4f}", score or "-"]
-            + ([f"{value:.4f}" for value in values] or ["-", "-"])
+            [one.name, one.method, str(one.texts), str(one.held_out)]
+            + [one.measure, f"{one.agreement:.4f}", score or "-", *values]
         )
     return rows
-
-
-def _write(
-    plan: Move, old: FrozenBert, new: FrozenBert, moved: Sequence[Moved]
-) -> None:
-    write_table(os.path.join(plan.output_dir, TABLE_FILE), table(moved))
-    files.write_json(
-        os.path.join(plan.output_dir, RECORD_FILE),
-        {
-            "old_base": old.base.describe(),
-            "new_base": new.base.describe(),
-            **dataclasses.asdict(plan.distilling),
-            "training": recorded(plan.training),
-            "adapters": [dataclasses.asdict(one) for one in moved],
-        },
-    )
