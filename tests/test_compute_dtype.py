@@ -6,7 +6,7 @@ import pytest
 import refusals
 from conftest import read_json
 
-from adapter_bert.training import compute_dtype, experiment
+from adapter_bert.training import compute_dtype, engines
 from adapter_bert.training.compute_dtype import choose_dtype
 
 pytestmark = pytest.mark.newer_stack
@@ -105,8 +105,7 @@ def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
 def test_several_processes_do_not_choose_each_for_itself(
     classify, tiny_flags, monkeypatch
 ):
-    monkeypatch.setattr(experiment, "start_engine", lambda _: None)
-    monkeypatch.setattr(experiment.multi_worker, "is_cluster", lambda: True)
+    monkeypatch.setattr(engines, "is_cluster", lambda: True)
     refusals.check(
         lambda: classify(**tiny_flags, compute_dtype="auto"),
         "auto needs one process, but TF_CON",

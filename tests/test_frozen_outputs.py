@@ -27,8 +27,12 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import MaskedLM
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import frozen_outputs
-from adapter_bert.training.frozen_outputs import KnownOutputs, lowest_layer
+from adapter_bert.training import engines, frozen_outputs
+from adapter_bert.training.frozen_outputs import (
+    FROZEN_OUTPUTS,
+    KnownOutputs,
+    lowest_layer,
+)
 
 pytestmark = pytest.mark.older_stack
 
@@ -240,12 +244,13 @@ def test_a_finished_training_needs_no_file_any_more(classify, cached):
 
 
 def test_several_processes_and_masked_tokens_are_refused(monkeypatch):
-    monkeypatch.setattr(frozen_outputs.multi_worker, "is_cluster", lambda: True)
-    setup = mock.MagicMock(table=task_model.ParameterTable("head", ()))
-    setup.model.config.num_hidden_layers = 2
+    monkeypatch.setattr(engines, "is_cluster", lambda: True)
+    job = mock.MagicMock(table=task_model.ParameterTable("head", ()))
+    model = mock.MagicMock()
+    model.config.num_hidden_layers = 2
     for is_fixed, part in ((True, "TF_CONFIG"), (False, "others in each step")):
-        setup.task.rows_are_fixed = is_fixed
-        refusals.check(lambda: frozen_outputs.check(setup), part)
+        model.task.rows_are_fixed = is_fixed
+        refusals.check(lambda: frozen_outputs.check(model, job), part)
     assert not MaskedLM.rows_are_fixed
 
 
@@ -415,18 +420,18 @@ def test_batches_hold_the_outputs_of_their_tokens(lengths, data, first_token):
     # Of each token its own number.
     numbers = starts[:-1] if first_token else np.arange(count)
     outputs = np.stack([numbers, -numbers], axis=1).astype(np.float32)
-    cached = KnownOutputs.of(rows, outputs, first_token)
+    cached = KnownOutputs(rows, outputs, first_token)
     assert len(cached) == len(lengths)
     places = st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=9)
     chosen = np.array(data.draw(places))
     batch = make_batch(cached, chosen, None)
-    batched = batch[task_model.FROZEN_OUTPUTS]
+    batched = batch[FROZEN_OUTPUTS]
     ids, mask = batch["input_ids"], batch["input_mask"]
     if first_token:
         ids, mask = ids[:, :1], mask[:, :1]
     assert_array_equal(batched[..., 0], ids * mask)
     assert_array_equal(batched[..., 1], -ids * mask)
-    (shape, dtype) = cached.added(None)[task_model.FROZEN_OUTPUTS]
+    (shape, dtype) = cached.added(None)[FROZEN_OUTPUTS]
     assert len(shape) + 1 == batched.ndim and dtype == batched.dtype
     taken = rows.take(chosen)
     for number, row in enumerate(chosen):

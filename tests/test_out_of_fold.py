@@ -113,11 +113,11 @@ def test_chosen_rows_make_the_batches_of_all_rows():
     tokens = np.arange(10, dtype=np.int32)
     labels = {"label_ids": np.arange(4, dtype=np.int32)}
     inner = Features(tokens, np.zeros(10, np.uint8), starts, labels)
-    cached = KnownOutputs.of(
+    cached = KnownOutputs(
         inner, np.random.default_rng(1).random((10, 3), np.float32), False
     )
     rows = np.array([3, 1])
-    chosen = Chosen.of(cached, rows)
+    chosen = Chosen(cached, rows)
     assert len(chosen) == 2 and chosen.lengths.tolist() == [4, 3]
     batch = make_batch(chosen, np.array([1, 0]), None)
     whole = make_batch(cached, rows[::-1], None)

@@ -4,8 +4,8 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.training import cpu_cores, multi_worker
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training import cpu_cores
+from adapter_bert.training.engines import Hardware, is_cluster
 
 # More than four were not measured.
 MAX_LANES = 8
@@ -109,7 +109,7 @@ def names(hardware: Hardware) -> list[str]:
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
     """Gives the strategy of a training."""
-    workers = multi_worker.is_cluster()
+    workers = is_cluster()
     if hardware.num_devices and (hardware.use_tpu or workers):
         raise UserError(
             f"--num_devices={hardware.num_devices} is for one machine without "
@@ -121,6 +121,8 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
 
         return tpu.strategy(hardware)
     if workers:
+        from adapter_bert.training import multi_worker
+
         return multi_worker.strategy()
     devices = names(hardware)
     if len(devices) == 1:

@@ -1,79 +1,49 @@
 """Answers for the splits of a run, and scores on the dev sets."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterable
 
-import numpy as np
-
-from adapter_bert.data.input_pipeline import Features
-from adapter_bert.tasks.task import ScoresAndData, SplitNames
+from adapter_bert.tasks.task import ScoresAndData
+from adapter_bert.training.extras import Answers, Run
 from adapter_bert.training.prediction import RowPredictor, check_finite
-from adapter_bert.training.setup import Setup
-
-# Values of `Hooks.observe`, float32 [rows, ...], by name.
-Shown = dict[str, np.ndarray]
 
 
-class Splits(NamedTuple):
-    """Splits to evaluate and those to predict, which may be the same."""
-
-    dev: SplitNames
-    test: SplitNames
-
-    @property
-    def names(self) -> list[str]:
-        return list(dict.fromkeys(name for _, name in (*self.dev, *self.test)))
-
-
-class Rows(NamedTuple):
-    """Rows of splits by name: what the task keeps of them, features."""
-
-    splits: Splits
-    kept: dict[str, Any]
-    features: dict[str, Features]
-
-
-def answer(
-    setup: Setup, predictor: RowPredictor, rows: Rows, splits: Splits
-) -> tuple[dict[str, Any], dict[str, Shown]]:
-    """Gives the task's answers and the values of `Hooks.observe`, by split."""
-    experiment, evaluated = setup.experiment, dict(splits.dev).values()
-    answers, shown = {}, {}
-    for name in splits.names:
-        outputs, features = {}, rows.features[name]
-        how = experiment.predict_batch_size, "predict"
+def answer(run: Run, predictor: RowPredictor, splits: Iterable[str]) -> Answers:
+    """Gives the task's answers for some splits."""
+    answers = Answers({}, {}, predictor)
+    for name in splits:
+        outputs, features = {}, run.features[name]
+        how = run.experiment.predict_batch_size, "predict"
         # A split that is both is evaluated.
-        if name in evaluated:
-            how = experiment.eval_batch_size, "eval"
+        if name in dict(run.dev).values():
+            how = run.experiment.eval_batch_size, "eval"
         # No rows if no context has a token.
         if len(features):
             outputs = predictor.predict(features, *how)
             check_finite(outputs, name)
-        shown[name] = {
+        answers.shown[name] = {
             key: outputs.pop(key)
-            for key in setup.model.method.observes
+            for key in run.model.method.observes
             if key in outputs
         }
-        answers[name] = setup.task.decode(rows.kept[name], features, outputs)
-    return answers, shown
+        answers.by_split[name] = run.task.decode(
+            run.rows[name], features, outputs
+        )
+    return answers
 
 
-def score(
-    setup: Setup, rows: Rows, answers: dict[str, Any]
-) -> dict[str, ScoresAndData]:
+def score(run: Run, answers: Answers) -> dict[str, ScoresAndData]:
     """Gives the result of `Task.score_tables` for the dev splits."""
-    return setup.task.score_tables(
+    return run.task.score_tables(
         {
-            suffix: setup.task.evaluate(
-                rows.kept[name], rows.features[name], answers[name]
+            suffix: run.task.evaluate(
+                run.rows[name], run.features[name], answers.by_split[name]
             )
-            for suffix, name in rows.splits.dev
+            for suffix, name in run.dev
         },
-        fingerprints(rows.splits, rows.features),
+        fingerprints(run),
     )
 
 
-def fingerprints(
-    splits: Splits, features: dict[str, Features]
-) -> dict[str, str]:
+def fingerprints(run: Run) -> dict[str, str]:
     """Gives the fingerprint of each dev split's rows."""
-    return {name: features[name].fingerprint() for _, name in splits.dev}
+    return {name: run.features[name].fingerprint() for _, name in run.dev}

@@ -13,7 +13,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -26,15 +26,17 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
-from adapter_bert.tasks.task_model import FROZEN_OUTPUTS, BuildHead
-from adapter_bert.training import multi_worker
+from adapter_bert.tasks.task_model import BuildHead
 from adapter_bert.training.compute_dtype import INT8
-from adapter_bert.training.engines import Engine
+from adapter_bert.training.engines import Engine, check_alone
+from adapter_bert.training.extras import Extra, Run
 from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import Setup, lowest_layer
+from adapter_bert.training.setup import Model, lowest_layer
 from adapter_bert.training.training_step import Job
 
+# The outputs' name among features, next to the rows' other arrays.
+FROZEN_OUTPUTS = "frozen_outputs"
 # Version of the files' content.
 FORMAT = 1
 FOLDER = "frozen_layers"
@@ -51,65 +53,73 @@ GB = 1e9
 NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownOutputs(Features):
-    """Holds rows with the outputs of frozen layers.
+class KnownOutputs:
+    """Rows with the outputs of frozen layers; otherwise as `inner`.
 
     `outputs`, float32 or the bits of bfloat16 as uint16, are of all tokens
     [sum of lengths, D], or of first tokens [sequences, D].
     """
 
-    inner: Features
-    outputs: np.ndarray
-    first_token: bool
+    def __init__(self, inner: Features, outputs: np.ndarray, first_token: bool):
+        self._inner, self._outputs = inner, outputs
+        self._first_token = first_token
 
-    @classmethod
-    def of(
-        cls, inner: Features, outputs: np.ndarray, first_token: bool
-    ) -> "KnownOutputs":
-        columns = inner.tokens, inner.segments, inner.starts, inner.labels
-        return cls(*columns, inner, outputs, first_token)
-
-    @property
-    def token_labels(self) -> Optional[np.ndarray]:
-        return self.inner.token_labels
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.inner.lengths
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.inner.row_shape
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def __len__(self) -> int:
-        return len(self.inner)
-
-    def sequences(self, rows: np.ndarray) -> np.ndarray:
-        return self.inner.sequences(rows)
+        return len(self._inner)
 
     def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
-        width = 1 if self.first_token else length
-        shape = *self.row_shape, width, self.outputs.shape[1]
-        outputs = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
-        return {**self.inner.added(length), **outputs}
+        """Adds `finish`'s."""
+        width = 1 if self._first_token else length
+        shape = *self.row_shape, width, self._outputs.shape[1]
+        outputs = {FROZEN_OUTPUTS: (shape, self._outputs.dtype)}
+        return {**self._inner.added(length), **outputs}
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
     ) -> None:
         """Adds `frozen_outputs`, [B, ..., T or 1, D], zeros in padding."""
-        self.inner.finish(batch, rows, step)
+        self._inner.finish(batch, rows, step)
         sequences = self.sequences(rows)
-        if self.first_token:
-            outputs = self.outputs[sequences][..., np.newaxis, :]
+        if self._first_token:
+            outputs = self._outputs[sequences][..., np.newaxis, :]
         else:
             mask = batch["input_mask"].astype(bool)
             places = np.arange(mask.shape[-1])
             sources = (self.starts[sequences][..., np.newaxis] + places)[mask]
-            shape = *mask.shape, self.outputs.shape[1]
-            outputs = np.zeros(shape, self.outputs.dtype)
-            outputs[mask] = self.outputs[sources]
+            shape = *mask.shape, self._outputs.shape[1]
+            outputs = np.zeros(shape, self._outputs.dtype)
+            outputs[mask] = self._outputs[sources]
         batch[FROZEN_OUTPUTS] = outputs
+
+
+class UpperLayers(task_model.TaskModel):
+    """Computes from the outputs of frozen layers, in batches that have them.
+
+    These are float32 [B, T or 1, D] or the bits of bfloat16 as uint16, below
+    the layer `lowest`.
+    """
+
+    def __init__(self, lowest: int, *arguments: Any):
+        super().__init__(*arguments)
+        self._lowest = lowest
+
+    def encode(self, bert, ids, segments, features, context):
+        """float32 [B, T or 1, D]."""
+        if FROZEN_OUTPUTS not in features:
+            return super().encode(bert, ids, segments, features, context)
+        outputs = features[FROZEN_OUTPUTS]
+        if outputs.dtype == tf.uint16:
+            outputs = tf.bitcast(outputs, tf.bfloat16)
+        size = outputs.shape[-1]
+        outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
+        layers = range(self._lowest, bert.config.num_hidden_layers)
+        layer_outputs = bert.run_layers(outputs, layers, context)
+        return tf.cast(
+            layer_outputs[-1] if layer_outputs else outputs, tf.float32
+        )
 
 
 class _Outputs(Head):
@@ -127,31 +137,50 @@ class _Outputs(Head):
         raise TypeError("the outputs of frozen layers have no loss")
 
 
-def check(setup: Setup) -> None:
+def check(model: Model, job: Job) -> None:
     """Refuses a run that cannot cache frozen layers."""
-    experiment, config = setup.experiment, setup.model.config
-    if not setup.task.rows_are_fixed:
+    if not model.task.rows_are_fixed:
         raise UserError(
             "--cache_frozen_layers: the rows of this task are others in each "
             "step, so that nothing can be kept of them; leave it out"
         )
-    if not lowest_layer(setup.table, config.num_hidden_layers):
+    if not lowest_layer(job.table, model.config.num_hidden_layers):
         raise UserError(
-            f"--cache_frozen_layers: {setup.model.method} trains or adds "
+            f"--cache_frozen_layers: {model.method} trains or adds "
             "something in the lowest layer, so that nothing is the same in "
             "each epoch; expected a method of upper layers, as head, "
             "top_layers or houlsby(layers='6-11')"
         )
-    if multi_worker.is_cluster():
+    check_alone("--cache_frozen_layers")
+    folder = _folder(model.experiment)
+    if "://" in folder:
         raise UserError(
-            "--cache_frozen_layers needs one process, but TF_CONFIG names "
-            "several"
-        )
-    if "://" in _folder(experiment):
-        raise UserError(
-            f"--cache_frozen_layers cannot keep files in {_folder(experiment)};"
+            f"--cache_frozen_layers cannot keep files in {folder};"
             " pass a folder of this machine as --frozen_layers_dir"
         )
+
+
+class FrozenOutputs(Extra):
+    """Trains on outputs of frozen layers, which are computed once."""
+
+    def check(self, run: Run) -> None:
+        """Refuses a run that cannot cache frozen layers."""
+        check(run.model, run.job)
+
+    def reserve(self, run: Run) -> int:
+        """Refuses a folder without room, which is not the run's own."""
+        if not run.is_over:
+            self._layers = FrozenLayers(
+                run.model, run.job, run.features["train"]
+            )
+        return 0
+
+    def begin(self, run: Run) -> None:
+        """Gives the rows their outputs, and the job a model that reads them."""
+        if not run.is_over:
+            known = self._layers.read(run.engine, run.features["train"])
+            run.features["train"] = known
+            run.job = self._layers.upper(run.job)
 
 
 def _folder(experiment: Experiment) -> str:
@@ -165,12 +194,12 @@ def _folder(experiment: Experiment) -> str:
 class FrozenLayers:
     """Holds the outputs of frozen layers, in a file or to be computed."""
 
-    def __init__(self, setup: Setup, job: Job, features: Features):
-        self._setup, self._job, self._features = setup, job, features
-        config = setup.model.config
+    def __init__(self, model: Model, job: Job, features: Features):
+        self._model, self._job, self._features = model, job, features
+        config = model.config
         layers = config.num_hidden_layers
-        self._lowest = lowest_layer(setup.table, layers)
-        head = setup.task.build_head(config, lambda *_: None)
+        self._lowest = lowest_layer(job.table, layers)
+        head = model.task.build_head(config, lambda *_: None)
         self._first_token = self._lowest == layers and head.reads_first_token
         rows = len(features.tokens)
         if self._first_token:
@@ -179,7 +208,7 @@ class FrozenLayers:
         # numpy has no bfloat16, so its bits.
         is_half = job.compute_dtype == "bfloat16"
         self._dtype = np.dtype(np.uint16 if is_half else np.float32)
-        self._folder = _folder(setup.experiment)
+        self._folder = _folder(model.experiment)
         self.path = os.path.join(self._folder, f"{self._key()}.npy")
         files.prepare_folder(self._folder)
         pattern = re.escape(os.path.basename(self.path))
@@ -195,8 +224,23 @@ class FrozenLayers:
         ):
             self._check_space()
 
-    def read(self, engine: Engine) -> KnownOutputs:
-        """Gives the rows their outputs, computed by `engine` if need be."""
+    def upper(self, job: Job) -> Job:
+        """Makes a job compute from the outputs."""
+        model, lowest = self._model, self._lowest
+
+        def build_model(create: Any) -> UpperLayers:
+            build_head = model.task.build_head
+            return UpperLayers(
+                lowest, model.config, model.method, build_head, create
+            )
+
+        return dataclasses.replace(job, build_model=build_model)
+
+    def read(self, engine: Engine, features: Features) -> KnownOutputs:
+        """Gives the rows their outputs, computed by `engine` if need be.
+
+        `features` may have other labels than those before.
+        """
         with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
             if os.path.exists(self.path):
                 logging.info("frozen layers are taken from %s", self.path)
@@ -206,19 +250,19 @@ class FrozenLayers:
                 with self._new_file() as outputs:
                     self._compute(engine, outputs)
                 logging.info("frozen layers are kept in %s", self.path)
-        return KnownOutputs.of(self._features, self._open(), self._first_token)
+        return KnownOutputs(features, self._open(), self._first_token)
 
     def _rows(self) -> Features:
         features = self._features
         return Features(features.tokens, features.segments, features.starts, {})
 
     def _key(self) -> str:
-        hardware = self._setup.experiment.hardware
+        hardware = self._model.experiment.hardware
         device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         about = {
             "format": FORMAT,
-            "base": self._setup.model.base.fingerprint,
-            "config": dataclasses.asdict(self._setup.model.config),
+            "base": self._model.base.fingerprint,
+            "config": dataclasses.asdict(self._model.config),
             "layers": self._lowest,
             "dtype": self._job.compute_dtype,
             # Devices round differently.
@@ -240,7 +284,7 @@ class FrozenLayers:
             raise UserError(
                 f"cannot read {self._folder}: {error.strerror}"
             ) from error
-        allowed = self._setup.experiment.frozen_layers_gb
+        allowed = self._model.experiment.frozen_layers_gb
         if written + needed > allowed * GB:
             raise UserError(
                 f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
@@ -287,13 +331,16 @@ class FrozenLayers:
         return array
 
     def _compute(self, engine: Engine, outputs: np.ndarray) -> None:
-        setup, first_token, rows = self._setup, self._first_token, self._rows()
-        size = setup.experiment.predict_batch_size
-        use_tpu = setup.experiment.hardware.use_tpu
+        first_token, rows = self._first_token, self._rows()
+        experiment = self._model.experiment
+        size, use_tpu = (
+            experiment.predict_batch_size,
+            experiment.hardware.use_tpu,
+        )
         most = TPU_CHUNK_TOKENS if use_tpu else CHUNK_TOKENS
         with predictor(
             engine,
-            setup,
+            self._model,
             self._job,
             self._lowest,
             lambda config, create: _Outputs(first_token),
@@ -316,16 +363,16 @@ class FrozenLayers:
 
 @contextlib.contextmanager
 def predictor(
-    engine: Engine, setup: Setup, job: Job, layers: int, build_head: BuildHead
+    engine: Engine, model: Model, job: Job, layers: int, build_head: BuildHead
 ) -> Iterator[RowPredictor]:
     """Computes a head without variables on a BERT's lowest layers."""
-    config = dataclasses.replace(setup.model.config, num_hidden_layers=layers)
+    config = dataclasses.replace(model.config, num_hidden_layers=layers)
 
     def build_model(create):
         return task_model.TaskModel(config, HeadOnly(), build_head, create)
 
     table = task_model.list_parameters(config, HeadOnly(), build_head)
-    base = setup.model.sources.opened.weights
+    base = model.opened.weights
     with files.temporary_folder() as folder:
         lower = dataclasses.replace(
             job,

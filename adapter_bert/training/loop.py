@@ -2,24 +2,27 @@
 
 import contextlib
 import time
-from typing import Optional
+from typing import Any
 
 from absl import logging
 
 from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training.engines import NO_PAUSE, Course, Engine, Pause
-from adapter_bert.training.setup import Setup
+from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.training.engines import Course, Engine
+from adapter_bert.training.extras import Run
+from adapter_bert.training.setup import Model
 from adapter_bert.training.training_step import Job
 
 
-def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
-    """Gives the learning rates of the setup's training over these rows."""
-    training = setup.experiment.training
-    steps = training.num_train_steps or setup.task.count_train_steps(
+def make_schedule(model: Model, features: Features) -> Schedule:
+    """Gives the learning rates of the model's training over these rows."""
+    training = model.experiment.training
+    steps = training.num_train_steps or model.task.count_train_steps(
         features, training.batch_size, training.epochs
     )
     warmup = training.num_warmup_steps
@@ -31,25 +34,35 @@ def make_schedule(setup: Setup, features: input_pipeline.Features) -> Schedule:
             f"--num_warmup_steps is {warmup}, but the training has {steps} "
             "steps"
         )
-    return Schedule(setup.model.learning_rate, steps, warmup)
+    return Schedule(model.learning_rate, steps, warmup)
+
+
+def checkpoint_bytes(
+    run: Run, table: ParameterTable, folder: str, step: int
+) -> int:
+    """Counts the bytes that checkpoints in a folder need from a step on."""
+    return table.saved_count * training_state.bytes_per_value(
+        folder,
+        run.schedule.num_train_steps - step,
+        run.experiment.training.save_checkpoints_steps,
+        len(run.stops),
+    )
 
 
 def run_steps(
     engine: Engine,
-    setup: Setup,
+    model: Model,
     job: Job,
-    features: input_pipeline.Features,
+    features: Features,
     schedule: Schedule,
-    first_step: int,
-    pause: Pause = NO_PAUSE,
-    train: Optional[input_pipeline.Features] = None,
+    first_step: int = 0,
+    **pauses: Any,
 ) -> tuple[str, int]:
     """Trains a job from `first_step`; gives the last checkpoint and its step.
 
-    `features` are the training rows', `train` the same with the outputs of
-    frozen layers, if these are not computed anew.
+    `pauses` are `stops` and `look` of a `Course`.
     """
-    training, steps = setup.experiment.training, schedule.num_train_steps
+    training, steps = model.experiment.training, schedule.num_train_steps
     logging.info(
         "training: %d steps of %d examples, from step %d, learning rate %g%s",
         steps,
@@ -58,12 +71,21 @@ def run_steps(
         schedule.learning_rate,
         "" if training.learning_rate else f" (of {job.table.method})",
     )
-    plan = setup.task.plan(
+    plan = model.task.plan(
         features,
         training.batch_size,
         steps,
         training.seed,
         training.length_pool_batches,
+    )
+    course = Course(
+        features,
+        plan,
+        schedule,
+        first_step,
+        training.batch_size,
+        training.save_checkpoints_steps,
+        **pauses,
     )
     began = time.monotonic()
     with contextlib.closing(
@@ -74,15 +96,6 @@ def run_steps(
             job.output_dir if engine.is_chief else None,
         )
     ) as progress:
-        course = Course(
-            features if train is None else train,
-            plan,
-            schedule,
-            first_step,
-            training.batch_size,
-            training.save_checkpoints_steps,
-            pause,
-        )
         engine.train(job, course, progress)
     seconds = time.monotonic() - began
     checkpoint, last_step = training_state.latest_step(job.output_dir)
