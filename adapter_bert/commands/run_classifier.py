@@ -22,17 +22,13 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
     POSITIVE,
+    PROBABILITY,
     Range,
     Topic,
     is_given,
     read,
 )
 from adapter_bert.tasks.custom import OwnTables, custom_task
-from adapter_bert.tasks.from_description import custom_arguments
-from adapter_bert.tasks.from_processor import processor_task
-from adapter_bert.tasks.multi_label import PROBABILITY
-from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
-from adapter_bert.tasks.new_labels import DISTILL_WEIGHT, extend_labels
 from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
@@ -71,7 +67,7 @@ class Source:
         "How often each of several tasks is drawn: in proportion to its rows, "
         "to their square root, equally often (uniform), or first in "
         "proportion and nearly equally often at the end (annealed).",
-        choices=list(SAMPLINGS),
+        choices=("annealed", "proportional", "square_root", "uniform"),
     )
     train_file: str = run_from_flags.split_file(
         f"custom: {OWN_FILE} to train on"
@@ -113,8 +109,7 @@ class Classification:
     distill_weight: Optional[float] = Topic.METHOD.setting(
         None,
         "--extend_labels without --replay_file: factor of the loss that keeps "
-        "the old adapter's answers to the new rows; 0 for none. Default: "
-        f"{DISTILL_WEIGHT:g}.",
+        "the old adapter's answers to the new rows; 0 for none. Default: 1.",
         Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
     )
     eval_batch_size: int = Topic.EVALUATION.setting(
@@ -192,6 +187,8 @@ def task_from_flags(
     if glue:
         return _task_of(processors[glue[0].lower()]())
     if len(names) > 1:
+        from adapter_bert.tasks.multi_task import multi_task
+
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
         )
@@ -209,6 +206,8 @@ def task_from_flags(
 def _task_of(processor: Any) -> Task:
     uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
     splits = [split for split, flag in uses.items() if FLAGS[flag].value]
+    from adapter_bert.tasks.from_processor import processor_task
+
     return processor_task(processor, FLAGS.data_dir, splits)
 
 
@@ -221,6 +220,8 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     if is_given("label_column") and arguments["label_columns"]:
         raise UserError("--label_column and --label_columns exclude each other")
     if trained and trained["task"]["name"] == CUSTOM:
+        from adapter_bert.tasks.from_description import custom_arguments
+
         adapter_arguments = custom_arguments(
             trained["task"],
             trained.get("task_settings", {}),
@@ -263,6 +264,8 @@ def run(
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
     if _extends(classification):
+        from adapter_bert.tasks.new_labels import extend_labels
+
         task = extend_labels(
             task, classification.replay_file, classification.distill_weight
         )

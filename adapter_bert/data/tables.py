@@ -28,7 +28,6 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, json_lines
-from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 
 # Split -> its flag, and what its file is for.
@@ -94,7 +93,7 @@ class SplitFiles:
         folder: str,
         split: str,
         endings: Collection[str],
-        held_out: Optional[HeldOut] = None,
+        held_out: Optional[Any] = None,
     ) -> str:
         """Finds the file of a split that was named, or is in `folder`.
 

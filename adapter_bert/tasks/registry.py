@@ -11,7 +11,7 @@ GLUE = {
     "cola": "glue:COLA",
     "sst-2": "glue:SST_2",
     "mrpc": "glue:MRPC",
-    "sts-b": "glue:STS_B",
+    "sts-b": "text_regression:STS_B",
     "qqp": "glue:QQP",
     "mnli": "glue:MNLI",
     "qnli": "glue:QNLI",

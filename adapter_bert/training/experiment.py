@@ -5,6 +5,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Iterator
+from typing import Optional
 
 from absl import logging
 
@@ -159,7 +160,7 @@ def _tokenize(run: Run) -> None:
     newest, run.step = training_state.latest_step(run.folder)
     if newest:
         training_state.check_training_checkpoint(newest, job.table.saved)
-    run.checkpoint = dev_scores.best_checkpoint(run.folder) or newest
+    run.checkpoint = _best_checkpoint(run) or newest
     if newest and model.trained and not experiment.do_train:
         named = files.absolute(model.trained.weights.source)
         if named != files.absolute(run.checkpoint):
@@ -200,6 +201,13 @@ def _tokenize(run: Run) -> None:
         # These rows decide which step is the result.
         run.record["training"]["dev_data"] = evaluation.fingerprints(run)
     run_record.check(run.folder, run.record, experiment.do_train)
+
+
+def _best_checkpoint(run: Run) -> Optional[str]:
+    experiment = run.experiment
+    if experiment.training.keep_best or not experiment.do_train:
+        return dev_scores.best_checkpoint(run.folder)
+    return None
 
 
 def _train(run: Run, others: list[Extra]) -> None:
@@ -244,8 +252,7 @@ def _train(run: Run, others: list[Extra]) -> None:
             ),
         )
     if is_chief:
-        best = dev_scores.best_checkpoint(run.folder)
-        run.checkpoint = best or run.checkpoint
+        run.checkpoint = _best_checkpoint(run) or run.checkpoint
         run_files.write_artifact(run)
 
 
