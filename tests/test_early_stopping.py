@@ -16,7 +16,7 @@ from tensorboard.backend.event_processing.event_accumulator import (
 from adapter_bert.checkpoints import dev_scores, google, training_state
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import early_stopping, strategy_predictor
+from adapter_bert.training import early_stopping, prediction
 from adapter_bert.training.settings import Training
 
 pytestmark = pytest.mark.older_stack
@@ -88,7 +88,7 @@ def test_it_changes_no_bit_and_builds_nothing_more_often(
         monkeypatch.setattr(owner, name, counted)
 
     count(task_model.TaskModel, "__init__")
-    count(strategy_predictor, "predict")
+    count(prediction, "predict")
     plain = tmp_path / "plain"
     classify(**{**flags, "output_dir": plain})
     expected, made[:] = list(made), []

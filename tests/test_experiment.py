@@ -29,7 +29,8 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.text_task import TextTask
-from adapter_bert.training import engines, experiment, loop
+from adapter_bert.training import engines, experiment
+from adapter_bert.training.run import make_schedule
 from adapter_bert.training.settings import Training
 from adapter_bert.training.strategy import StrategyEngine
 
@@ -299,7 +300,7 @@ def test_no_step_is_lost(rows, steps, warmup):
     model = mock.MagicMock(task=custom_task(), learning_rate=1.0)
     model.experiment.training = how
     features = Features.from_rows([([1], [0])] * rows, {})
-    schedule = loop.make_schedule(model, features)
+    schedule = make_schedule(model, features)
     assert schedule == Schedule(1.0, steps, warmup)
 
 

@@ -27,7 +27,8 @@ from adapter_bert.tasks.calibration import (
     Calibration,
     calibrated,
 )
-from adapter_bert.training.extras import Answers, Extra, Run, warn_of_loss
+from adapter_bert.training.extras import Extra, warn_of_loss
+from adapter_bert.training.run import Answers, Run
 from adapter_bert.training.setup import ADAPTER
 
 FILE = "calibration.json"

@@ -7,10 +7,11 @@ from absl import logging
 from adapter_bert.checkpoints import dev_scores, google, training_state
 from adapter_bert.data.input_pipeline import exact
 from adapter_bert.errors import UserError
-from adapter_bert.training import evaluation, run_files
+from adapter_bert.training import run_files
 from adapter_bert.training.engines import check_alone
-from adapter_bert.training.extras import Extra, Run
+from adapter_bert.training.extras import Extra
 from adapter_bert.training.prediction import RowPredictor
+from adapter_bert.training.run import Run
 from adapter_bert.training.settings import EPOCH, Training
 
 
@@ -42,6 +43,7 @@ class EarlyStopping(Extra):
         self._steps = steps
         recorded = dev_scores.read(run.folder)
         self._scores = recorded or dev_scores.DevScores(training.keep_best, {})
+        run.is_over = self._is_over(run, run.step)
         if not training.keep_best:
             return 0
         lost = [s for s in steps - {*self._scores.by_step} if s < run.step]
@@ -63,7 +65,7 @@ class EarlyStopping(Extra):
             if run.step in self._steps and run.step not in self._scores.by_step:
                 with run.engine.predictor(run.job) as predictor:
                     self.look(run, run.step, predictor)
-        run.is_over = run.is_over or self._is_over(run, run.step)
+        run.is_over = self._is_over(run, run.step)
 
     def look(self, run: Run, step: int, predictor: RowPredictor) -> bool:
         """Scores a step, once."""
@@ -78,8 +80,8 @@ class EarlyStopping(Extra):
         )
 
     def _score(self, run: Run, step: int, predictor: RowPredictor) -> None:
-        answers = evaluation.answer(run, predictor, dict(run.dev).values())
-        measured, _ = evaluation.score(run, answers)[""]
+        answers = run.answer(predictor, dict(run.dev).values())
+        measured, _ = run.score(answers)[""]
         keep_best, values = run.experiment.training.keep_best, {}
         if keep_best and keep_best not in measured:
             raise UserError(

@@ -23,8 +23,11 @@ from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.training import devices, training_step
 from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import Outputs, RowPredictor
-from adapter_bert.training.strategy_predictor import StrategyPredictor
+from adapter_bert.training.prediction import (
+    Outputs,
+    RowPredictor,
+    StrategyPredictor,
+)
 from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1

@@ -19,7 +19,7 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import SplitNames
-from adapter_bert.training import evaluation, extras, loop, run_files, setup
+from adapter_bert.training import extras, run_files, setup
 from adapter_bert.training.compute_dtype import (
     AUTO,
     FLOAT32,
@@ -32,7 +32,8 @@ from adapter_bert.training.engines import (
     check_batch_size,
     choose_engine,
 )
-from adapter_bert.training.extras import Answers, Extra, Run
+from adapter_bert.training.extras import Extra
+from adapter_bert.training.run import Answers, Run, make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
 
 
@@ -192,14 +193,14 @@ def _tokenize(run: Run) -> None:
             run.rows[split] = run.task.keep(rows)
     train = run.features.get("train")
     if train is not None:
-        run.schedule = loop.make_schedule(model, train)
+        run.schedule = make_schedule(model, train)
     run.record = setup.describe_run(run.engine, model, job, train, run.schedule)
     run.record["cut_rows"] = {
         name: features.cut_rows for name, features in run.features.items()
     }
     if train is not None and experiment.training.keep_best:
         # These rows decide which step is the result.
-        run.record["training"]["dev_data"] = evaluation.fingerprints(run)
+        run.record["training"]["dev_data"] = run.fingerprints()
     run_record.check(run.folder, run.record, experiment.do_train)
 
 
@@ -222,7 +223,7 @@ def _train(run: Run, others: list[Extra]) -> None:
     # All refusals of the folder precede the first change in it.
     needed = sum([extra.reserve(run) for extra in others])
     if is_chief:
-        needed += loop.checkpoint_bytes(run, table, run.folder, run.step)
+        needed += run.checkpoint_bytes(table, run.folder, run.step)
         # Every run writes artifacts.
         needed += table.trained_count * 4 * len(run.task.members)
         files.check_disk_space(run.folder, needed)
@@ -239,7 +240,7 @@ def _train(run: Run, others: list[Extra]) -> None:
     if run.is_over:
         logging.info("already trained to step %d", run.step)
     else:
-        run.checkpoint, run.step = loop.run_steps(
+        run.checkpoint, run.step = run_steps(
             run.engine,
             run.model,
             run.job,
@@ -267,7 +268,7 @@ def _answer(run: Run, others: list[Extra]) -> dict[str, float]:
                 check_shape(weights, p.name, p.shape)
             predictor.load({p.name: weights.read(p.name) for p in trained})
         splits = dict.fromkeys(name for _, name in (*run.dev, *run.test))
-        answers = evaluation.answer(run, predictor, splits)
+        answers = run.answer(predictor, splits)
         for extra in others:
             extra.end(run, answers)
     results = _score(run, answers, step) if run.dev else {}
@@ -280,7 +281,7 @@ def _answer(run: Run, others: list[Extra]) -> dict[str, float]:
 
 
 def _score(run: Run, answers: Answers, step: int) -> dict[str, float]:
-    tables = evaluation.score(run, answers)
+    tables = run.score(answers)
     for suffix, name in run.dev:
         about = run.rows[name], run.features[name], answers.by_split[name]
         for path in run.task.write_report(run.folder, *about, suffix):

@@ -4,88 +4,17 @@ An extra is a class in a file of its own, and a line of `EXTRAS`. The order of
 a run (`experiment.py`) knows none of them.
 """
 
-import dataclasses
 import os
 import pkgutil
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.data.input_pipeline import Features
-from adapter_bert.optimization import Schedule
-from adapter_bert.tasks.task import SplitNames, Task
-from adapter_bert.training.engines import Engine
 from adapter_bert.training.prediction import RowPredictor
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.run import Answers, Run
 from adapter_bert.training.setup import ADAPTER, Model
-from adapter_bert.training.training_step import Job
-
-
-@dataclasses.dataclass
-class Run:
-    """What a run has come to, which its extras may read and change.
-
-    Attributes:
-        dev: the splits that are evaluated.
-        test: those that are predicted, which may be the same.
-        rows: of each split; once tokenized, what the task keeps of them.
-        features: of each split.
-        schedule: of the training, if there is one.
-        record: content of `run.json`.
-        step: steps that are done.
-        resumed: whether an earlier process did some of them.
-        is_over: whether no step is left.
-        stops: steps after which the training pauses for the extras' `look`.
-        checkpoint: the best or newest one in the run's folder, if any.
-    """
-
-    engine: Engine
-    model: Model
-    job: Job
-    dev: SplitNames
-    test: SplitNames
-    rows: dict[str, Any]
-    features: dict[str, Features] = dataclasses.field(default_factory=dict)
-    schedule: Optional[Schedule] = None
-    record: dict[str, Any] = dataclasses.field(default_factory=dict)
-    step: int = 0
-    resumed: bool = False
-    is_over: bool = False
-    stops: frozenset[int] = frozenset()
-    checkpoint: Optional[str] = None
-
-    @property
-    def experiment(self) -> Experiment:
-        return self.model.experiment
-
-    @property
-    def folder(self) -> str:
-        return self.experiment.output_dir
-
-    @property
-    def task(self) -> Task:
-        return self.model.task
-
-    @task.setter
-    def task(self, task: Task) -> None:
-        self.model = dataclasses.replace(self.model, task=task)
-
-
-@dataclasses.dataclass
-class Answers:
-    """What a run's model answers, by split.
-
-    Attributes:
-        by_split: predictions as the task decodes them.
-        shown: values of `Hooks.observe`, float32 [rows, ...] by name.
-        predictor: has computed them, and may compute more.
-    """
-
-    by_split: dict[str, Any]
-    shown: dict[str, dict[str, Any]]
-    predictor: RowPredictor
 
 
 class Extra:

@@ -15,7 +15,8 @@ from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.vector_form import MEAN, pool
 from adapter_bert.training import frozen_outputs
-from adapter_bert.training.extras import Answers, Extra, Run, warn_of_loss
+from adapter_bert.training.extras import Extra, warn_of_loss
+from adapter_bert.training.run import Answers, Run
 from adapter_bert.training.setup import ADAPTER
 
 # Name of the model's output.

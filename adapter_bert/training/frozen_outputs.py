@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
@@ -29,8 +30,9 @@ from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import BuildHead
 from adapter_bert.training.compute_dtype import INT8
 from adapter_bert.training.engines import Engine, check_alone
-from adapter_bert.training.extras import Extra, Run
+from adapter_bert.training.extras import Extra
 from adapter_bert.training.prediction import RowPredictor
+from adapter_bert.training.run import Run
 from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import Model, lowest_layer
 from adapter_bert.training.training_step import Job
@@ -168,18 +170,17 @@ class FrozenOutputs(Extra):
         check(run.model, run.job)
 
     def reserve(self, run: Run) -> int:
-        """Refuses a folder without room, which is not the run's own."""
+        """Computes the outputs, into a folder that is not the run's own."""
         if not run.is_over:
             self._layers = FrozenLayers(
-                run.model, run.job, run.features["train"]
+                run.engine, run.model, run.job, run.features["train"]
             )
         return 0
 
     def begin(self, run: Run) -> None:
         """Gives the rows their outputs, and the job a model that reads them."""
         if not run.is_over:
-            known = self._layers.read(run.engine, run.features["train"])
-            run.features["train"] = known
+            run.features["train"] = self._layers.known(run.features["train"])
             run.job = self._layers.upper(run.job)
 
 
@@ -192,37 +193,41 @@ def _folder(experiment: Experiment) -> str:
 
 
 class FrozenLayers:
-    """Holds the outputs of frozen layers, in a file or to be computed."""
+    """Holds the outputs of frozen layers, from a file or computed into one."""
 
-    def __init__(self, model: Model, job: Job, features: Features):
-        self._model, self._job, self._features = model, job, features
-        config = model.config
-        layers = config.num_hidden_layers
+    def __init__(
+        self, engine: Engine, model: Model, job: Job, features: Features
+    ):
+        """Waits for another process that computes."""
+        self._model = model
+        layers = model.config.num_hidden_layers
         self._lowest = lowest_layer(job.table, layers)
-        head = model.task.build_head(config, lambda *_: None)
+        head = model.task.build_head(model.config, lambda *_: None)
         self._first_token = self._lowest == layers and head.reads_first_token
-        rows = len(features.tokens)
-        if self._first_token:
-            rows = len(features.starts) - 1
-        self._shape = rows, config.hidden_size
+        columns = features.tokens, features.segments, features.starts
+        rows = Features(*columns, {})
+        count = len(rows) if self._first_token else len(rows.tokens)
+        self._shape = count, model.config.hidden_size
         # numpy has no bfloat16, so its bits.
         is_half = job.compute_dtype == "bfloat16"
         self._dtype = np.dtype(np.uint16 if is_half else np.float32)
-        self._folder = _folder(model.experiment)
-        self.path = os.path.join(self._folder, f"{self._key()}.npy")
-        files.prepare_folder(self._folder)
-        pattern = re.escape(os.path.basename(self.path))
-        try:
-            # Deletes the temporary files of killed processes.
-            with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
-                pass
-        except UserError:
-            # Another process is writing, perhaps the same; `read` will wait.
-            pattern += f"(\\.{LEFT})?"
-        if not any(
-            re.fullmatch(pattern, name) for name in files.names(self._folder)
-        ):
-            self._check_space()
+        folder = _folder(model.experiment)
+        self.path = os.path.join(folder, f"{self._key(job, rows)}.npy")
+        files.prepare_folder(folder)
+        # Deletes the temporary files of killed processes.
+        with folder_lock.hold(folder, LOCK, wait=True, unfinished=LEFT):
+            if os.path.exists(self.path):
+                logging.info("frozen layers are taken from %s", self.path)
+            else:
+                self._check_space(folder)
+                with self._new_file() as outputs:
+                    self._compute(engine, job, rows, outputs)
+                logging.info("frozen layers are kept in %s", self.path)
+        self._outputs = self._open()
+
+    def known(self, features: Features) -> KnownOutputs:
+        """Gives the rows their outputs; they may have other labels now."""
+        return KnownOutputs(features, self._outputs, self._first_token)
 
     def upper(self, job: Job) -> Job:
         """Makes a job compute from the outputs."""
@@ -236,27 +241,7 @@ class FrozenLayers:
 
         return dataclasses.replace(job, build_model=build_model)
 
-    def read(self, engine: Engine, features: Features) -> KnownOutputs:
-        """Gives the rows their outputs, computed by `engine` if need be.
-
-        `features` may have other labels than those before.
-        """
-        with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
-            if os.path.exists(self.path):
-                logging.info("frozen layers are taken from %s", self.path)
-            else:
-                # The process that was to write the file may have ended.
-                self._check_space()
-                with self._new_file() as outputs:
-                    self._compute(engine, outputs)
-                logging.info("frozen layers are kept in %s", self.path)
-        return KnownOutputs(features, self._open(), self._first_token)
-
-    def _rows(self) -> Features:
-        features = self._features
-        return Features(features.tokens, features.segments, features.starts, {})
-
-    def _key(self) -> str:
+    def _key(self, job: Job, rows: Features) -> str:
         hardware = self._model.experiment.hardware
         device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         about = {
@@ -264,35 +249,33 @@ class FrozenLayers:
             "base": self._model.base.fingerprint,
             "config": dataclasses.asdict(self._model.config),
             "layers": self._lowest,
-            "dtype": self._job.compute_dtype,
+            "dtype": job.compute_dtype,
             # Devices round differently.
             "device": "TPU" if hardware.use_tpu else device,
             "first_token": self._first_token,
-            "rows": self._rows().fingerprint(),
+            "rows": rows.fingerprint(),
         }
-        if self._job.quantized:
+        if job.quantized:
             about["base_dtype"] = INT8
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _check_space(self) -> None:
-        rows, size = self._shape
-        needed = rows * size * self._dtype.itemsize
-        try:
-            written = sum(_sizes(self._folder, (".npy", UNFINISHED)))
-        except OSError as error:
-            raise UserError(
-                f"cannot read {self._folder}: {error.strerror}"
-            ) from error
+    def _check_space(self, folder: str) -> None:
+        needed = math.prod(self._shape) * self._dtype.itemsize
+        kept = sum(
+            entry.stat().st_size
+            for entry in os.scandir(folder)
+            if entry.name.endswith(".npy")
+        )
         allowed = self._model.experiment.frozen_layers_gb
-        if written + needed > allowed * GB:
+        if kept + needed > allowed * GB:
             raise UserError(
                 f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
-                f"{self._folder}, where {written / GB:.3g} GB are kept "
-                f"already, but --frozen_layers_gb allows {allowed:g}; delete "
-                "files there, or allow more"
+                f"{folder}, where {kept / GB:.3g} GB are kept already, but "
+                f"--frozen_layers_gb allows {allowed:g}; delete files there, "
+                "or allow more"
             )
-        files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
+        files.check_disk_space(folder, needed, "--frozen_layers_dir")
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:
@@ -330,24 +313,24 @@ class FrozenLayers:
             )
         return array
 
-    def _compute(self, engine: Engine, outputs: np.ndarray) -> None:
-        first_token, rows = self._first_token, self._rows()
-        experiment = self._model.experiment
-        size, use_tpu = (
-            experiment.predict_batch_size,
-            experiment.hardware.use_tpu,
-        )
+    def _compute(
+        self, engine: Engine, job: Job, rows: Features, outputs: np.ndarray
+    ) -> None:
+        first_token, experiment = self._first_token, self._model.experiment
+        use_tpu = experiment.hardware.use_tpu
         most = TPU_CHUNK_TOKENS if use_tpu else CHUNK_TOKENS
         with predictor(
             engine,
             self._model,
-            self._job,
+            job,
             self._lowest,
             lambda config, create: _Outputs(first_token),
         ) as computing:
             for chosen in sorted_batches(rows, 1, most):
                 predicted = computing.predict(
-                    rows.take(chosen), size, "frozen layers"
+                    rows.take(chosen),
+                    experiment.predict_batch_size,
+                    "frozen layers",
                 )
                 for row, value in zip(chosen, predicted["outputs"]):
                     place = slice(row, row + 1)
@@ -400,11 +383,3 @@ def _reserve(path: str) -> None:
         except OSError as error:
             if error.errno not in NOT_RESERVED:
                 raise
-
-
-def _sizes(folder: str, ends: tuple[str, ...]) -> Iterator[int]:
-    for entry in os.scandir(folder):
-        # Another process may have renamed it by now.
-        with contextlib.suppress(FileNotFoundError):
-            if entry.name.endswith(ends):
-                yield entry.stat().st_size

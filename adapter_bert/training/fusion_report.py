@@ -12,7 +12,8 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.methods.fusion import ATTENTION, Fusion
-from adapter_bert.training.extras import Answers, Extra, Run
+from adapter_bert.training.extras import Extra
+from adapter_bert.training.run import Answers, Run
 
 FILE = f"{ATTENTION}.json"
 

@@ -12,10 +12,10 @@ from adapter_bert.data.tables import list_labels
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import new_labels, task_model
 from adapter_bert.tasks.new_labels import BIAS, FEATURES, OLD_LOGITS, WEIGHTS
-from adapter_bert.training import evaluation
 from adapter_bert.training.engines import check_alone
-from adapter_bert.training.extras import Answers, Extra, Run
+from adapter_bert.training.extras import Extra
 from adapter_bert.training.prediction import check_finite
+from adapter_bert.training.run import Answers, Run
 
 FORGETTING_FILE = "forgetting.json"
 
@@ -90,7 +90,7 @@ class Imprinting(Extra):
             return
         ((_, name),) = run.dev
         answers.predictor.load(run.job.first_trained_values())
-        begun = evaluation.answer(run, answers.predictor, [name])
+        begun = run.answer(answers.predictor, [name])
         measured = new_labels.forgetting(
             run.features[name].labels["label_ids"],
             begun.by_split[name]["logits"],

@@ -39,18 +39,10 @@ def read() -> tuple[dict[str, Any], str, int]:
         kind, index = "", 0
         if cluster:
             kind, index = config["task"]["type"], int(config["task"]["index"])
-        refused = {*cluster, kind or MASTER} - {"chief", MASTER, "worker"}
-        if refused:
-            raise ValueError(
-                "only chief and worker tasks are supported, not "
-                + ", ".join(sorted(refused))
-            )
-        if {"chief", MASTER} <= set(cluster):
-            raise ValueError("master is another name of chief; keep one")
+        if not {*cluster, kind or MASTER} <= {"chief", MASTER, "worker"}:
+            raise ValueError("only chief and worker tasks are supported")
         for hosts in cluster.values():
-            if not isinstance(hosts, list) or not all(
-                isinstance(host, str) for host in hosts
-            ):
+            if not isinstance(hosts, list):
                 raise ValueError(f"{hosts!r} is no list of host:port")
         if cluster:
             cluster[kind][index]

@@ -16,8 +16,9 @@ from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment as experiments
-from adapter_bert.training import frozen_outputs, loop
+from adapter_bert.training import frozen_outputs
 from adapter_bert.training.prediction import check_finite
+from adapter_bert.training.run import make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import lowest_layer, make_job, open_model
 
@@ -96,9 +97,9 @@ class Trainings:
         if lowest_layer(self._job.table, model.config.num_hidden_layers):
             frozen_outputs.check(self._model, self._job)
             layers = frozen_outputs.FrozenLayers(
-                self._model, self._job, features
+                self._engine, self._model, self._job, features
             )
-            self._known = layers.read(self._engine, features)
+            self._known = layers.known(features)
             self._job = layers.upper(self._job)
 
     def predict(
@@ -111,8 +112,8 @@ class Trainings:
         with files.temporary_folder() as folder:
             job = dataclasses.replace(self._job, output_dir=folder)
             chosen = Chosen(self._known, trained)
-            schedule = loop.make_schedule(self._model, chosen)
-            loop.run_steps(self._engine, self._model, job, chosen, schedule)
+            schedule = make_schedule(self._model, chosen)
+            run_steps(self._engine, self._model, job, chosen, schedule)
             with self._engine.predictor(job) as predictor:
                 outputs = predictor.predict(
                     Chosen(self._known, fold_rows),

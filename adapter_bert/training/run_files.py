@@ -14,7 +14,7 @@ from adapter_bert.methods.base import TuningMethod, Values, below
 from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import scoped
-from adapter_bert.training.extras import Run
+from adapter_bert.training.run import Run
 from adapter_bert.training.setup import ADAPTER, describe_task
 
 

@@ -14,15 +14,14 @@ from absl import logging
 from adapter_bert import optimization
 from adapter_bert.checkpoints import training_state
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training import devices, strategy_predictor
+from adapter_bert.training import devices, prediction
 from adapter_bert.training.engines import (
     Course,
     Engine,
     Hardware,
     is_cluster,
 )
-from adapter_bert.training.prediction import RowPredictor
-from adapter_bert.training.strategy_predictor import StrategyPredictor
+from adapter_bert.training.prediction import RowPredictor, StrategyPredictor
 from adapter_bert.training.training_step import (
     Job,
     check_loss,
@@ -180,10 +179,8 @@ def _run(
 class _TrainingState:
     def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
         """Takes the newest checkpoint's values, else initial ones and zeros."""
-        saved = strategy_predictor.newest_checkpoint(job)
-        self.model, trained = strategy_predictor.build(
-            job, saved, is_trained=True
-        )
+        saved = prediction.newest_checkpoint(job)
+        self.model, trained = prediction.build(job, saved, is_trained=True)
         self.trained = list(trained.items())
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
         slots = {

@@ -12,9 +12,9 @@ from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import google, run_record, training_state
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import task_model
-from adapter_bert.training import loop
 from adapter_bert.training.engines import check_alone
-from adapter_bert.training.extras import Extra, Run
+from adapter_bert.training.extras import Extra
+from adapter_bert.training.run import Run, run_steps
 from adapter_bert.training.setup import describe_run
 
 # Folder of the first training, within the run's.
@@ -58,7 +58,7 @@ class FirstPhase(Extra):
         run.resumed = run.resumed or self._step > 0
         if run.step:
             return 0
-        return loop.checkpoint_bytes(run, self._table, self._folder, self._step)
+        return run.checkpoint_bytes(self._table, self._folder, self._step)
 
     def begin(self, run: Run) -> None:
         """Trains, and begins the run's own training with what came out."""
@@ -94,7 +94,7 @@ class FirstPhase(Extra):
                 },
                 output_dir=folder,
             )
-            self._checkpoint, _ = loop.run_steps(
+            self._checkpoint, _ = run_steps(
                 run.engine,
                 model,
                 first,
