@@ -412,7 +412,8 @@ def open_safetensors(path: str) -> Weights:
                     value = file.get_tensor(source)
                 if value.dtype.kind in "biu":
                     raise TypeError("whole numbers, as of a quantized model")
-                value = as_floats(value)
+                if value.dtype != np.float32:
+                    value = as_floats(value)
                 left -= value.nbytes
                 if left <= 0:
                     file = None

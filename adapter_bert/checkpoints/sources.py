@@ -16,7 +16,6 @@ from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    dev_scores,
     google,
     hugging_face,
     run_record,
@@ -124,6 +123,8 @@ def _find_model(folder: str) -> str:
         if files.exists(path + end):
             return path
     newest, _ = training_state.latest_step(folder)
+    from adapter_bert.checkpoints import dev_scores
+
     path = dev_scores.best_checkpoint(folder) or newest
     if path is not None:
         return path

@@ -226,7 +226,7 @@ def _take(
 def _refuse_others(device: Device) -> None:
     from adapter_bert import flags
     from adapter_bert.training import engines
-    from adapter_bert.training.compute_dtype import INT8
+    from adapter_bert.training.devices import INT8
 
     FLAGS, is_given = flags.FLAGS, flags.is_given
     is_gpu = device.platform == GPU

@@ -35,7 +35,7 @@ from adapter_bert.graph.ids_model import INPUTS, OUTPUTS, IdsModel
 from adapter_bert.tasks.kinds import CHOICE, TAGGING
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.squad import NEVER
-from adapter_bert.training.compute_dtype import FLOAT32, INT8
+from adapter_bert.training.devices import FLOAT32, INT8
 
 TFLITE, ONNX = "tflite", "onnx"
 TOKENIZER, TASK = "tokenizer.json", "task.json"

@@ -10,17 +10,12 @@ from typing import Optional
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints import (
-    dev_scores,
-    google,
-    run_record,
-    training_state,
-)
+from adapter_bert.checkpoints import google, run_record, training_state
 from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import SplitNames
 from adapter_bert.training import extras, run_files, setup
-from adapter_bert.training.compute_dtype import (
+from adapter_bert.training.devices import (
     AUTO,
     FLOAT32,
     INT8,
@@ -206,9 +201,11 @@ def _tokenize(run: Run) -> None:
 
 def _best_checkpoint(run: Run) -> Optional[str]:
     experiment = run.experiment
-    if experiment.training.keep_best or not experiment.do_train:
-        return dev_scores.best_checkpoint(run.folder)
-    return None
+    if experiment.do_train and not experiment.training.keep_best:
+        return None
+    from adapter_bert.checkpoints import dev_scores
+
+    return dev_scores.best_checkpoint(run.folder)
 
 
 def _train(run: Run, others: list[Extra]) -> None:
@@ -286,9 +283,14 @@ def _score(run: Run, answers: Answers, step: int) -> dict[str, float]:
         about = run.rows[name], run.features[name], answers.by_split[name]
         for path in run.task.write_report(run.folder, *about, suffix):
             logging.info("more of the evaluation is in %s", path)
-    curve, last_step = dev_scores.read(run.folder), step
+    is_in_curve = False
+    if run.stops or not run.experiment.do_train:
+        from adapter_bert.checkpoints import dev_scores
+
+        curve = dev_scores.read(run.folder)
+        is_in_curve = curve is not None and step in curve.by_step
     step = step or run.model.step
-    if not curve or last_step not in curve.by_step:
+    if not is_in_curve:
         run_files.write_curves(run.folder, tables[""][0], step)
     results = {
         member: run_files.write_results(
