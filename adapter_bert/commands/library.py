@@ -478,9 +478,9 @@ def _suggest(arguments: argparse.Namespace, library: AdapterLibrary) -> None:
             ),
             library.folder(first.name),
         )
-        report["saved_steps"] = {"adapter": first.name, **saved.describe()}
+        report["saved_steps"] = {"adapter": first.name, **saved}
         if not arguments.json:
-            print(saved.line(first.name))
+            print(saved_steps.line(saved, first.name))
     if arguments.json:
         print(_plain_json(report), end="")
 

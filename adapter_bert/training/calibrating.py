@@ -97,14 +97,11 @@ def _write(
     folder = os.path.join(run_folder, ADAPTER)
     adapter_artifact.change_settings(folder, settings)
     logging.info(
-        "calibration: temperature %.4g; expected calibration error %.4f (95%%: "
-        "%.4f to %.4f), was %.4f (%.4f to %.4f), on %d dev rows; more is in %s",
+        "calibration: temperature %.4g; expected calibration error %.4f, was "
+        "%.4f; more is in %s",
         record["temperature"] or 1,
         record["after"],
-        *record["interval_after"],
         record["before"],
-        *record["interval_before"],
-        record["rows_measured"],
         path,
     )
     if record["temperature"] is None:
@@ -115,27 +112,13 @@ def _write(
             "their labels if few answers are right",
             100 * record["accuracy"],
         )
-    if "abstain_at" not in record:
-        return
-    if record["abstain_below"] is None:
+    if record.get("abstain_below", 0) is None:
         logging.warning(
             "no least probability gives %d dev rows a precision of %g: the "
             "adapter answers all rows; lower --abstain_at",
             record["rows_fitted"],
             record["abstain_at"],
         )
-        return
-    precision = record["precision"]
-    logging.info(
-        "no label below the probability %.4f: %.1f%% of %d dev rows have one, "
-        "%s",
-        record["abstain_below"],
-        100 * record["coverage"],
-        record["rows_measured"],
-        "none is right or wrong"
-        if precision is None
-        else f"{precision:.1%} of these the right one",
-    )
 
 
 def measured_rows(

@@ -189,7 +189,7 @@ def _tokenize(run: Run) -> None:
     train = run.features.get("train")
     if train is not None:
         run.schedule = make_schedule(model, train)
-    run.record = setup.describe_run(run.engine, model, job, train, run.schedule)
+    run.record = run.describe()
     run.record["cut_rows"] = {
         name: features.cut_rows for name, features in run.features.items()
     }

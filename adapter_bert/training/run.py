@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
+import os
 import time
 from collections.abc import Iterable
 from typing import Any, Optional
 
 from absl import logging
 
-from adapter_bert.checkpoints import training_state
+from adapter_bert import files
+from adapter_bert.checkpoints import run_record, training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
@@ -19,7 +21,7 @@ from adapter_bert.tasks.task_model import ParameterTable
 from adapter_bert.training.engines import Course, Engine
 from adapter_bert.training.prediction import RowPredictor, check_finite
 from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import Model
+from adapter_bert.training.setup import Model, describe_settings
 from adapter_bert.training.training_step import Job
 
 
@@ -97,6 +99,37 @@ class Run:
             self.experiment.training.save_checkpoints_steps,
             len(self.stops),
         )
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the run for `run.json`."""
+        experiment, table = self.experiment, self.job.table
+        record = describe_settings(self.model, self.job)
+        features = self.features.get("train")
+        if features is not None:
+            record["training"].update(
+                steps=self.schedule.num_train_steps,
+                examples=len(features),
+                data=features.fingerprint(),
+            )
+        place = experiment.task.train_file or experiment.data_dir
+        parts = experiment.training.gradient_accumulation_steps
+        return {
+            **record,
+            "data_name": place
+            and os.path.basename(os.path.normpath(files.absolute(place))),
+            "parameters": {
+                "total": table.total_count,
+                "trained": table.trained_count,
+            },
+            "versions": {
+                **run_record.versions(),
+                "engine": type(self.engine).__name__,
+                "devices": self.engine.shards,
+                "cpu_lanes": self.engine.lanes,
+                "gradient_accumulation_steps": parts,
+                "use_xla": experiment.use_xla,
+            },
+        }
 
     def answer(self, predictor: RowPredictor, splits: Iterable[str]) -> Answers:
         """Gives the task's answers for some splits."""

@@ -22,13 +22,11 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
-from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
-from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.kinds import ANSWERLESS
 from adapter_bert.tasks.task import Task
@@ -281,17 +279,21 @@ def open_model(experiment: Experiment) -> Model:
     if parts:
         from adapter_bert.training import composition_parts
 
+        folders = {os.path.dirname(f) for f in places.values()}
+        folders.add(experiment.library)
         if trained is not None:
-            place = files.absolute(experiment.adapter_folder or source)
-            folders = {os.path.dirname(f) for f in (*places.values(), place)}
-            folders.add(experiment.library)
-            values = composition_parts.complete(
-                trained, parts, sorted(folders - {""}), opened.weights, config
-            )
-            trained = dataclasses.replace(trained, weights=values)
-        part_weights = composition_parts.open_weights(
-            parts, base, opened.weights, config, tokenizer
+            place = experiment.adapter_folder or source
+            folders.add(os.path.dirname(files.absolute(place)))
+        part_weights, values = composition_parts.open_weights(
+            parts,
+            trained,
+            sorted(folders - {""}),
+            base,
+            opened.weights,
+            config,
+            tokenizer,
         )
+        trained = trained and dataclasses.replace(trained, weights=values)
     return Model(
         experiment,
         opened,
@@ -501,42 +503,4 @@ def describe_settings(
         "task": describe_task(model.task),
         "bert_config": dataclasses.asdict(model.config),
         "training": training,
-    }
-
-
-def describe_run(
-    engine: Engine,
-    model: Model,
-    job: Job,
-    features: Optional[Features],
-    schedule: Optional[Schedule],
-) -> dict[str, Any]:
-    """Describes this run for `run.json`; the last two are of its training."""
-    experiment = model.experiment
-    record = describe_settings(model, job)
-    if features is not None:
-        record["training"].update(
-            steps=schedule.num_train_steps,
-            examples=len(features),
-            data=features.fingerprint(),
-        )
-    place = experiment.task.train_file or experiment.data_dir
-    return {
-        **record,
-        "data_name": place
-        and os.path.basename(os.path.normpath(files.absolute(place))),
-        "parameters": {
-            "total": job.table.total_count,
-            "trained": job.table.trained_count,
-        },
-        "versions": {
-            **run_record.versions(),
-            "engine": type(engine).__name__,
-            "devices": engine.shards,
-            "cpu_lanes": engine.lanes,
-            "gradient_accumulation_steps": (
-                experiment.training.gradient_accumulation_steps
-            ),
-            "use_xla": experiment.use_xla,
-        },
     }

@@ -15,7 +15,6 @@ from adapter_bert.tasks import task_model
 from adapter_bert.training.engines import check_alone
 from adapter_bert.training.extras import Extra
 from adapter_bert.training.run import Run, run_steps
-from adapter_bert.training.setup import describe_run
 
 # Folder of the first training, within the run's.
 FOLDER = "phase_1"
@@ -45,10 +44,7 @@ class FirstPhase(Extra):
             model.config, self._method, run.task.build_head
         )
         self._folder = os.path.join(run.folder, FOLDER)
-        self._record = describe_run(
-            run.engine, model, run.job, run.features["train"], run.schedule
-        )
-        self._record["method"] = str(self._method)
+        self._record = {**run.describe(), "method": str(self._method)}
         run_record.check(self._folder, self._record, do_train=True)
         self._checkpoint, self._step = training_state.latest_step(self._folder)
         if self._checkpoint:
