@@ -70,6 +70,10 @@ class Range(NamedTuple):
 
 POSITIVE = Range(lambda value: value >= 1, "expected >= 1")
 NOT_NEGATIVE = Range(lambda value: value >= 0, "expected >= 0")
+PROBABILITY = Range(
+    lambda x: isinstance(x, float) and 0 < x < 1,
+    "expected a probability above 0 and below 1",
+)
 POSITIVE_NUMBER = Range(
     lambda value: 0 < value < float("inf"), "expected a positive number"
 )

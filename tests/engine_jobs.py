@@ -33,7 +33,6 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.vectors import Vectors, own_layout
 from adapter_bert.training.engines import (
-    NO_PAUSE,
     Course,
     Hardware,
     choose_engine,
@@ -173,7 +172,7 @@ def train(
     batch_size=8,
     stop_at=0,
     learning_rate=1e-2,
-    pause=NO_PAUSE,
+    **pauses,
 ):
     """Trains, perhaps up to a step only; returns (step, loss) of every step."""
     progress = unittest.mock.Mock()
@@ -194,7 +193,7 @@ def train(
             begun,
             batch_size,
             stop_at - begun if stop_at else save_steps,
-            pause,
+            **pauses,
         )
         engine.train(job, course, progress)
     return seen

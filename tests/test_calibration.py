@@ -34,9 +34,10 @@ from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.ids_model import IdsModel
 from adapter_bert.graph.text_model import TextModel
-from adapter_bert.tasks import calibration, metrics
+from adapter_bert.tasks import metrics
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.training import calibrating
 
 FITTED = {"calibration": {"temperature": 0.02, "abstain_below": 0.0}}
 
@@ -52,10 +53,10 @@ def test_a_known_temperature_is_found(temperature):
     odds = np.exp(metrics.log_softmax(logits))
     labels = (odds.cumsum(axis=1) < rng.random((len(odds), 1))).sum(axis=1)
     made = (logits * temperature).astype(np.float32)
-    fitted = calibration.fit_temperature(made, labels)
+    fitted = calibrating.fit_temperature(made, labels)
     assert fitted == pytest.approx(temperature, rel=0.05)
     measured = np.arange(len(labels)) % 2 == 0
-    _, record = calibration.fit(made, labels, measured, None)
+    _, record = calibrating.fit(made, labels, measured, None)
     assert record["after"] < 0.02
     assert record["loss_after"] <= record["loss_before"] + 1e-3
     if temperature != 1:
@@ -65,16 +66,16 @@ def test_a_known_temperature_is_found(temperature):
 def test_a_temperature_by_hand():
     """Of logits 0 and 1 three of four rows are right: 1 / T is log 3."""
     logits = np.tile(np.float32([0, 1]), (4, 1))
-    fitted = calibration.fit_temperature(logits, np.array([1, 1, 1, 0]))
+    fitted = calibrating.fit_temperature(logits, np.array([1, 1, 1, 0]))
     assert fitted == pytest.approx(1 / math.log(3), rel=1e-12)
 
 
 def test_no_temperature_is_best_if_all_are_right_or_most_are_wrong():
     logits = np.tile(np.float32([0, 1]), (4, 1))
     for labels in np.ones(4, int), np.array([0, 0, 0, 1]):
-        assert calibration.fit_temperature(logits, labels) is None
+        assert calibrating.fit_temperature(logits, labels) is None
     measured = np.array([False, True, False, True])
-    fitted, record = calibration.fit(logits, np.ones(4, int), measured, None)
+    fitted, record = calibrating.fit(logits, np.ones(4, int), measured, None)
     assert fitted == Calibration() and record["temperature"] is None
     assert record["before"] == record["after"]
 
@@ -87,7 +88,7 @@ def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
     labels = np.array([1, 1, 1, 0, *other])
     logits = np.tile(np.float32([0, 3]), (len(labels), 1))
     measured = np.arange(len(labels)) >= 4
-    fitted, record = calibration.fit(logits, labels, measured, None)
+    fitted, record = calibrating.fit(logits, labels, measured, None)
     assert (record["temperature"] is not None) == kept
     assert (fitted == Calibration()) == (not kept)
     assert record["loss_after"] <= record["loss_before"]
@@ -101,7 +102,7 @@ def test_a_temperature_is_kept_if_the_other_half_s_loss_falls(other, kept):
 def test_the_expected_error_by_hand():
     probabilities = np.array([0.61, 0.65, 0.95, 0.99, 2 / 3])
     is_right = np.array([True, False, True, True, True])
-    points = calibration.reliability(probabilities, is_right)
+    points = calibrating.reliability(probabilities, is_right)
     # 2 / 3 is the upper edge of its bin.
     assert points == [
         {
@@ -113,7 +114,7 @@ def test_the_expected_error_by_hand():
     ]
     gap = 2 / 3 - np.mean([0.61, 0.65, 2 / 3])
     expected = 0.6 * gap + 0.4 * 0.03
-    assert calibration.calibration_error(points) == pytest.approx(expected)
+    assert calibrating.calibration_error(points) == pytest.approx(expected)
 
 
 PAIRS = st.lists(
@@ -128,7 +129,7 @@ PAIRS = st.lists(
 def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
     probabilities = np.array([p for p, _ in rows])
     is_right = np.array([right for _, right in rows])
-    threshold = calibration.choose_threshold(probabilities, is_right, precision)
+    threshold = calibrating.choose_threshold(probabilities, is_right, precision)
     reached = [
         int(np.sum(probabilities >= least))
         for least in np.unique(probabilities)
@@ -144,12 +145,12 @@ def test_a_threshold_leaves_out_the_fewest_rows(rows, precision):
 def test_halves_share_the_labels():
     labels = ["a"] * 40 + ["b"] * 10
     strata = [(label,) for label in labels]
-    measured = calibration.measured_rows(range(50), strata)
+    measured = calibrating.measured_rows(range(50), strata)
     assert measured[:40].sum() == 20 and measured[40:].sum() == 5
-    again = calibration.measured_rows(range(50), strata)
+    again = calibrating.measured_rows(range(50), strata)
     assert (measured == again).all()
     # Places of right choices are no labels.
-    assert calibration.measured_rows(range(4), [(None,)] * 4).sum() == 2
+    assert calibrating.measured_rows(range(4), [(None,)] * 4).sum() == 2
 
 
 @refusals.table(
@@ -162,7 +163,7 @@ def test_halves_share_the_labels():
 def test_too_few_dev_rows_are_refused(call, parts):
     strata = [(label,) for label in call]
     refusals.check(
-        lambda: calibration.measured_rows(range(len(call)), strata), *parts
+        lambda: calibrating.measured_rows(range(len(call)), strata), *parts
     )
 
 
@@ -346,7 +347,7 @@ def sorted_rows(values):
 
 
 @pytest.fixture
-def calibrating(tiny_flags, tmp_path):
+def fitting_flags(tiny_flags, tmp_path):
     """Flags of a training of a second, with 24 dev rows.
 
     One training row of eight is bad, but one dev row of four: the answers are
@@ -375,16 +376,16 @@ def calibrating(tiny_flags, tmp_path):
 
 @pytest.mark.newer_stack
 def test_a_further_training_says_that_both_go(
-    classify, calibrating, tmp_path, caplog
+    classify, fitting_flags, tmp_path, caplog
 ):
-    classify(**calibrating, score_novelty=True)
-    before = calibrating["output_dir"] / "adapter"
+    classify(**fitting_flags, score_novelty=True)
+    before = fitting_flags["output_dir"] / "adapter"
     settings = adapter_artifact.settings_of(str(before))
     settings["calibration"] = FITTED["calibration"]
     adapter_artifact.change_settings(str(before), settings)
     caplog.clear()
     more = {"adapter": before, "output_dir": tmp_path / "more"}
-    classify(**{**calibrating, **more, "calibrate": False})
+    classify(**{**fitting_flags, **more, "calibrate": False})
     for name, flag in (("calibration", "calibrate"), ("novelty", "score_nov")):
         assert f"the {name} of {before}" in caplog.text
         assert f"--{flag}" in caplog.text
@@ -394,13 +395,13 @@ def test_a_further_training_says_that_both_go(
 
 @pytest.mark.newer_stack
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
-    classify, calibrating, tiny_bert, tmp_path
+    classify, fitting_flags, tiny_bert, tmp_path
 ):
-    plain = {**calibrating, "output_dir": tmp_path / "plain"}
+    plain = {**fitting_flags, "output_dir": tmp_path / "plain"}
     del plain["calibrate"]
     classify(**plain)
-    classify(**calibrating, abstain_at=0.75, do_predict=True)
-    out, other = calibrating["output_dir"], tmp_path / "plain"
+    classify(**fitting_flags, abstain_at=0.75, do_predict=True)
+    out, other = fitting_flags["output_dir"], tmp_path / "plain"
     record = read_json(out / "calibration.json")
     assert record["rows_fitted"] + record["rows_measured"] == 24
     assert record["rows_measured"] == sum(
@@ -432,7 +433,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     texts, lines = (
         read_lines(path)[1:]
         for path in (
-            calibrating["data_dir"] / "test.tsv",
+            fitting_flags["data_dir"] / "test.tsv",
             out / "test_predictions.tsv",
         )
     )
@@ -443,7 +444,7 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
         expected = pytest.approx(float(probability), rel=1e-4)
         assert answer["probability"] == expected
     # The same training without the flag takes the calibration back.
-    again = {**calibrating}
+    again = {**fitting_flags}
     del again["calibrate"]
     classify(**again)
     assert not (out / "calibration.json").exists()
@@ -455,17 +456,17 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
 
 @pytest.mark.newer_stack
 def test_a_threshold_that_is_not_reached_is_told(
-    classify, calibrating, caplog, monkeypatch
+    classify, fitting_flags, caplog, monkeypatch
 ):
     monkeypatch.setattr(
-        calibration, "choose_threshold", lambda *arguments: None
+        calibrating, "choose_threshold", lambda *arguments: None
     )
-    classify(**calibrating, abstain_at=0.99)
+    classify(**fitting_flags, abstain_at=0.99)
     message = (
         "precision of 0.99: the adapter answers all rows; lower --abstain_at"
     )
     assert message in caplog.text
-    out = calibrating["output_dir"]
+    out = fitting_flags["output_dir"]
     assert read_json(out / "calibration.json")["abstain_below"] is None
     config = read_adapter_config(out / "adapter")
     kept = config["task_settings"].get("calibration", {})
@@ -492,7 +493,7 @@ def test_a_threshold_that_is_not_reached_is_told(
     }
 )
 def test_what_cannot_be_calibrated_is_refused_before_the_training(
-    classify, calibrating, call, parts
+    classify, fitting_flags, call, parts
 ):
-    refusals.check(lambda: classify(**{**calibrating, **call}), *parts)
-    assert not calibrating["output_dir"].exists()
+    refusals.check(lambda: classify(**{**fitting_flags, **call}), *parts)
+    assert not fitting_flags["output_dir"].exists()

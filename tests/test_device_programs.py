@@ -250,8 +250,8 @@ def test_a_prediction_needs_no_training(folder, tmp_path, record):
 @pytest.mark.parametrize(
     "words, problem",
     [
-        (["--record_steps=21"], "but the run has 20 steps"),
-        (["--record_steps=0"], "expected >= 1"),
+        (["--record_steps=21"], "expected 1 to 20, the run's steps"),
+        (["--record_steps=0"], "expected 1 to 20"),
         (["--cores=2"], "--program is of one core, found 2"),
         (
             ["--record_steps=3", "--", "--learning_rate=1e30"],

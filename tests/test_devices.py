@@ -25,7 +25,7 @@ from engine_jobs import (
 )
 from numpy.testing import assert_allclose
 
-from adapter_bert.training import cpu_cores, devices, multi_worker
+from adapter_bert.training import cpu_cores, devices
 from adapter_bert.training.engines import Hardware, choose_engine
 
 SETS = "tasks.sets/logits"
@@ -146,7 +146,7 @@ def test_devices_are_as_many_as_asked_for_or_all_gpus(
 def test_a_number_of_devices_is_for_one_machine_without_a_tpu(
     monkeypatch, use_tpu, workers
 ):
-    monkeypatch.setattr(multi_worker, "is_cluster", lambda: workers)
+    monkeypatch.setattr(devices, "is_cluster", lambda: workers)
     hardware = Hardware(num_devices=2, use_tpu=use_tpu)
     refusals.check(lambda: devices.strategy(hardware), "--num_devices=2")
 

@@ -3,7 +3,6 @@
 import random
 import shutil
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import (
 )
 
 from adapter_bert.checkpoints import dev_scores, google, training_state
-from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training import early_stopping, strategy_predictor
+from adapter_bert.training import early_stopping, prediction
 from adapter_bert.training.settings import Training
 
 pytestmark = pytest.mark.older_stack
@@ -90,7 +88,7 @@ def test_it_changes_no_bit_and_builds_nothing_more_often(
         monkeypatch.setattr(owner, name, counted)
 
     count(task_model.TaskModel, "__init__")
-    count(strategy_predictor, "predict")
+    count(prediction, "predict")
     plain = tmp_path / "plain"
     classify(**{**flags, "output_dir": plain})
     expected, made[:] = list(made), []
@@ -346,13 +344,10 @@ def test_another_choice_of_the_best_is_another_run(classify, tiny_flags, out):
 
 def steps(eval_steps, num_train_steps, epochs=3.0):
     training = Training(epochs=epochs, eval_steps=eval_steps)
-    setup = SimpleNamespace(experiment=SimpleNamespace(training=training))
-    schedule = Schedule(1.0, num_train_steps, 0)
-    return sorted(early_stopping.steps_to_score(setup, schedule))
+    return sorted(early_stopping.steps_to_score(training, num_train_steps))
 
 
 def test_when_steps_are_scored():
-    assert steps("", 10) == []
     assert steps("4", 10) == [4, 8, 10]
     assert steps("5", 10) == [5, 10]
     assert steps("50", 10) == [10]

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import types
 from shutil import copytree
 from unittest import mock
 
@@ -21,6 +20,7 @@ from conftest import (
 from safetensors.numpy import load_file, save_file
 
 from adapter_bert.bert import onednn
+from adapter_bert.checkpoints import weights
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
@@ -29,32 +29,12 @@ from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.text_task import TextTask
-from adapter_bert.training import experiment, loop
+from adapter_bert.training import engines, experiment
+from adapter_bert.training.run import make_schedule
 from adapter_bert.training.settings import Training
+from adapter_bert.training.strategy import StrategyEngine
 
 pytestmark = pytest.mark.older_stack
-
-
-def test_known_outputs_are_taken_however_few_there_are(tmp_path):
-    """Their truth is their number of rows."""
-    few, taken = Features.from_rows([], {}), []
-    some = types.SimpleNamespace
-    options = mock.MagicMock(batch_size=1, learning_rate=1.0)
-    loop.run_steps(
-        some(
-            is_chief=False,
-            train=lambda job, course, _: taken.append(course.features),
-        ),
-        some(
-            experiment=some(training=options), task=some(plan=lambda *_: None)
-        ),
-        some(output_dir=str(tmp_path), table=some(method="")),
-        Features.from_rows([([1], [0])], {}),
-        Schedule(1e-3, 1, 0),
-        0,
-        train=few,
-    )
-    assert len(few) == 0 and taken[0] is few
 
 
 @pytest.fixture
@@ -115,8 +95,8 @@ def stopped(classify, monkeypatch):
     """Runs as far as the training; gives what it takes."""
     seen = []
 
-    def stop(*arguments):
-        seen.append(arguments)
+    def stop(run, others):
+        seen.append(run)
         raise Stopped
 
     def run(**flags):
@@ -131,9 +111,9 @@ def stopped(classify, monkeypatch):
 def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
     stopped, short
 ):
-    _, _, job, *_ = stopped(
+    job = stopped(
         **short, compute_dtype="bfloat16", predict_batch_tokens=77
-    )
+    ).job
     assert job.predict_tokens == 77
     name = "bert/encoder/layer_0/output/dense/kernel"
     assert job.dtype_of(name) == "bfloat16"
@@ -195,12 +175,11 @@ def left(monkeypatch):
     """The rows that are kept of each split."""
     tokenize, kept = experiment._tokenize, {}
 
-    def watched(setup, rows):
-        splits = list(rows)
-        features = tokenize(setup, rows)
-        assert list(features) == splits
-        kept.update(rows)
-        return features
+    def watched(run):
+        splits = list(run.rows)
+        tokenize(run)
+        assert list(run.features) == splits
+        kept.update(run.rows)
 
     monkeypatch.setattr(experiment, "_tokenize", watched)
     return kept
@@ -261,7 +240,7 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
     # Which the folder takes for its own.
     run = read_json(out / "run.json")
     bert = Base(str(base), run["base"]["fingerprint"])
-    monkeypatch.setattr("adapter_bert.training.setup.identify", lambda *_: bert)
+    monkeypatch.setattr(weights, "identify", lambda *_: bert)
     squad_flags.update(do_train=False, init_checkpoint=base)
     refusals.check(
         lambda: answer(**squad_flags, do_predict=True),
@@ -273,7 +252,7 @@ def test_answers_that_are_no_numbers_end_the_run_in_one_line(
 
 def test_the_flags_of_a_training_reach_it(stopped, short):
     """Else `run.json` would tell of a training that was not made."""
-    _, setup, job, _, _, schedule, *_ = stopped(
+    run = stopped(
         **short,
         gradient_accumulation_steps=2,
         adam_bias_correction=True,
@@ -282,20 +261,21 @@ def test_the_flags_of_a_training_reach_it(stopped, short):
         warmup_proportion=0.4,
         adapter_init_scale=0.5,
     )
+    job = run.job
     assert (job.parts, job.adam_bias_correction) == (2, True)
     assert (job.use_xla, job.length) == (True, 24)
     # There is no accelerator.
     assert (job.recompute_layers, job.for_accelerator) == (True, False)
-    assert setup.model.method == parse("houlsby(size=4, init_scale=0.5)")
+    assert run.model.method == parse("houlsby(size=4, init_scale=0.5)")
     # Two of five steps.
-    assert schedule == Schedule(short["learning_rate"], 5, 2)
+    assert run.schedule == Schedule(short["learning_rate"], 5, 2)
 
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_large_batches_are_divided_and_kernels_chosen(stopped, short, xla):
     """By the rows of a part that the flags ask for."""
     short.update(train_batch_size=384, cpu_lanes=2)
-    _, _, job, *_ = stopped(**short, gradient_accumulation_steps=2, use_xla=xla)
+    job = stopped(**short, gradient_accumulation_steps=2, use_xla=xla).job
     assert (job.lanes, job.parts) == (2, 2 if xla else 2 * 3)
     available = onednn.is_available("float32") and not xla
     assert job.use_onednn == available
@@ -317,10 +297,10 @@ def test_layers_are_recomputed_under_a_compiler_alone(classify, short):
 )
 def test_no_step_is_lost(rows, steps, warmup):
     how = Training(batch_size=10, epochs=25.0, warmup_proportion=0.29)
-    setup = mock.MagicMock(task=custom_task())
-    setup.experiment.training, setup.model.learning_rate = how, 1.0
+    model = mock.MagicMock(task=custom_task(), learning_rate=1.0)
+    model.experiment.training = how
     features = Features.from_rows([([1], [0])] * rows, {})
-    schedule = loop.make_schedule(setup, features)
+    schedule = make_schedule(model, features)
     assert schedule == Schedule(1.0, steps, warmup)
 
 
@@ -340,9 +320,11 @@ def test_rows_that_are_cut_are_counted(classify, short, caplog):
 
 def test_several_workers_do_not_stop_early(classify, short, monkeypatch):
     """The chief alone would know that the training is over."""
-    engine = mock.Mock(shards=1, workers=2, __name__="a test")
-    engine.return_value = engine
-    monkeypatch.setattr(experiment, "choose_engine", lambda _: (engine, ""))
+    monkeypatch.setattr(engines, "is_cluster", lambda: True)
+    monkeypatch.setattr(
+        experiment, "choose_engine", lambda _: (StrategyEngine, "")
+    )
+    monkeypatch.setattr(StrategyEngine, "check_devices", lambda _: None)
     short.update(do_eval=True, early_stopping=2)
     refusals.check(
         lambda: classify(**short), "--early_stopping needs one process"

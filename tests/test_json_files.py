@@ -135,10 +135,8 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
             named_arguments={},
             exchange_part={},
         )
-        setup._task_and_method(
-            setup.Experiment(**wanted),
-            setup.Sources(base, artifact.weights, artifact.config, 0),
-        )
+        setup._task_of(setup.Experiment(**wanted), base, artifact)
+        setup._method_of(setup.Experiment(**wanted), artifact, task)
         merge.merge(base.weights, [str(adapters["lora(rank=2)"])], [1.0])
 
     def ablate():

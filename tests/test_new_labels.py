@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -330,8 +330,9 @@ def test_held_out_rows_are_of_both_files(tmp_path):
 
 @pytest.mark.newer_stack
 def test_a_composition_is_refused():
-    model = SimpleNamespace(
-        method=registry.parse("union(lora, prefix)"),
-        sources=SimpleNamespace(trained=SimpleNamespace(source="old")),
+    run = mock.MagicMock()
+    run.model.method = registry.parse("union(lora, prefix)")
+    run.model.trained.weights.source = "old"
+    assert "old is the composition union(" in refusal(
+        imprinting.Imprinting().check, run
     )
-    assert "old is the composition union(" in refusal(imprinting.check, model)

@@ -9,8 +9,8 @@ from numpy.testing import assert_array_equal
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data.divisions import Texts
 from adapter_bert.data.input_pipeline import Features, make_batch
-from adapter_bert.training import compute_dtype
-from adapter_bert.training.compute_dtype import BFLOAT16, FLOAT32
+from adapter_bert.training import devices
+from adapter_bert.training.devices import BFLOAT16, FLOAT32
 from adapter_bert.training.frozen_outputs import KnownOutputs
 from adapter_bert.training.out_of_fold import Chosen
 
@@ -79,7 +79,7 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
 @pytest.mark.newer_stack
 def test_the_faster_dtype_is_chosen(flags, monkeypatch):
     rates = {FLOAT32: 1.0, BFLOAT16: 9.0}
-    monkeypatch.setattr(compute_dtype, "rates", lambda: rates)
+    monkeypatch.setattr(devices, "rates", lambda: rates)
     flags.update(folds=2, tuning_method="head", num_train_epochs=1)
     with entry_point(audit) as run:
         run(**flags, compute_dtype="auto")
@@ -113,11 +113,11 @@ def test_chosen_rows_make_the_batches_of_all_rows():
     tokens = np.arange(10, dtype=np.int32)
     labels = {"label_ids": np.arange(4, dtype=np.int32)}
     inner = Features(tokens, np.zeros(10, np.uint8), starts, labels)
-    cached = KnownOutputs.of(
+    cached = KnownOutputs(
         inner, np.random.default_rng(1).random((10, 3), np.float32), False
     )
     rows = np.array([3, 1])
-    chosen = Chosen.of(cached, rows)
+    chosen = Chosen(cached, rows)
     assert len(chosen) == 2 and chosen.lengths.tolist() == [4, 3]
     batch = make_batch(chosen, np.array([1, 0]), None)
     whole = make_batch(cached, rows[::-1], None)

@@ -227,7 +227,7 @@ def test_a_dense_layer_of_another_width_is_refused(tmp_path, tiny_bert):
         tmp_path / "st", tiny_bert, Pooled("mean", True, dense=(dense,))
     )
     refusals.check(
-        lambda: open_checkpoint(folder),
+        lambda: open_checkpoint(folder).pooled,
         "has 3 inputs, but ",
         " have 16 entries",
     )

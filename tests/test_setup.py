@@ -3,6 +3,7 @@
 import functools
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -171,10 +172,12 @@ def test_the_flag_counts_only_where_it_is_named(
 
 
 def begun(experiment, **changes):
-    """The setup of a run of the experiment's task."""
-    experiment = replace(experiment, **changes)
-    model = setup.open_model(experiment)
-    return setup.complete(experiment, model, model.task)
+    """The model and the job of a run of the experiment's task."""
+    model = opened(experiment, **changes)
+    engine = SimpleNamespace(
+        shards=1, lanes=1, workers=1, has_accelerators=False
+    )
+    return model, setup.make_job(engine, model)
 
 
 NLI = {"name": "custom", "labels": ["a", "b", "c"], "pairs": True}
@@ -188,19 +191,19 @@ def test_a_training_begins_with_an_adapter_but_for_its_head(
     folder, other = tmp_path / "adapter", tmp_path / "other"
     _, values = make_artifact(folder, tiny_bert, text, description=NLI)
     make_artifact(other, tiny_bert, text, description=NLI, seed=1)
-    start = begun(experiment, init_adapter=str(folder))
-    assert start.model.method == parse(text)
-    assert start.task.labels == ("bad", "good")
-    plain = begun(experiment, method=parse(text))
+    model, start = begun(experiment, init_adapter=str(folder))
+    assert model.method == parse(text)
+    assert model.task.labels == ("bad", "good")
+    _, plain = begun(experiment, method=parse(text))
     for p in start.table.trained:
         source = plain.initial_values[p.name]()
         if p.group != "head":
             assert (source != values[p.name]).any()
             source = values[p.name]
         assert_array_equal(start.initial_values[p.name](), source)
-    another = begun(experiment, init_adapter=str(other))
+    _, another = begun(experiment, init_adapter=str(other))
     assert len({start.start, plain.start, another.start}) == 3
-    record = setup.describe_settings(start.experiment, start.model, start)
+    record = setup.describe_settings(model, start)
     assert record["training"]["start"] == start.start
     assert record["training"]["new_head"] is True
 

@@ -33,7 +33,6 @@ from adapter_bert.training import strategy
 from adapter_bert.training.engines import (
     Course,
     Hardware,
-    Pause,
     check_batch_size,
     choose_engine,
 )
@@ -208,7 +207,8 @@ def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
         job,
         make_rows(CLASSIFICATION),
         steps=6,
-        pause=Pause(frozenset([2, 4]), look),
+        stops=frozenset([2, 4]),
+        look=look,
     )
     assert looked == [2, 4]
     assert [step for step, _ in losses] == [1, 2, 3, 4]

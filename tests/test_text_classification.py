@@ -12,7 +12,6 @@ from conftest import ROOT, read_json, read_lines
 
 from adapter_bert.data.tables import Layout
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.glue import STS_B
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_classification import (
@@ -21,7 +20,7 @@ from adapter_bert.tasks.text_classification import (
     TextClassification,
     weigh_classes,
 )
-from adapter_bert.tasks.text_regression import TextRegression
+from adapter_bert.tasks.text_regression import STS_B, TextRegression
 
 TASK = replace(custom_task(), labels=("a", "b", "c"))
 
@@ -72,7 +71,7 @@ def test_a_task_knows_of_as_many_texts_as_its_files_have(
 
 def test_the_guide_s_task_reads_pairs():
     page = (ROOT / "CONTRIBUTING.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", page, re.S)
+    code, *_ = re.findall(r"```python\n(.*?)```", page, re.S)
     names = {}
     exec(
         code,

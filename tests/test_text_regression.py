@@ -26,9 +26,8 @@ from adapter_bert.exchange import (
 from adapter_bert.exchange.foreign_base import exported
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.glue import STS_B
 from adapter_bert.tasks.multi_task import multi_task
-from adapter_bert.tasks.text_regression import AS_IS, LabelUnit
+from adapter_bert.tasks.text_regression import AS_IS, STS_B, LabelUnit
 
 TASK = custom_task(regression=True)
 PERCENT = ("5", "25", "50", "75", "95")

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,12 +41,11 @@ def check(step: Step, steps: int) -> None:
             f"--program is of one core, found {step.cores}; leave it out, or "
             "pass --cores=1"
         )
-    if steps < 1:
-        raise UserError(f"--record_steps is {steps}, expected >= 1")
-    if step.schedule and steps > step.schedule.num_train_steps:
+    most = step.schedule.num_train_steps if step.schedule else steps
+    if not 1 <= steps <= most:
         raise UserError(
-            f"--record_steps is {steps}, but the run has "
-            f"{step.schedule.num_train_steps} steps; raise --num_train_epochs"
+            f"--record_steps is {steps}, expected 1 to {most}, the run's "
+            "steps; --num_train_epochs makes more"
         )
 
 
@@ -68,6 +67,9 @@ def write(
         about[group] = {n: _about(x) for n, x in groups[group].items()}
         if source == SEED:
             groups[group] = {n: draw(n, a) for n, a in about[group].items()}
+    model = step.job.build_model(
+        lambda name, shape, make: np.broadcast_to(np.float32(0), shape)
+    )
     exported = export_step(step)
     arguments = [groups["frozen"], step.batch]
     if is_training:
@@ -76,7 +78,7 @@ def write(
     description = {
         **account,
         "format": FORMAT,
-        "bert": _sizes(step),
+        "bert": vars(model.bert.config),
         "arguments": GROUPS if is_training else ("frozen", "batch"),
         "donated": DONATED if is_training else (),
         "values": source,
@@ -100,7 +102,8 @@ def write(
         )
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **content)
-    files.write_parts(path, _blocks(buffer))
+    buffer.seek(0)
+    files.write_parts(path, iter(lambda: buffer.read(2**24), b""))
 
 
 def draw(name: str, about: Mapping[str, Any]) -> np.ndarray:
@@ -183,13 +186,6 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _sizes(step: Step) -> dict[str, Any]:
-    model = step.job.build_model(
-        lambda name, shape, make: np.broadcast_to(np.float32(0), shape)
-    )
-    return vars(model.bert.config)
-
-
 def _plain(value: np.ndarray) -> np.ndarray:
     """Gives an array of a dtype that NumPy has: bfloat16 as its bits."""
     return value.view(np.uint16) if value.dtype.itemsize == 2 else value
@@ -197,9 +193,3 @@ def _plain(value: np.ndarray) -> np.ndarray:
 
 def _bytes(content: bytes) -> np.ndarray:
     return np.frombuffer(content, np.uint8)
-
-
-def _blocks(buffer: io.BytesIO) -> Iterator[bytes]:
-    buffer.seek(0)
-    while block := buffer.read(2**24):
-        yield block

@@ -54,38 +54,31 @@ class Step:
             batch["row"] = np.arange(rows, dtype=batch["row"].dtype)
         return dataclasses.replace(self, batch=batch)
 
-    def values(self) -> tuple[Arrays, Arrays, Arrays]:
+    def values(self, are_read: bool = True) -> tuple[Arrays, Arrays, Arrays]:
         """Gives first values of frozen variables, of trained ones, of slots.
 
         By name: frozen ones in the dtype of `Job.dtype_of`, others in float32.
         All variables count as frozen in prediction.
         """
-        read = self.job.initial_values
-        return self._arrays(
-            lambda p, dtype: np.asarray(read[p.name]()).astype(dtype)
-        )
-
-    def shapes(self) -> tuple[Arrays, Arrays, Arrays]:
-        return self._arrays(
-            lambda p, dtype: np.broadcast_to(np.zeros((), dtype), p.shape)
-        )
-
-    def _arrays(
-        self, make: Callable[[Any, Any], np.ndarray]
-    ) -> tuple[Arrays, Arrays, Arrays]:
         frozen, trained = {}, {}
         for p in self.job.table.parameters:
+            group, dtype = frozen, self.job.dtype_of(p.name).as_numpy_dtype
             if p.trained and self.schedule is not None:
-                trained[p.name] = make(p, np.float32)
-            else:
-                dtype = self.job.dtype_of(p.name).as_numpy_dtype
-                frozen[p.name] = make(p, dtype)
+                group, dtype = trained, np.float32
+            value = np.broadcast_to(np.zeros((), dtype), p.shape)
+            if are_read:
+                value = np.asarray(self.job.initial_values[p.name]())
+            group[p.name] = value.astype(dtype, copy=are_read)
         slots = {
             name: np.broadcast_to(np.float32(0), shape)
             for name, shape in self.job.table.slots.items()
             if self.schedule is not None
         }
         return frozen, trained, slots
+
+    def shapes(self) -> tuple[Arrays, Arrays, Arrays]:
+        """Gives zeros in the place of `values`, without reading any."""
+        return self.values(are_read=False)
 
     def predict(self, frozen: Tensors, batch: Tensors) -> Tensors:
         """Gives the head's outputs for a core's rows, [B, ...] by name."""

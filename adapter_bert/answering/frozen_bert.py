@@ -38,7 +38,7 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.training import devices, training_step
-from adapter_bert.training.compute_dtype import FLOAT32, INT8, choose_dtype
+from adapter_bert.training.devices import FLOAT32, INT8, choose_dtype
 from adapter_bert.training.engines import Hardware
 
 Values = Mapping[str, tf.Tensor]

@@ -111,11 +111,14 @@ def load_task(
         run_record.places_of_parts(around[0]),
         config,
     )
-    part_weights = method_parts.open_weights(
-        composition, bert.base, bert.weights, bert.config, tokenizer
-    )
-    trained = method_parts.complete(
-        artifact, composition, [library, *around], bert.weights, bert.config
+    part_weights, trained = method_parts.open_weights(
+        composition,
+        artifact,
+        [library, *around],
+        bert.base,
+        bert.weights,
+        bert.config,
+        tokenizer,
     )
     task = restore_task(config["task"], config.get("task_settings", {}), source)
     length = max_seq_length or config.get("training", {}).get("max_seq_length")

@@ -381,7 +381,7 @@ def open_safetensors(path: str) -> Weights:
             value = tensor_of(tensor["dtype"], tensor["shape"], content)
             if value.dtype.kind in "biu":
                 raise TypeError("whole numbers, as of a quantized model")
-            return as_floats(value)
+            return value if value.dtype == np.float32 else as_floats(value)
         except OSError as error:
             raise UserError(
                 f"{path} cannot be read any more: {error}"

@@ -16,7 +16,6 @@ from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import (
     adapter_artifact,
-    dev_scores,
     google,
     hugging_face,
     run_record,
@@ -35,7 +34,6 @@ from adapter_bert.data.added_tokens import (
     TOKENIZER_FILE,
     NewToken,
 )
-from adapter_bert.data.huggingface_tokenizer import kind_of_file
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     TextTokenizer,
@@ -125,6 +123,8 @@ def _find_model(folder: str) -> str:
         if files.exists(path + end):
             return path
     newest, _ = training_state.latest_step(folder)
+    from adapter_bert.checkpoints import dev_scores
+
     path = dev_scores.best_checkpoint(folder) or newest
     if path is not None:
         return path
@@ -203,19 +203,29 @@ def _open_archive(path: str) -> Pretrained:
 
 
 def _open_vectors(path: str) -> Pretrained:
-    from adapter_bert.checkpoints import sentence_transformers
+    # Most models are in the folder itself.
+    place = path
+    if not files.exists(os.path.join(path, CONFIG_FILE)):
+        from adapter_bert.checkpoints import sentence_transformers
 
-    try:
-        place, pooled = sentence_transformers.read(path)
-    except UserError as error:
-        raise UserError(
-            f"{error}; to take the BERT without its vectors, pass its "
-            f"{SAFETENSORS_FILE}"
-        ) from error
+        place = os.path.join(path, sentence_transformers.places(path)[0])
     model = _open_file(_find_model(place))
-    width = read_config(model).hidden_size
-    sentence_transformers.check_width(path, pooled, width)
-    return dataclasses.replace(model, pooled=pooled)
+
+    def read_pooled() -> Any:
+        from adapter_bert.checkpoints import sentence_transformers
+
+        try:
+            _, pooled = sentence_transformers.read(path)
+        except UserError as error:
+            raise UserError(
+                f"{error}; to take the BERT without its vectors, pass its "
+                f"{SAFETENSORS_FILE}"
+            ) from error
+        width = read_config(model).hidden_size
+        sentence_transformers.check_width(path, pooled, width)
+        return pooled
+
+    return dataclasses.replace(model, read_pooled=read_pooled)
 
 
 def _open_folder(path: str) -> Pretrained:
@@ -378,7 +388,11 @@ def read_tokenizer(
             f"{TOKENIZER_FILE}; {HOW_TO_CONVERT}"
         )
     path = path or find_vocabulary(opened)
-    kind = kind_of_file(path)
+    kind = None
+    if path.endswith(".json"):
+        from adapter_bert.data.huggingface_tokenizer import kind_of_file
+
+        kind = kind_of_file(path)
     if kind is not None:
         if do_lower_case:
             raise UserError(

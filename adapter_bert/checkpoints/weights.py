@@ -24,7 +24,6 @@ from adapter_bert.bert import encoder, int8
 from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
-from adapter_bert.tasks.vector_form import Pooled
 
 # Before the name of a repository of Hugging Face's hub.
 HUB = "hf:"
@@ -69,8 +68,8 @@ class Pretrained:
         num_attention_heads: as its weights' shapes tell, or None.
         labels: of its head's outputs, in order; none if no file says.
         head: its config's fields about its head, under Hugging Face's names.
-        pooled: how its vectors are made, as its folder of
-            sentence-transformers says, or None.
+        read_pooled: reads how its vectors are made, if it lies in a folder of
+            sentence-transformers.
         trained: own variables of a training checkpoint at `path`, else None.
         run: `run.json` of that training, else None.
     """
@@ -84,9 +83,14 @@ class Pretrained:
     num_attention_heads: Optional[int] = None
     labels: tuple[str, ...] = ()
     head: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pooled: Optional[Pooled] = None
+    read_pooled: Optional[Callable[[], Any]] = None
     trained: Optional[Weights] = None
     run: Optional[dict[str, Any]] = None
+
+    @property
+    def pooled(self) -> Optional[Any]:
+        """Reads the `Pooled` of its vectors, or gives None."""
+        return self.read_pooled and self.read_pooled()
 
 
 @dataclasses.dataclass(frozen=True)

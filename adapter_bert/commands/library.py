@@ -303,9 +303,9 @@ class Suggest(BertFiles, TextColumns):
                 ),
                 library.folder(first.name),
             )
-            report["saved_steps"] = {"adapter": first.name, **saved.describe()}
+            report["saved_steps"] = {"adapter": first.name, **saved}
             if not self.json:
-                print(saved.line(first.name))
+                print(saved_steps.line(saved, first.name))
         if self.json:
             print(_plain_json(report), end="")
 

@@ -21,17 +21,13 @@ from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
+    PROBABILITY,
     Range,
     Topic,
     is_given,
     read,
 )
 from adapter_bert.tasks.custom import OwnTables, custom_task
-from adapter_bert.tasks.from_description import custom_arguments
-from adapter_bert.tasks.from_processor import processor_task
-from adapter_bert.tasks.multi_label import PROBABILITY
-from adapter_bert.tasks.multi_task import SAMPLINGS, multi_task
-from adapter_bert.tasks.new_labels import DISTILL_WEIGHT, extend_labels
 from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
@@ -66,7 +62,7 @@ class Source(PredictedFlags):
         "How often each of several tasks is drawn: in proportion to its rows, "
         "to their square root, equally often (uniform), or first in "
         "proportion and nearly equally often at the end (annealed).",
-        choices=list(SAMPLINGS),
+        choices=("annealed", "proportional", "square_root", "uniform"),
     )
     table: OwnTables = dataclasses.field(default_factory=OwnTables)
 
@@ -96,8 +92,7 @@ class Classification:
     distill_weight: Optional[float] = Topic.METHOD.setting(
         None,
         "--extend_labels without --replay_file: factor of the loss that keeps "
-        "the old adapter's answers to the new rows; 0 for none. Default: "
-        f"{DISTILL_WEIGHT:g}.",
+        "the old adapter's answers to the new rows; 0 for none. Default: 1.",
         Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
         needs=("extend_labels",),
     )
@@ -165,6 +160,8 @@ def task_from_flags(
     if task_name.lower() in processors:
         return _task_of(processors[task_name.lower()]())
     if len(names) > 1:
+        from adapter_bert.tasks.multi_task import multi_task
+
         return multi_task(
             list(map(_one_of_several, names)), source.task_sampling
         )
@@ -178,6 +175,8 @@ def task_from_flags(
 def _task_of(processor: Any) -> Task:
     uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
     splits = [split for split, flag in uses.items() if FLAGS[flag].value]
+    from adapter_bert.tasks.from_processor import processor_task
+
     return processor_task(processor, FLAGS.data_dir, splits)
 
 
@@ -190,6 +189,8 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     if is_given("label_column") and arguments["label_columns"]:
         raise UserError("--label_column and --label_columns exclude each other")
     if trained and trained["task"]["name"] == CUSTOM:
+        from adapter_bert.tasks.from_description import custom_arguments
+
         adapter_arguments = custom_arguments(
             trained["task"],
             trained.get("task_settings", {}),
@@ -232,6 +233,8 @@ def run(
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
     if classification.extend_labels:
+        from adapter_bert.tasks.new_labels import extend_labels
+
         task = extend_labels(
             task, classification.replay_file, classification.distill_weight
         )

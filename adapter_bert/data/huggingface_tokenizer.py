@@ -185,8 +185,6 @@ class UnigramTokenizer(SubwordTokenizer):
 
 def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     """Chooses the class of a vocabulary's tokenizer; None for word pieces."""
-    if not path.endswith(".json"):
-        return None
     described = files.read_json(path, "the tokenizer")
     kind = _kind(described)
     if kind not in SPACES:

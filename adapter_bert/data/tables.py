@@ -28,7 +28,6 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, json_lines
-from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
 
@@ -106,7 +105,7 @@ class SplitFiles:
         folder: str,
         split: str,
         endings: Collection[str],
-        held_out: Optional[HeldOut] = None,
+        held_out: Optional[Any] = None,
     ) -> FileOrRows:
         """Finds the file of a split that was named, or is in `folder`.
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks, layer_of
 from adapter_bert.errors import UserError
-from adapter_bert.methods import base, gate
+from adapter_bert.methods import base
 from adapter_bert.methods.base import (
     ALL_LAYERS,
     Declared,
@@ -132,6 +132,8 @@ class AdapterHooks(PlacedHooks):
         added = self.adapt((layer, site), reads)
         if self.method.gating:
             scope = self.scopes[layer, site]
+            from adapter_bert.methods import gate
+
             added *= gate.opened(self.values, scope, reads, context)
         return added
 
@@ -205,6 +207,8 @@ class BottleneckMethod(PlacedMethod):
         size = base.layer_sizes(self.sizes).get(layer_of(scope), self.size)
         declared = dataclasses.replace(adapter, size=size).variables(scope)
         if self.gating:
+            from adapter_bert.methods import gate
+
             declared.update(gate.variables(scope, config.hidden_size))
         return declared
 

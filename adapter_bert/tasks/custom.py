@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
-from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import (
     NONE_NAMED,
     SEPARATOR,
@@ -16,9 +15,8 @@ from adapter_bert.data.tables import (
     join_labels,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import NOT_NEGATIVE, Range, Topic, check
+from adapter_bert.flags import NOT_NEGATIVE, PROBABILITY, Range, Topic, check
 from adapter_bert.tasks.kinds import load
-from adapter_bert.tasks.multi_label import PROBABILITY, THRESHOLD, MultiLabel
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TextTask
 
@@ -65,9 +63,11 @@ class OwnFiles:
     )
 
     @property
-    def held_out(self) -> Optional[HeldOut]:
+    def held_out(self) -> Optional[Any]:
         if not self.dev_share:
             return None
+        from adapter_bert.data.divisions import HeldOut
+
         return HeldOut(self.dev_share, self.split_seed)
 
     def place(self, name: Optional[str]) -> Optional[Column]:
@@ -107,7 +107,7 @@ class OwnTables(OwnFiles, TextColumns):
     label_threshold: Optional[float] = Topic.TABLES.setting(
         None,
         "custom, --multi_label: least probability of the labels that a row "
-        f"is given; default: {THRESHOLD}.",
+        "is given; default: 0.5.",
         PROBABILITY,
         recorded=True,
     )
@@ -138,10 +138,10 @@ def custom_task(
         options["--regression"] = load(
             "adapter_bert.tasks.text_regression:TextRegression"
         )
-    if table.label_columns:
-        options["--label_columns"] = MultiLabel
-    elif table.multi_label:
-        options["--multi_label"] = MultiLabel
+    has_sets = bool(table.label_columns) or table.multi_label
+    if has_sets:
+        flag = "--label_columns" if table.label_columns else "--multi_label"
+        options[flag] = load("adapter_bert.tasks.multi_label:MultiLabel")
     if table.choice_columns:
         choice = load("adapter_bert.tasks.multiple_choice:MultipleChoice")
         options["--choice_columns"] = choice
@@ -155,13 +155,13 @@ def custom_task(
     more: dict[str, Any] = {
         k: x for k, x in about_sets.items() if x is not None
     }
-    if more and make is not MultiLabel:
+    if more and not has_sets:
         raise UserError(
             f"--label_{next(iter(more))} is for --multi_label, where rows "
             "have any number of labels"
         )
     separator = None
-    if make is MultiLabel:
+    if has_sets:
         separator = table.label_separator or SEPARATOR
     elif make is TextClassification:
         more["metrics"] = ("accuracy", "macro_f1")

@@ -13,7 +13,7 @@ from adapter_bert.data.tables import (
     warn_of_lists,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Range
+from adapter_bert.flags import PROBABILITY
 from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.metrics import LABEL_SET_METRICS
 from adapter_bert.tasks.task import results_path, write_table
@@ -23,10 +23,6 @@ from adapter_bert.tasks.text_classification import (
 )
 
 THRESHOLD = 0.5
-PROBABILITY = Range(
-    lambda x: isinstance(x, float) and 0 < x < 1,
-    "expected a probability above 0 and below 1",
-)
 
 
 class MultiLabelHead(ClassificationHead):

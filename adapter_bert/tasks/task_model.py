@@ -32,12 +32,10 @@ from adapter_bert.tasks.task import scoped
 BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
 # Of a dense layer.
 KERNEL = re.compile(r"bert/.*/(kernel|bias)")
-# Among features, the outputs of frozen layers below the first computed one.
-FROZEN_OUTPUTS = "frozen_outputs"
 # Among features, what is read in the place of the tokens' word embeddings.
 WORD_VECTORS = "word_vectors"
 # Features of each text of a row, [B, C, ...].
-OF_TEXTS = ("input_ids", "input_mask", "segment_ids", FROZEN_OUTPUTS)
+OF_TEXTS = ("input_ids", "input_mask", "segment_ids", "frozen_outputs")
 
 
 class TaskModel:
@@ -53,14 +51,8 @@ class TaskModel:
         method: TuningMethod,
         build_head: BuildHead,
         create: encoder.CreateVariable,
-        lowest: int = 0,
     ):
-        """Creates every variable: the head's, the method's, BERT's.
-
-        `lowest` is the first layer to compute, of batches that have the outputs
-        of the layer before.
-        """
-        self.lowest = lowest
+        """Creates every variable: the head's, the method's, BERT's."""
         self.head = build_head(config, create)
         pooler = self.head.needs_pooler
         declared = method.variables(config, pooler)
@@ -88,11 +80,9 @@ class TaskModel:
         other inputs of the head, and in a run of several tasks `task_ids`,
         int32 [B], all alike unless the head has `sides`. Rows of C choices are
         [B, C, T], each choice a row for BERT and for the head.
-        `frozen_outputs`, float32 [B, T or 1, D] or the bits of bfloat16 as
-        uint16, replace the tokens if there are any; `word_vectors`, float32 [B,
-        T, E], their word embeddings. Texts of two sides have theirs in
-        `task_ids`, or are [B, C, T] in training, a row's first text and its
-        others.
+        `word_vectors`, float32 [B, T, E], replace the tokens' word embeddings
+        if there are any. Texts of two sides have theirs in `task_ids`, or are
+        [B, C, T] in training, a row's first text and its others.
 
         Returns the head's outputs by name, [B, ...], or [B C, ...] of choices,
         or [B, C, ...] of the texts of two sides.
@@ -174,16 +164,9 @@ class TaskModel:
             and not context.observes,
             show=shown.__setitem__ if context.observes else None,
         )
-        if FROZEN_OUTPUTS in features:
-            outputs = features[FROZEN_OUTPUTS]
-            sequence_output = self._continue(bert, outputs, context)
-        else:
-            words = features.get(WORD_VECTORS)
-            output = bert(ids, segments, context, words)
-            sequence_output = output.sequence_output
         predictions = self.head(
             bert,
-            sequence_output,
+            self.encode(bert, ids, segments, features, context),
             context,
             **{name: features[name] for name in self.head.reads},
         )
@@ -194,18 +177,17 @@ class TaskModel:
             predictions.update(bert.hooks.observe(shown, context))
         return predictions
 
-    def _continue(
-        self, bert: encoder.Bert, outputs: tf.Tensor, context: Context
+    def encode(
+        self,
+        bert: encoder.Bert,
+        ids: tf.Tensor,
+        segments: tf.Tensor,
+        features: dict[str, tf.Tensor],
+        context: Context,
     ) -> tf.Tensor:
-        if outputs.dtype == tf.uint16:
-            outputs = tf.bitcast(outputs, tf.bfloat16)
-        size = outputs.shape[-1]
-        outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
-        layers = range(self.lowest, bert.config.num_hidden_layers)
-        layer_outputs = bert.run_layers(outputs, layers, context)
-        return tf.cast(
-            layer_outputs[-1] if layer_outputs else outputs, tf.float32
-        )
+        """Computes BERT's last layer, float32 [B, T, D], of tokens [B, T]."""
+        words = features.get(WORD_VECTORS)
+        return bert(ids, segments, context, words).sequence_output
 
 
 def _joined(

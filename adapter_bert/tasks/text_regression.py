@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
+from adapter_bert.data.tables import Layout
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.text_classification import ClassificationHead
@@ -248,3 +249,11 @@ class TextRegression(TextTask):
     def cells(self, answer):
         form = ".3f" if self.scale else ".7g"
         return {"label": format(answer["value"], form)}
+
+
+STS_B = TextRegression(
+    "sts-b",
+    labelled=Layout("sentence1", "sentence2", "score"),
+    scale=(0.0, 5.0),
+    unit=AS_IS,
+)

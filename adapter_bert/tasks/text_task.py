@@ -19,7 +19,6 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Context, dropout
-from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tables import (
     NONE_NAMED,
@@ -35,7 +34,6 @@ from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.metrics import METRICS
-from adapter_bert.tasks.novelty import NOVELTY, Sketch
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
@@ -144,7 +142,7 @@ class HiddenLayers(tf.Module):
 
 def divide(
     rows: Rows,
-    held_out: HeldOut,
+    held_out: Any,
     texts: Iterable[Hashable],
     sets: Sequence[Sequence[Any]],
 ) -> dict[str, Rows]:
@@ -192,11 +190,11 @@ class TextTask(Task[Rows]):
     metrics: tuple[str, ...] = ("accuracy",)
     dev_splits: SplitNames = (("", "dev"),)
     test_splits: SplitNames = (("", "test"),)
-    held_out: Optional[HeldOut] = None
+    held_out: Optional[Any] = None
     trained_as: Optional[str] = None
     head: HeadShape = POOLED
     calibration: Calibration = Calibration()
-    novelty: Optional[Sketch] = None
+    novelty: Optional[Any] = None
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
 
@@ -272,7 +270,7 @@ class TextTask(Task[Rows]):
             **self.calibration.settings,
         }
         if self.novelty:
-            settings[NOVELTY] = self.novelty.settings
+            settings["novelty"] = self.novelty.settings
         if self.names_rows:
             layout = self.labelled
             if layout.label_columns:

@@ -47,27 +47,6 @@ def exchanged(texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def exchange(method: TuningMethod, pairs: Mapping[str, str]) -> TuningMethod:
-    """Replaces adapters of a composition, as by another language's.
-
-    `pairs` have the new adapter by the name of the old one.
-    """
-    names = [part.name for part in method.parts if part.name]
-    for old in pairs:
-        if old not in names:
-            raise UserError(
-                f"--exchange_part names {old!r}, but {method.name} is made of "
-                f"these adapters: {', '.join(names) or 'none'}"
-            )
-    if not pairs:
-        return method
-    replaced = (
-        Part(pairs[part.name], None) if part.name in pairs else part
-        for part in method.parts
-    )
-    return dataclasses.replace(method, parts=tuple(replaced))
-
-
 def by_name(
     method: TuningMethod, trained: TuningMethod, hashes: Mapping[str, str]
 ) -> TuningMethod:
@@ -109,9 +88,17 @@ def find(
     held: dict[str, str] = (trained or {}).get("parts") or {}
     if trained:
         method = by_name(method, registry.parse(trained["method"]), held)
-    method = exchange(method, exchanged)
+    names = [part.name for part in method.parts if part.name]
+    for old in exchanged:
+        if old not in names:
+            raise UserError(
+                f"--exchange_part names {old!r}, but {method.name} is made of "
+                f"these adapters: {', '.join(names) or 'none'}"
+            )
     parts, folders, hashes = [], {}, {}
     for part in method.parts:
+        if part.name in exchanged:
+            part = Part(exchanged[part.name], None)
         part_found = part
         if part.method and part.name in held:
             hashes[part.name] = held[part.name]
@@ -139,12 +126,6 @@ def find(
             )
     if parts:
         method = dataclasses.replace(method, parts=tuple(parts))
-    if len(str(method)) > registry.MAX_TEXT:
-        raise UserError(
-            f"{method.name}: the description of {len(parts)} parts is "
-            f"{len(str(method))} characters long, expected at most "
-            f"{registry.MAX_TEXT}; use fewer"
-        )
     return PartFolders(method, folders, hashes, library)
 
 
@@ -181,12 +162,19 @@ def _short_name(name: str) -> str:
 
 def open_weights(
     parts: PartFolders,
+    trained: Optional[Artifact],
+    libraries: list[str],
     base: Base,
     weights: Weights,
     config: BertConfig,
     tokenizer: TextTokenizer,
-) -> Optional[Weights]:
-    """Reads the values of the adapters that have folders, or gives None."""
+) -> tuple[Optional[Weights], Optional[Weights]]:
+    """Reads the values of adapters that have folders, and of a composition.
+
+    Gives None where there are none of the first, or no composition that is
+    `trained`. What this lacks, and what is not in `parts`, is looked for in
+    `libraries`.
+    """
     shapes = encoder.list_variables(config)
     opened: list[Weights] = []
     for name, folder in parts.folders.items():
@@ -198,35 +186,14 @@ def open_weights(
         sources.check_same_model(
             artifact.config, artifact.weights.source, base, config, tokenizer
         )
-        artifact = part_values.complete(
-            artifact,
-            [parts.library, *part_values.places(folder)],
-            weights,
-            shapes,
-        )
+        around = [parts.library, *part_values.places(folder)]
+        artifact = part_values.complete(artifact, around, weights, shapes)
         opened.append(part_values.as_part(name, artifact, weights, shapes))
-    return part_values.join(opened)
-
-
-def complete(
-    trained: Artifact,
-    parts: PartFolders,
-    folders: list[str],
-    weights: Weights,
-    config: BertConfig,
-) -> Weights:
-    """Gives a trained composition's values, with the adapters that it lacks.
-
-    Some of those in `parts` may be exchanged; others are looked for in
-    `folders`, libraries.
-    """
+    if trained is None:
+        return part_values.join(opened), None
     needed = {part.name for part in parts.method.parts} - set(parts.folders)
     held = trained.config.get("parts") or {}
-    described = {
-        **trained.config,
-        "parts": {name: held[name] for name in held if name in needed},
-    }
-    shapes = encoder.list_variables(config)
-    return part_values.complete(
-        Artifact(described, trained.weights), folders, weights, shapes
-    ).weights
+    kept = {name: held[name] for name in held if name in needed}
+    described = Artifact({**trained.config, "parts": kept}, trained.weights)
+    completed = part_values.complete(described, libraries, weights, shapes)
+    return part_values.join(opened), completed.weights

@@ -2,25 +2,43 @@
 
 import math
 import os
+import pathlib
 import platform
-from collections.abc import Iterator
+
+GROUPS = "/sys/fs/cgroup"
 
 
-def count(proc: str = "/proc/self") -> int:
+def count(groups: str = GROUPS, process: str = "/proc/self/cgroup") -> int:
     """Counts the cores that affinity and a container's quota allow, rounded up.
 
-    `proc` is the process's folder with `cgroup` and `mountinfo` on Linux.
+    `groups` is the folder of Linux's control groups, `process` names the
+    process's own.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
+    root = pathlib.Path(groups)
+    # As `0::/a/b`, in version 2. A container may see its own as the root.
+    own = [line[4:] for line in _lines(process) if line.startswith("0::/")]
+    inner = root.joinpath(*own)
     quotas = [
-        quota
-        for mount, folder in _control_groups(proc)
-        for quota in _quotas(mount, folder)
+        " ".join(_lines(folder / "cpu.max"))
+        for folder in (inner, *inner.parents)
     ]
-    return min([cores, *(max(1, math.ceil(quota)) for quota in quotas)])
+    # Version 1.
+    quotas.append(
+        " ".join(
+            line
+            for name in ("quota", "period")
+            for line in _lines(root / "cpu" / f"cpu.cfs_{name}_us")
+        )
+    )
+    for words in map(str.split, quotas):
+        # Unlimited is `max`, or -1 in version 1.
+        if len(words) == 2 and words[0] not in ("max", "-1"):
+            cores = min(cores, max(1, math.ceil(int(words[0]) / int(words[1]))))
+    return cores
 
 
 def name() -> str:
@@ -31,49 +49,7 @@ def name() -> str:
     return platform.processor()
 
 
-def _control_groups(proc: str) -> Iterator[tuple[str, str]]:
-    """(mount point, folder) of the control groups that may limit cores."""
-    groups = {}
-    for line in _lines(os.path.join(proc, "cgroup")):
-        # As `0::/a/b` (version 2) or `4:cpu,cpuacct:/a/b` (version 1).
-        _, kinds, path = line.split(":", 2)
-        groups.update((kind, path) for kind in kinds.split(","))
-    for line in _lines(os.path.join(proc, "mountinfo")):
-        place, _, kind = line.partition(" - ")
-        _, _, _, root, mount = place.split(" ")[:5]
-        system, _, options = kind.split(" ", 2)
-        if system == "cgroup2":
-            path = groups.get("")
-        elif system == "cgroup" and "cpu" in options.split(","):
-            path = groups.get("cpu")
-        else:
-            continue
-        if path is None:
-            continue
-        # A container may see its own group as the root.
-        inside = os.path.relpath(path, root)
-        if inside.split(os.sep)[0] == os.pardir:
-            inside = os.curdir
-        yield mount, os.path.normpath(os.path.join(mount, inside))
-
-
-def _quotas(mount: str, folder: str) -> Iterator[float]:
-    while True:
-        words = " ".join(_lines(os.path.join(folder, "cpu.max"))).split()
-        if not words:
-            words = [
-                *_lines(os.path.join(folder, "cpu.cfs_quota_us")),
-                *_lines(os.path.join(folder, "cpu.cfs_period_us")),
-            ]
-        # Unlimited is `max`, or -1 in version 1.
-        if len(words) == 2 and words[0] not in ("max", "-1"):
-            yield int(words[0]) / int(words[1])
-        if folder == mount:
-            return
-        folder = os.path.dirname(folder)
-
-
-def _lines(path: str) -> list[str]:
+def _lines(path: os.PathLike) -> list[str]:
     try:
         with open(path) as file:
             return file.read().splitlines()

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import os
 import pkgutil
 from typing import Callable, Optional
 
@@ -14,7 +15,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training import multi_worker
 from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.training_step import Job
 
@@ -69,27 +69,13 @@ class Hardware:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pause:
-    """Holds the steps at which a training pauses for its dev sets to be scored.
-
-    `look` takes the step and a predictor with its values, which the engine
-    hands out again at the end; returns whether the training ends here. Called
-    on the chief alone.
-    """
-
-    steps: frozenset[int]
-    look: Callable[[int, RowPredictor], bool]
-
-
-# A training that is not looked at.
-NO_PAUSE = Pause(frozenset(), lambda step, predictor: False)
-
-
-@dataclasses.dataclass(frozen=True)
 class Course:
     """Holds the steps of a training: rows in order, rates, saves, pauses.
 
-    `batch_size` counts the rows of a step over all devices.
+    `batch_size` counts the rows of a step over all devices. After each of
+    `stops` the chief calls `look` with the step and a predictor with its
+    values, which the engine hands out again at the end; `look` returns whether
+    the training ends here.
     """
 
     features: Features
@@ -98,7 +84,8 @@ class Course:
     first_step: int
     batch_size: int
     save_checkpoints_steps: int
-    pause: Pause = NO_PAUSE
+    stops: frozenset[int] = frozenset()
+    look: Optional[Callable[[int, RowPredictor], bool]] = None
 
     def batches(
         self,
@@ -121,18 +108,17 @@ class Engine(abc.ABC):
     """Trains and predicts jobs: the loop, and the devices that it runs on.
 
     All engines see the same batches, model, optimizer and initial values.
-    Attributes but `can_...` hold after `check_devices`.
+    Attributes hold after `check_devices`.
 
     Attributes:
         shards: devices that a batch is divided among, over all processes.
         lanes: groups of rows that a device computes at the same time.
-        can_compare: whether devices see the rows of one another (`BatchHead`).
     """
 
     def __init__(self, hardware: Hardware):
         self._hardware = hardware
         self.shards = self.lanes = self.workers = 1
-        self.is_chief = self.can_pause = self.can_compare = True
+        self.is_chief = True
         # Job, step and predictor of a training that has just ended.
         self._trained: Optional[tuple[Job, int, RowPredictor]] = None
         tf.config.experimental.enable_op_determinism()
@@ -141,6 +127,13 @@ class Engine(abc.ABC):
     def has_accelerators(self) -> bool:
         gpus = tf.config.list_physical_devices("GPU")
         return self._hardware.use_tpu or bool(gpus)
+
+    def check_can(self, pauses: bool, compares_rows: bool) -> None:
+        """Refuses a training that pauses, or whose `BatchHead` compares rows.
+
+        Most engines can do both.
+        """
+        return
 
     @abc.abstractmethod
     def check_devices(self) -> None:
@@ -169,6 +162,23 @@ class Engine(abc.ABC):
         """A predictor that builds a model of its own."""
 
 
+def is_cluster() -> bool:
+    """Tells whether TF_CONFIG names several processes."""
+    if "TF_CONFIG" not in os.environ:
+        return False
+    from adapter_bert.training import multi_worker
+
+    return multi_worker.count() > 1
+
+
+def check_alone(what: str) -> None:
+    """Refuses to do something in one of several processes."""
+    if is_cluster():
+        raise UserError(
+            f"{what} needs one process, but TF_CONFIG names several"
+        )
+
+
 def choose_engine(name: str) -> tuple[type[Engine], str]:
     """Gives the engine called `name`, and why.
 
@@ -180,7 +190,7 @@ def choose_engine(name: str) -> tuple[type[Engine], str]:
             f"{', '.join(ENGINES)}"
         )
     chosen, why = "estimator", f"TensorFlow {tf.__version__} has it"
-    if multi_worker.is_cluster():
+    if is_cluster():
         chosen, why = "strategy", "TF_CONFIG names several processes"
     elif not hasattr(tf, "estimator"):
         chosen = "strategy"

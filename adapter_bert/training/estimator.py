@@ -1,8 +1,10 @@
 """Training and prediction with TPUEstimator, of several GPUs with Estimator."""
 
+import contextlib
 import ctypes
 import functools
 import itertools
+import os
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any, Callable, Optional
@@ -19,14 +21,13 @@ from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import Parameter
-from adapter_bert.training import (
-    devices,
-    multi_worker,
-    training_step,
-)
+from adapter_bert.training import devices, training_step
 from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import Outputs, RowPredictor
-from adapter_bert.training.strategy_predictor import StrategyPredictor
+from adapter_bert.training.prediction import (
+    Outputs,
+    RowPredictor,
+    StrategyPredictor,
+)
 from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
@@ -90,7 +91,7 @@ class TrainingHook(v1.train.SessionRunHook):
         # First of all: a model that has diverged is not saved.
         training_step.check_loss(step, loss)
         self._progress.update(step, loss)
-        pauses = step in self._course.pause.steps
+        pauses = step in self._course.stops
         every = self._course.save_checkpoints_steps
         if pauses or step - self._saved_step >= every:
             values = self._save(run_context.session, step)
@@ -121,7 +122,17 @@ class TrainingHook(v1.train.SessionRunHook):
         self.predictor.load(
             {p.name: values[p.name] for p in self._job.table.trained}
         )
-        return self._course.pause.look(step, self.predictor)
+        return self._course.look(step, self.predictor)
+
+
+@contextlib.contextmanager
+def _without_cluster() -> Iterator[None]:
+    value = os.environ.pop("TF_CONFIG", None)
+    try:
+        yield
+    finally:
+        if value is not None:
+            os.environ["TF_CONFIG"] = value
 
 
 class EstimatorEngine(Engine):
@@ -131,11 +142,19 @@ class EstimatorEngine(Engine):
         super().__init__(hardware)
         self._resolver: Optional[Any] = None
         self._devices = ["CPU:0"]
-        # A second session would initialize the TPU anew.
-        self.can_pause = not hardware.use_tpu
-        # Replicas of a TPU can be added up alone.
-        self.can_compare = not hardware.use_tpu
         v1.logging.set_verbosity(v1.logging.ERROR)
+
+    def check_can(self, pauses: bool, compares_rows: bool) -> None:
+        # A second session would initialize the TPU anew; replicas of a TPU can
+        # be added up alone.
+        if self._hardware.use_tpu and (pauses or compares_rows):
+            what = "--eval_steps, --keep_best and --early_stopping cannot"
+            if compares_rows:
+                what = "a task that compares the rows of all devices cannot"
+            raise UserError(
+                f"{what} be used with TPUEstimator on a TPU; pass "
+                "--engine=strategy"
+            )
 
     def check_devices(self) -> None:
         hardware = self._hardware
@@ -201,7 +220,7 @@ class EstimatorEngine(Engine):
         )
 
     # A RunConfig may refuse the TF_CONFIG of a single machine.
-    @multi_worker.unseen()
+    @_without_cluster()
     def _estimator(self, job, batch_size, schedule):
         hardware = self._hardware
         devices.choose_graph_optimizer(hardware, job.compute_dtype)

@@ -1,20 +1,23 @@
 """Features of texts by frozen layers: means of a middle layer, for novelty."""
 
 import dataclasses
+import os
 
-import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from adapter_bert.bert.encoder import BertConfig, CreateVariable
-from adapter_bert.data.input_pipeline import Features
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
+from adapter_bert.tasks import novelty
 from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.vector_form import MEAN, pool
 from adapter_bert.training import frozen_outputs
-from adapter_bert.training.engines import Engine
-from adapter_bert.training.setup import Setup
-from adapter_bert.training.training_step import Job
+from adapter_bert.training.extras import Extra, warn_of_loss
+from adapter_bert.training.run import Answers, Run
+from adapter_bert.training.setup import ADAPTER
 
 # Name of the model's output.
 FEATURES = "features"
@@ -53,13 +56,43 @@ def model(config: BertConfig, create: CreateVariable) -> TaskModel:
     return TaskModel(lower_half(config), HeadOnly(), build_head, create)
 
 
-def compute(
-    engine: Engine, setup: Setup, job: Job, rows: Features
-) -> np.ndarray:
-    """Gives the features of rows, float32 [N, D], by a run's own BERT."""
-    layers = lower_half(setup.model.config).num_hidden_layers
-    with frozen_outputs.predictor(
-        engine, setup, job, layers, build_head
-    ) as predictor:
-        size = setup.experiment.predict_batch_size
-        return predictor.predict(rows, size, "novelty")[FEATURES]
+class Novelty(Extra):
+    """Describes the training rows, so that answers have a novelty."""
+
+    def check(self, run: Run) -> None:
+        """Refuses few rows and new tokens; warns of a sketch that gets lost."""
+        if not run.experiment.score_novelty:
+            if run.experiment.do_train:
+                warn_of_loss(run, "novelty", "--score_novelty=true")
+            return
+        count = len(run.rows["train"])
+        if count < novelty.LEAST_ROWS:
+            raise UserError(
+                f"--score_novelty: found {count} training rows, expected at "
+                f"least {novelty.LEAST_ROWS}"
+            )
+        if run.model.tokenizer.new_tokens:
+            raise UserError(
+                "--score_novelty reads texts as BERT without the adapter does, "
+                "which has no new tokens; leave out --score_novelty or "
+                "--new_tokens"
+            )
+
+    def end(self, run: Run, answers: Answers) -> None:
+        """Writes the sketch of the training rows into the adapter."""
+        if not run.experiment.score_novelty:
+            return
+        texts = run.features["train"].unlabelled()
+        distinct = novelty.distinct(texts)
+        some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
+        layers = lower_half(run.model.config).num_hidden_layers
+        with frozen_outputs.predictor(
+            run.engine, run.model, run.job, layers, build_head
+        ) as predictor:
+            size = run.experiment.predict_batch_size
+            features = predictor.predict(some, size, "novelty")[FEATURES]
+        sketch = novelty.fit(features)
+        run.task = dataclasses.replace(run.task, novelty=sketch)
+        folder = os.path.join(run.folder, ADAPTER)
+        adapter_artifact.change_settings(folder, run.task.settings)
+        logging.info("answers have a novelty, by %d training texts", len(some))

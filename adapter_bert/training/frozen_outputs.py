@@ -9,11 +9,12 @@ import dataclasses
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
 from collections.abc import Iterator
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -26,15 +27,18 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
-from adapter_bert.tasks.task_model import FROZEN_OUTPUTS, BuildHead
-from adapter_bert.training import multi_worker
-from adapter_bert.training.compute_dtype import INT8
-from adapter_bert.training.engines import Engine
+from adapter_bert.tasks.task_model import BuildHead
+from adapter_bert.training.devices import INT8
+from adapter_bert.training.engines import Engine, check_alone
+from adapter_bert.training.extras import Extra
 from adapter_bert.training.prediction import RowPredictor
+from adapter_bert.training.run import Run
 from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import Setup, lowest_layer
+from adapter_bert.training.setup import Model, lowest_layer
 from adapter_bert.training.training_step import Job
 
+# The outputs' name among features, next to the rows' other arrays.
+FROZEN_OUTPUTS = "frozen_outputs"
 # Version of the files' content.
 FORMAT = 1
 FOLDER = "frozen_layers"
@@ -51,65 +55,73 @@ GB = 1e9
 NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownOutputs(Features):
-    """Holds rows with the outputs of frozen layers.
+class KnownOutputs:
+    """Rows with the outputs of frozen layers; otherwise as `inner`.
 
     `outputs`, float32 or the bits of bfloat16 as uint16, are of all tokens
     [sum of lengths, D], or of first tokens [sequences, D].
     """
 
-    inner: Features
-    outputs: np.ndarray
-    first_token: bool
+    def __init__(self, inner: Features, outputs: np.ndarray, first_token: bool):
+        self._inner, self._outputs = inner, outputs
+        self._first_token = first_token
 
-    @classmethod
-    def of(
-        cls, inner: Features, outputs: np.ndarray, first_token: bool
-    ) -> "KnownOutputs":
-        columns = inner.tokens, inner.segments, inner.starts, inner.labels
-        return cls(*columns, inner, outputs, first_token)
-
-    @property
-    def token_labels(self) -> Optional[np.ndarray]:
-        return self.inner.token_labels
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.inner.lengths
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        return self.inner.row_shape
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def __len__(self) -> int:
-        return len(self.inner)
-
-    def sequences(self, rows: np.ndarray) -> np.ndarray:
-        return self.inner.sequences(rows)
+        return len(self._inner)
 
     def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
-        width = 1 if self.first_token else length
-        shape = *self.row_shape, width, self.outputs.shape[1]
-        outputs = {FROZEN_OUTPUTS: (shape, self.outputs.dtype)}
-        return {**self.inner.added(length), **outputs}
+        """Adds `finish`'s."""
+        width = 1 if self._first_token else length
+        shape = *self.row_shape, width, self._outputs.shape[1]
+        outputs = {FROZEN_OUTPUTS: (shape, self._outputs.dtype)}
+        return {**self._inner.added(length), **outputs}
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
     ) -> None:
         """Adds `frozen_outputs`, [B, ..., T or 1, D], zeros in padding."""
-        self.inner.finish(batch, rows, step)
+        self._inner.finish(batch, rows, step)
         sequences = self.sequences(rows)
-        if self.first_token:
-            outputs = self.outputs[sequences][..., np.newaxis, :]
+        if self._first_token:
+            outputs = self._outputs[sequences][..., np.newaxis, :]
         else:
             mask = batch["input_mask"].astype(bool)
             places = np.arange(mask.shape[-1])
             sources = (self.starts[sequences][..., np.newaxis] + places)[mask]
-            shape = *mask.shape, self.outputs.shape[1]
-            outputs = np.zeros(shape, self.outputs.dtype)
-            outputs[mask] = self.outputs[sources]
+            shape = *mask.shape, self._outputs.shape[1]
+            outputs = np.zeros(shape, self._outputs.dtype)
+            outputs[mask] = self._outputs[sources]
         batch[FROZEN_OUTPUTS] = outputs
+
+
+class UpperLayers(task_model.TaskModel):
+    """Computes from the outputs of frozen layers, in batches that have them.
+
+    These are float32 [B, T or 1, D] or the bits of bfloat16 as uint16, below
+    the layer `lowest`.
+    """
+
+    def __init__(self, lowest: int, *arguments: Any):
+        super().__init__(*arguments)
+        self._lowest = lowest
+
+    def encode(self, bert, ids, segments, features, context):
+        """float32 [B, T or 1, D]."""
+        if FROZEN_OUTPUTS not in features:
+            return super().encode(bert, ids, segments, features, context)
+        outputs = features[FROZEN_OUTPUTS]
+        if outputs.dtype == tf.uint16:
+            outputs = tf.bitcast(outputs, tf.bfloat16)
+        size = outputs.shape[-1]
+        outputs = tf.reshape(outputs, [-1, tf.shape(outputs)[-2], size])
+        layers = range(self._lowest, bert.config.num_hidden_layers)
+        layer_outputs = bert.run_layers(outputs, layers, context)
+        return tf.cast(
+            layer_outputs[-1] if layer_outputs else outputs, tf.float32
+        )
 
 
 class _Outputs(Head):
@@ -127,31 +139,49 @@ class _Outputs(Head):
         raise TypeError("the outputs of frozen layers have no loss")
 
 
-def check(setup: Setup) -> None:
+def check(model: Model, job: Job) -> None:
     """Refuses a run that cannot cache frozen layers."""
-    experiment, config = setup.experiment, setup.model.config
-    if not setup.task.rows_are_fixed:
+    if not model.task.rows_are_fixed:
         raise UserError(
             "--cache_frozen_layers: the rows of this task are others in each "
             "step, so that nothing can be kept of them; leave it out"
         )
-    if not lowest_layer(setup.table, config.num_hidden_layers):
+    if not lowest_layer(job.table, model.config.num_hidden_layers):
         raise UserError(
-            f"--cache_frozen_layers: {setup.model.method} trains or adds "
+            f"--cache_frozen_layers: {model.method} trains or adds "
             "something in the lowest layer, so that nothing is the same in "
             "each epoch; expected a method of upper layers, as head, "
             "top_layers or houlsby(layers='6-11')"
         )
-    if multi_worker.is_cluster():
+    check_alone("--cache_frozen_layers")
+    folder = _folder(model.experiment)
+    if "://" in folder:
         raise UserError(
-            "--cache_frozen_layers needs one process, but TF_CONFIG names "
-            "several"
-        )
-    if "://" in _folder(experiment):
-        raise UserError(
-            f"--cache_frozen_layers cannot keep files in {_folder(experiment)};"
+            f"--cache_frozen_layers cannot keep files in {folder};"
             " pass a folder of this machine as --frozen_layers_dir"
         )
+
+
+class FrozenOutputs(Extra):
+    """Trains on outputs of frozen layers, which are computed once."""
+
+    def check(self, run: Run) -> None:
+        """Refuses a run that cannot cache frozen layers."""
+        check(run.model, run.job)
+
+    def reserve(self, run: Run) -> int:
+        """Computes the outputs, into a folder that is not the run's own."""
+        if not run.is_over:
+            self._layers = FrozenLayers(
+                run.engine, run.model, run.job, run.features["train"]
+            )
+        return 0
+
+    def begin(self, run: Run) -> None:
+        """Gives the rows their outputs, and the job a model that reads them."""
+        if not run.is_over:
+            run.features["train"] = self._layers.known(run.features["train"])
+            run.job = self._layers.upper(run.job)
 
 
 def _folder(experiment: Experiment) -> str:
@@ -163,92 +193,89 @@ def _folder(experiment: Experiment) -> str:
 
 
 class FrozenLayers:
-    """Holds the outputs of frozen layers, in a file or to be computed."""
+    """Holds the outputs of frozen layers, from a file or computed into one."""
 
-    def __init__(self, setup: Setup, job: Job, features: Features):
-        self._setup, self._job, self._features = setup, job, features
-        config = setup.model.config
-        layers = config.num_hidden_layers
-        self._lowest = lowest_layer(setup.table, layers)
-        head = setup.task.build_head(config, lambda *_: None)
+    def __init__(
+        self, engine: Engine, model: Model, job: Job, features: Features
+    ):
+        """Waits for another process that computes."""
+        self._model = model
+        layers = model.config.num_hidden_layers
+        self._lowest = lowest_layer(job.table, layers)
+        head = model.task.build_head(model.config, lambda *_: None)
         self._first_token = self._lowest == layers and head.reads_first_token
-        rows = len(features.tokens)
-        if self._first_token:
-            rows = len(features.starts) - 1
-        self._shape = rows, config.hidden_size
+        columns = features.tokens, features.segments, features.starts
+        rows = Features(*columns, {})
+        count = len(rows) if self._first_token else len(rows.tokens)
+        self._shape = count, model.config.hidden_size
         # numpy has no bfloat16, so its bits.
         is_half = job.compute_dtype == "bfloat16"
         self._dtype = np.dtype(np.uint16 if is_half else np.float32)
-        self._folder = _folder(setup.experiment)
-        self.path = os.path.join(self._folder, f"{self._key()}.npy")
-        files.prepare_folder(self._folder)
-        pattern = re.escape(os.path.basename(self.path))
-        try:
-            # Deletes the temporary files of killed processes.
-            with folder_lock.hold(self._folder, LOCK, unfinished=LEFT):
-                pass
-        except UserError:
-            # Another process is writing, perhaps the same; `read` will wait.
-            pattern += f"(\\.{LEFT})?"
-        if not any(
-            re.fullmatch(pattern, name) for name in files.names(self._folder)
-        ):
-            self._check_space()
-
-    def read(self, engine: Engine) -> KnownOutputs:
-        """Gives the rows their outputs, computed by `engine` if need be."""
-        with folder_lock.hold(self._folder, LOCK, wait=True, unfinished=LEFT):
+        folder = _folder(model.experiment)
+        self.path = os.path.join(folder, f"{self._key(job, rows)}.npy")
+        files.prepare_folder(folder)
+        # Deletes the temporary files of killed processes.
+        with folder_lock.hold(folder, LOCK, wait=True, unfinished=LEFT):
             if os.path.exists(self.path):
                 logging.info("frozen layers are taken from %s", self.path)
             else:
-                # The process that was to write the file may have ended.
-                self._check_space()
+                self._check_space(folder)
                 with self._new_file() as outputs:
-                    self._compute(engine, outputs)
+                    self._compute(engine, job, rows, outputs)
                 logging.info("frozen layers are kept in %s", self.path)
-        return KnownOutputs.of(self._features, self._open(), self._first_token)
+        self._outputs = self._open()
 
-    def _rows(self) -> Features:
-        features = self._features
-        return Features(features.tokens, features.segments, features.starts, {})
+    def known(self, features: Features) -> KnownOutputs:
+        """Gives the rows their outputs; they may have other labels now."""
+        return KnownOutputs(features, self._outputs, self._first_token)
 
-    def _key(self) -> str:
-        hardware = self._setup.experiment.hardware
+    def upper(self, job: Job) -> Job:
+        """Makes a job compute from the outputs."""
+        model, lowest = self._model, self._lowest
+
+        def build_model(create: Any) -> UpperLayers:
+            build_head = model.task.build_head
+            return UpperLayers(
+                lowest, model.config, model.method, build_head, create
+            )
+
+        return dataclasses.replace(job, build_model=build_model)
+
+    def _key(self, job: Job, rows: Features) -> str:
+        hardware = self._model.experiment.hardware
         device = "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
         about = {
             "format": FORMAT,
-            "base": self._setup.model.base.fingerprint,
-            "config": dataclasses.asdict(self._setup.model.config),
+            "base": self._model.base.fingerprint,
+            "config": dataclasses.asdict(self._model.config),
             "layers": self._lowest,
-            "dtype": self._job.compute_dtype,
+            "dtype": job.compute_dtype,
             # Devices round differently.
             "device": "TPU" if hardware.use_tpu else device,
             "first_token": self._first_token,
-            "rows": self._rows().fingerprint(),
+            "rows": rows.fingerprint(),
         }
-        if self._job.quantized:
+        if job.quantized:
             about["base_dtype"] = INT8
         text = json.dumps(about, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _check_space(self) -> None:
-        rows, size = self._shape
-        needed = rows * size * self._dtype.itemsize
-        try:
-            written = sum(_sizes(self._folder, (".npy", UNFINISHED)))
-        except OSError as error:
-            raise UserError(
-                f"cannot read {self._folder}: {error.strerror}"
-            ) from error
-        allowed = self._setup.experiment.frozen_layers_gb
-        if written + needed > allowed * GB:
+    def _check_space(self, folder: str) -> None:
+        needed = math.prod(self._shape) * self._dtype.itemsize
+        kept = sum(
+            entry.stat().st_size
+            for entry in os.scandir(folder)
+            if entry.name.endswith(".npy")
+        )
+        allowed = self._model.experiment.frozen_layers_gb
+        if kept + needed > allowed * GB:
             raise UserError(
                 f"--cache_frozen_layers needs {needed / GB:.3g} GB in "
-                f"{self._folder}, where {written / GB:.3g} GB are kept "
-                f"already, but --frozen_layers_gb allows {allowed:g}; delete "
-                "files there, or allow more"
+                f"{folder}, where {kept / GB:.3g} GB are kept already, but "
+                f"--frozen_layers_gb allows {allowed:g}; delete files there, "
+                "or allow more"
             )
-        files.check_disk_space(self._folder, needed, "--frozen_layers_dir")
+        files.check_disk_space(folder, needed, "--frozen_layers_dir")
 
     @contextlib.contextmanager
     def _new_file(self) -> Iterator[np.ndarray]:
@@ -286,21 +313,24 @@ class FrozenLayers:
             )
         return array
 
-    def _compute(self, engine: Engine, outputs: np.ndarray) -> None:
-        setup, first_token, rows = self._setup, self._first_token, self._rows()
-        size = setup.experiment.predict_batch_size
-        use_tpu = setup.experiment.hardware.use_tpu
+    def _compute(
+        self, engine: Engine, job: Job, rows: Features, outputs: np.ndarray
+    ) -> None:
+        first_token, experiment = self._first_token, self._model.experiment
+        use_tpu = experiment.hardware.use_tpu
         most = TPU_CHUNK_TOKENS if use_tpu else CHUNK_TOKENS
         with predictor(
             engine,
-            setup,
-            self._job,
+            self._model,
+            job,
             self._lowest,
             lambda config, create: _Outputs(first_token),
         ) as computing:
             for chosen in sorted_batches(rows, 1, most):
                 predicted = computing.predict(
-                    rows.take(chosen), size, "frozen layers"
+                    rows.take(chosen),
+                    experiment.predict_batch_size,
+                    "frozen layers",
                 )
                 for row, value in zip(chosen, predicted["outputs"]):
                     place = slice(row, row + 1)
@@ -316,16 +346,16 @@ class FrozenLayers:
 
 @contextlib.contextmanager
 def predictor(
-    engine: Engine, setup: Setup, job: Job, layers: int, build_head: BuildHead
+    engine: Engine, model: Model, job: Job, layers: int, build_head: BuildHead
 ) -> Iterator[RowPredictor]:
     """Computes a head without variables on a BERT's lowest layers."""
-    config = dataclasses.replace(setup.model.config, num_hidden_layers=layers)
+    config = dataclasses.replace(model.config, num_hidden_layers=layers)
 
     def build_model(create):
         return task_model.TaskModel(config, HeadOnly(), build_head, create)
 
     table = task_model.list_parameters(config, HeadOnly(), build_head)
-    base = setup.model.sources.opened.weights
+    base = model.opened.weights
     with files.temporary_folder() as folder:
         lower = dataclasses.replace(
             job,
@@ -353,11 +383,3 @@ def _reserve(path: str) -> None:
         except OSError as error:
             if error.errno not in NOT_RESERVED:
                 raise
-
-
-def _sizes(folder: str, ends: tuple[str, ...]) -> Iterator[int]:
-    for entry in os.scandir(folder):
-        # Another process may have renamed it by now.
-        with contextlib.suppress(FileNotFoundError):
-            if entry.name.endswith(ends):
-                yield entry.stat().st_size

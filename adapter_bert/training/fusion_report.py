@@ -1,18 +1,39 @@
 """Attention of a fusion to its adapters, as numbers and as a heatmap."""
 
 import io
-import logging
 import os
 from collections.abc import Mapping, Sequence
+from logging import WARNING, getLogger
 from typing import Any
 
 import numpy as np
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.methods.fusion import ATTENTION, Fusion
+from adapter_bert.training.extras import Extra
+from adapter_bert.training.run import Answers, Run
 
 FILE = f"{ATTENTION}.json"
+
+
+class FusionReport(Extra):
+    """Writes how much of each adapter a fusion uses on the dev sets."""
+
+    def end(self, run: Run, answers: Answers) -> None:
+        """Writes the attention of each dev set."""
+        model = run.model
+        for suffix, name in run.dev:
+            if answers.shown[name]:
+                attention = answers.shown[name][ATTENTION]
+                paths = write(
+                    run.folder,
+                    shares(model.method, model.config, attention),
+                    suffix,
+                    run.task.name,
+                )
+                logging.info("how much of each adapter is used: %s", paths[1])
 
 
 def shares(
@@ -52,7 +73,7 @@ def write(
 def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
     """Draws `shares` by title as a PNG, as Pfeiffer et al. 2021 in Figure 5."""
     # Loads slowly, and logs.
-    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+    getLogger("matplotlib").setLevel(WARNING)
     from matplotlib.figure import Figure
 
     widths = [len(shown["adapters"]) for shown in panels.values()]

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -39,18 +39,10 @@ def read() -> tuple[dict[str, Any], str, int]:
         kind, index = "", 0
         if cluster:
             kind, index = config["task"]["type"], int(config["task"]["index"])
-        refused = {*cluster, kind or MASTER} - {"chief", MASTER, "worker"}
-        if refused:
-            raise ValueError(
-                "only chief and worker tasks are supported, not "
-                + ", ".join(sorted(refused))
-            )
-        if {"chief", MASTER} <= set(cluster):
-            raise ValueError("master is another name of chief; keep one")
+        if not {*cluster, kind or MASTER} <= {"chief", MASTER, "worker"}:
+            raise ValueError("only chief and worker tasks are supported")
         for hosts in cluster.values():
-            if not isinstance(hosts, list) or not all(
-                isinstance(host, str) for host in hosts
-            ):
+            if not isinstance(hosts, list):
                 raise ValueError(f"{hosts!r} is no list of host:port")
         if cluster:
             cluster[kind][index]
@@ -68,24 +60,9 @@ def read() -> tuple[dict[str, Any], str, int]:
     return cluster, modern.get(kind, kind), index
 
 
-def is_cluster() -> bool:
-    """Tells whether TF_CONFIG names several processes."""
-    return VARIABLE in os.environ and _count(read()[0]) > 1
-
-
-def _count(cluster: Mapping[str, Any]) -> int:
-    return sum(map(len, cluster.values()))
-
-
-@contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Hides TF_CONFIG from code that would take one machine for a cluster."""
-    value = os.environ.pop(VARIABLE, None)
-    try:
-        yield
-    finally:
-        if value is not None:
-            os.environ[VARIABLE] = value
+def count() -> int:
+    """Counts the processes that TF_CONFIG names."""
+    return sum(map(len, read()[0].values()))
 
 
 def strategy() -> tf.distribute.Strategy:
@@ -94,7 +71,7 @@ def strategy() -> tf.distribute.Strategy:
     # TensorFlow would take no GPU unless told, and expects as many of all
     # workers.
     gpus = len(tf.config.list_physical_devices("GPU"))
-    logging.info("waiting for all %d workers", _count(cluster))
+    logging.info("waiting for all %d workers", count())
     try:
         return tf.distribute.MultiWorkerMirroredStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -111,14 +88,14 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def role(strategy: tf.distribute.Strategy) -> tuple[int, bool]:
+def role(
+    strategy: tf.distribute.MultiWorkerMirroredStrategy,
+) -> tuple[int, bool]:
     """Processes that take part, and whether this one writes the files."""
-    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return 1, True
     resolver = strategy.cluster_resolver
     cluster = resolver.cluster_spec().as_dict()
     is_first = "chief" not in cluster and resolver.task_id == 0
-    return _count(cluster), resolver.task_type == "chief" or is_first
+    return count(), resolver.task_type == "chief" or is_first
 
 
 def check_agreement(

@@ -5,7 +5,7 @@ Layers below everything trained are computed once for all models.
 """
 
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 from absl import logging
@@ -16,46 +16,42 @@ from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment as experiments
-from adapter_bert.training import frozen_outputs, loop
-from adapter_bert.training.compute_dtype import choose_dtype
+from adapter_bert.training import frozen_outputs
 from adapter_bert.training.prediction import check_finite
+from adapter_bert.training.run import make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import complete, lowest_layer, open_model
+from adapter_bert.training.setup import lowest_layer, make_job, open_model
 
 
-@dataclasses.dataclass(frozen=True)
-class Chosen(Features):
-    """Holds some `rows`, int64 [B], of `inner`, also their frozen outputs."""
+class Chosen:
+    """Some `rows`, int64 [B], of others, also their frozen outputs."""
 
-    inner: Features
-    rows: np.ndarray
+    def __init__(self, inner: Features, rows: np.ndarray):
+        self._inner, self._rows = inner, rows
+        self.labels = {name: x[rows] for name, x in inner.labels.items()}
+        self.lengths = inner.lengths[rows]
 
-    @classmethod
-    def of(cls, inner: Features, rows: np.ndarray) -> "Chosen":
-        labels = {name: x[rows] for name, x in inner.labels.items()}
-        columns = inner.tokens, inner.segments, inner.starts
-        return cls(*columns, labels, inner, rows)
-
-    def unlabelled(self) -> "Chosen":
-        return dataclasses.replace(self, labels={})
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.inner.lengths[self.rows]
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._rows)
+
+    def unlabelled(self) -> "Chosen":
+        """Gives the rows, whose outputs are known, without labels."""
+        chosen = Chosen(self._inner, self._rows)
+        chosen.labels = {}
+        return chosen
 
     def sequences(self, rows: np.ndarray) -> np.ndarray:
-        return self.inner.sequences(self.rows[rows])
-
-    def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
-        return self.inner.added(length)
+        """int64 [B, *row_shape]."""
+        return self._inner.sequences(self._rows[rows])
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
     ) -> None:
-        self.inner.finish(batch, self.rows[rows], step)
+        """Changes a batch as the others' `finish`."""
+        self._inner.finish(batch, self._rows[rows], step)
 
 
 class Trainings:
@@ -73,15 +69,11 @@ class Trainings:
             output_dir=folder,
             frozen_layers_dir=experiment.frozen_layers_dir or folder,
         )
-        self._engine = experiments.start_engine(experiment)
-        dtype = choose_dtype(
-            experiment.compute_dtype, experiment.hardware.use_tpu
-        )
-        experiment = dataclasses.replace(experiment, compute_dtype=dtype)
+        self._engine, experiment = experiments.start(experiment)
         model = open_model(experiment)
-        if model.sources.trained is not None:
+        if model.trained is not None:
             raise UserError(
-                f"{model.sources.trained.source} is trained, maybe on these "
+                f"{model.trained.weights.source} is trained, maybe on these "
                 "rows; pass the pretrained BERT as --init_checkpoint"
             )
         if model.method.first_phase:
@@ -90,9 +82,9 @@ class Trainings:
                 "of folds are not; pass another --tuning_method"
             )
         self._rows = rows
-        self._setup = setup = complete(experiment, model, task)
+        self._model = dataclasses.replace(model, task=task)
         features = task.featurize(
-            rows, setup.model.tokenizer, experiment.max_seq_length
+            rows, model.tokenizer, experiment.max_seq_length
         )
         if features.cut_rows:
             logging.warning(
@@ -100,13 +92,15 @@ class Trainings:
                 features.cut_rows,
                 len(rows),
             )
-        self._job = experiments.make_job(self._engine, setup)
+        self._job = make_job(self._engine, self._model)
         self._known = features
-        if lowest_layer(setup.table, setup.model.config.num_hidden_layers):
-            frozen_outputs.check(setup)
-            self._known = frozen_outputs.FrozenLayers(
-                setup, self._job, features
-            ).read(self._engine)
+        if lowest_layer(self._job.table, model.config.num_hidden_layers):
+            frozen_outputs.check(self._model, self._job)
+            layers = frozen_outputs.FrozenLayers(
+                self._engine, self._model, self._job, features
+            )
+            self._known = layers.known(features)
+            self._job = layers.upper(self._job)
 
     def predict(
         self, trained: np.ndarray, fold_rows: np.ndarray, name: str
@@ -117,13 +111,13 @@ class Trainings:
         """
         with files.temporary_folder() as folder:
             job = dataclasses.replace(self._job, output_dir=folder)
-            chosen = Chosen.of(self._known, trained)
-            schedule = loop.make_schedule(self._setup, chosen)
-            loop.run_steps(self._engine, self._setup, job, chosen, schedule, 0)
+            chosen = Chosen(self._known, trained)
+            schedule = make_schedule(self._model, chosen)
+            run_steps(self._engine, self._model, job, chosen, schedule)
             with self._engine.predictor(job) as predictor:
                 outputs = predictor.predict(
-                    Chosen.of(self._known, fold_rows),
-                    self._setup.experiment.eval_batch_size,
+                    Chosen(self._known, fold_rows),
+                    self._model.experiment.eval_batch_size,
                     name,
                 )
         check_finite(outputs, self._rows.path)

@@ -11,7 +11,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
-from adapter_bert.training import composition_parts, experiment
+from adapter_bert.training import experiment
 from adapter_bert.training.settings import (
     EPOCH,
     LAYERS,
@@ -70,6 +70,14 @@ def tuning_method() -> dict[str, Any]:
     }
 
 
+def _exchanged() -> dict[str, str]:
+    if not FLAGS.exchange_part:
+        return {}
+    from adapter_bert.training import composition_parts
+
+    return composition_parts.exchanged(FLAGS.exchange_part)
+
+
 def _training(task: Task) -> Training:
     training = read(Training)
     every, keep_best = training.eval_steps, training.keep_best
@@ -113,7 +121,7 @@ def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
         data_dir=_value("data_dir"),
         eval_batch_size=eval_batch_size,
         max_seq_length=max_seq_length(),
-        exchange_part=composition_parts.exchanged(FLAGS.exchange_part),
+        exchange_part=_exchanged(),
         training=_training(task),
         **settings,
     )

@@ -14,56 +14,45 @@ from adapter_bert.training.settings import Experiment
 SCORINGS = 10
 
 
-@dataclasses.dataclass(frozen=True)
-class SavedSteps:
-    """Holds dev scores by step of two trainings that differ in their beginning.
+def compare(
+    metric: str,
+    from_nothing: Mapping[int, float],
+    from_adapter: Mapping[int, float],
+) -> dict[str, Any]:
+    """Compares dev scores by step of trainings that begin differently.
 
-    A higher `metric` is better.
+    A higher `metric` is better. Gives these, the `best` one from nothing, its
+    first `best_step`, and `reached`, the first step from the adapter that
+    scores no less, or None.
     """
+    best = max(from_nothing.values())
 
-    metric: str
-    from_nothing: Mapping[int, float]
-    from_adapter: Mapping[int, float]
+    def first_step(scores: Mapping[int, float]) -> Optional[int]:
+        steps = (step for step, score in scores.items() if score >= best)
+        return min(steps, default=None)
 
-    @property
-    def best(self) -> float:
-        return max(self.from_nothing.values())
-
-    @property
-    def best_step(self) -> int:
-        return _first_step(self.from_nothing, self.best)
-
-    @property
-    def reached(self) -> Optional[int]:
-        """Gives the first step from the adapter that scores no less, if any."""
-        if max(self.from_adapter.values()) < self.best:
-            return None
-        return _first_step(self.from_adapter, self.best)
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            **dataclasses.asdict(self),
-            "best": self.best,
-            "best_step": self.best_step,
-            "reached": self.reached,
-        }
-
-    def line(self, name: str) -> str:
-        """A line about the steps that the adapter of this name saves."""
-        last = max(self.from_nothing)
-        line = (
-            f"from nothing the best {self.metric} of {last} steps is "
-            f"{self.best:.4f}, at step {self.best_step}; from {name} "
-        )
-        if self.reached is None:
-            most = max(self.from_adapter.values())
-            return f"{line}it is at most {most:.4f}, so no step is saved"
-        saved = self.best_step - self.reached
-        return f"{line}it is reached at step {self.reached}: {saved} saved"
+    return {
+        "metric": metric,
+        "from_nothing": from_nothing,
+        "from_adapter": from_adapter,
+        "best": best,
+        "best_step": first_step(from_nothing),
+        "reached": first_step(from_adapter),
+    }
 
 
-def _first_step(scores: Mapping[int, float], least: float) -> int:
-    return min(step for step, score in scores.items() if score >= least)
+def line(saved: Mapping[str, Any], name: str) -> str:
+    """Tells in a line the steps that the adapter of this name saves."""
+    about = (
+        f"from nothing the best {saved['metric']} of "
+        f"{max(saved['from_nothing'])} steps is {saved['best']:.4f}, at step "
+        f"{saved['best_step']}; from {name} "
+    )
+    if saved["reached"] is None:
+        most = max(saved["from_adapter"].values())
+        return f"{about}it is at most {most:.4f}, so no step is saved"
+    steps = saved["best_step"] - saved["reached"]
+    return f"{about}it is reached at step {saved['reached']}: {steps} saved"
 
 
 def dev_curve(experiment: Experiment) -> dict[int, float]:
@@ -83,13 +72,13 @@ def dev_curve(experiment: Experiment) -> dict[int, float]:
     return {step: scores[metric] for step, scores in by_step.items()}
 
 
-def measure(experiment: Experiment, init_adapter: str) -> SavedSteps:
+def measure(experiment: Experiment, init_adapter: str) -> dict[str, Any]:
     """Trains from fresh values, then from an adapter's, scored ten times."""
     training = experiment.training
     every = max(1, training.num_train_steps // SCORINGS)
     training = dataclasses.replace(training, eval_steps=str(every))
     experiment = dataclasses.replace(experiment, training=training)
     begun = dataclasses.replace(experiment, init_adapter=init_adapter)
-    return SavedSteps(
+    return compare(
         experiment.task.score_names[0], dev_curve(experiment), dev_curve(begun)
     )

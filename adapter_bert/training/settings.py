@@ -17,7 +17,7 @@ from adapter_bert.flags import (
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks.task import Task
-from adapter_bert.training.compute_dtype import BASE_DTYPES, DTYPES, FLOAT32
+from adapter_bert.training.devices import BASE_DTYPES, DTYPES, FLOAT32
 from adapter_bert.training.engines import ENGINES, Hardware
 
 # Value of `--eval_steps`.

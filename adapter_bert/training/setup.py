@@ -1,8 +1,4 @@
-"""Opens what a run names, and checks that it all fits together.
-
-`Model` holds the opened BERT and the method, `Setup` also what a task's labels
-decide.
-"""
+"""Opens what a run names, and checks that it all fits together."""
 
 import dataclasses
 import os
@@ -13,113 +9,82 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder
+from adapter_bert.bert import encoder, onednn
 from adapter_bert.bert.architectures import FIRST_OF_HEAD
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
     run_record,
+    sources,
     training_state,
+    weights,
 )
-from adapter_bert.checkpoints import sources as sources_module
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.sources import open_init_checkpoint
-from adapter_bert.checkpoints.weights import (
-    POOLER,
-    Base,
-    InitialValues,
-    Pretrained,
-    Weights,
-    choose_initial_values,
-    identify,
-    rounded_to_int8,
-    start_fingerprint,
-)
-from adapter_bert.data.added_tokens import (
-    NewToken,
-    content_of,
-    read_new_tokens,
-)
-from adapter_bert.data.input_pipeline import Features
-from adapter_bert.data.memory_rows import MemoryRows
+from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
-from adapter_bert.optimization import Schedule
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.kinds import ANSWERLESS
 from adapter_bert.tasks.task import Task
-from adapter_bert.training import (
-    composition_parts,
-    multi_worker,
-    pretrained_head,
-)
-from adapter_bert.training.composition_parts import PartFolders
-from adapter_bert.training.compute_dtype import FLOAT32, INT8
+from adapter_bert.training import devices
+from adapter_bert.training.devices import FLOAT32, INT8
 from adapter_bert.training.engines import Engine
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.settings import LAYERS, Experiment
+from adapter_bert.training.training_step import Job
 
-
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """Holds the sources of a run's values.
-
-    Attributes:
-        opened: what `--init_checkpoint` names, or None if nothing does.
-        trained: values of an adapter or a training checkpoint, or None.
-        new_head: whether another task begins with those, with its own head.
-    """
-
-    opened: Optional[Pretrained]
-    trained: Optional[Weights]
-    description: Optional[dict[str, Any]]
-    step: int
-    new_head: bool = False
+# The folder of an artifact, in its run's folder.
+ADAPTER = "adapter"
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Holds the opened BERT and the tuning method.
+    """Holds the opened BERT, the tuning method, and the task.
 
     Attributes:
+        opened: what `--init_checkpoint` names.
+        trained: adapter or training checkpoint whose values it has, or None.
         task: may lack its labels.
-        learning_rate: peak of the schedule.
-        parts: the trained adapters that the method is made of.
-        part_weights: of those with a folder of their own, or None.
-    """
-
-    config: BertConfig
-    tokenizer: TextTokenizer
-    base: Base
-    sources: Sources
-    task: Task
-    method: TuningMethod
-    learning_rate: float
-    parts: PartFolders
-    part_weights: Optional[Weights]
-
-
-@dataclasses.dataclass(frozen=True)
-class Setup:
-    """Holds a model for a task with its labels, found to fit together.
-
-    Attributes:
-        table: every variable.
-        start: fingerprint of the trained values that training starts from, or
-            None.
-        quantized: names of the variables that are kept in int8.
+        part_hashes: SHA-256 of each trained adapter that the method is made
+            of, by name.
+        part_folders: those that lie in folders of their own.
+        part_weights: values of these, or None.
     """
 
     experiment: Experiment
-    model: Model
+    opened: Pretrained
+    trained: Optional[Artifact]
+    config: BertConfig
+    tokenizer: TextTokenizer
+    base: Base
     task: Task
-    table: task_model.ParameterTable
-    start: Optional[str]
-    initial_values: InitialValues
-    quantized: frozenset[str]
+    method: TuningMethod
+    part_hashes: Mapping[str, str]
+    part_folders: Mapping[str, str]
+    part_weights: Optional[Weights]
+
+    @property
+    def learning_rate(self) -> float:
+        rate = self.experiment.training.learning_rate
+        return rate or self.method.learning_rate
+
+    @property
+    def new_head(self) -> bool:
+        """Tells whether another task begins with `trained`, but its head."""
+        return bool(self.trained and self.experiment.init_adapter)
+
+    @property
+    def step(self) -> int:
+        """Gives the step of the training that `trained` comes from."""
+        if self.trained is None:
+            return 0
+        path = self.opened.path
+        if self.experiment.adapter_folder:
+            path = str(self.trained.config.get("checkpoint"))
+        return training_state.step_of(path)
 
 
 def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
@@ -130,50 +95,48 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
     """
     lowest = layers if table.hooks.by_values else 0
     for p in table.parameters:
-        is_above = p.group == "head" or p.name.startswith(POOLER)
+        is_above = p.group == "head" or p.name.startswith(weights.POOLER)
         if (p.trained or p.is_added) and not is_above:
             lowest = min(lowest, layer_of(p.name) or 0)
     return lowest
 
 
-def _open_sources(experiment: Experiment) -> Sources:
+def _open(
+    experiment: Experiment,
+) -> tuple[Optional[Pretrained], Optional[Artifact]]:
+    """Opens `--init_checkpoint`, and the trained values to begin with."""
     path = experiment.init_checkpoint
     begun = run_record.read_run(experiment.output_dir)
     if begun and path:
         path = run_record.as_recorded(path, begun["base"].get("hub"))
     elif begun:
         path = run_record.place_of_base(experiment.output_dir)
-    opened = open_init_checkpoint(path) if path else None
+    opened = sources.open_init_checkpoint(path) if path else None
+    trained = None
     if experiment.adapter_folder:
-        artifact = adapter_artifact.read(
+        trained = adapter_artifact.read(
             experiment.adapter_folder, opened.weights if opened else None
         )
-        step = training_state.step_of(str(artifact.config.get("checkpoint")))
-        return Sources(
-            opened,
-            artifact.weights,
-            artifact.config,
-            step,
-            new_head=bool(experiment.init_adapter),
-        )
-    if opened is None or opened.trained is None:
-        return Sources(opened, None, None, 0)
-    step = training_state.step_of(opened.path)
-    return Sources(opened, opened.trained, opened.run, step)
+    elif opened is not None and opened.trained is not None:
+        trained = Artifact(opened.run, opened.trained)
+    return opened, trained
 
 
-def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
+def _new_tokens(experiment: Experiment, trained: Optional[Artifact]) -> list:
+    """Gives the `NewToken`s of `--new_tokens`, or of trained values."""
     listed, before = [], None
     if experiment.new_tokens:
+        from adapter_bert.data.added_tokens import read_new_tokens
+
         listed = read_new_tokens(experiment.new_tokens)
         if experiment.task.name in ANSWERLESS:
             raise UserError(
                 "--new_tokens is for tasks that answer texts, and a masked-LM "
                 "head guesses BERT's own tokens alone; leave it out"
             )
-    if sources.description is not None:
-        source = sources.trained.source
-        before = run_record.new_tokens(sources.description, source)
+    if trained is not None:
+        source = trained.weights.source
+        before = run_record.new_tokens(trained.config, source)
         if listed not in ([], before):
             raise UserError(
                 f"{source} was trained with {len(before)} new tokens, and "
@@ -182,41 +145,52 @@ def _new_tokens(experiment: Experiment, sources: Sources) -> list[NewToken]:
     return listed or before or []
 
 
-def _task_and_method(
-    experiment: Experiment, sources: Sources
-) -> tuple[Task, PartFolders]:
-    task = experiment.task
-    new = len(_new_tokens(experiment, sources))
-    method = experiment.method
-    if new:
+def _task_of(
+    experiment: Experiment,
+    opened: Optional[Pretrained],
+    trained: Optional[Artifact],
+) -> Task:
+    """Gives the task what the opened files know of it."""
+    task, folder = experiment.task, experiment.output_dir
+    begun = run_record.read_run(folder)
+    if trained is None or experiment.init_adapter:
+        if opened is not None:
+            task = task.fit_base(opened)
+        if begun:
+            task = task.go_on(begun["task"], folder)
+            extended = (begun.get("training") or {}).get("extend_labels")
+            if extended and not experiment.do_train:
+                # The training file may have no row of an old label.
+                task = task.restore(begun["task"], folder)
+    if trained is None:
+        if opened is not None and not (begun or experiment.do_train):
+            from adapter_bert.training import pretrained_head
+
+            task = pretrained_head.label(opened, task, experiment.data_dir)
+        return task
+    source, description = trained.weights.source, trained.config["task"]
+    if "tasks" in description and "" in task.members:
+        flag = "--init_adapter" if experiment.init_adapter else "--adapter"
+        raise UserError(
+            f"{source} is of several tasks, {description['name']}; pass the "
+            f"folder tasks/<name>/adapter of their run as {flag}, for one of "
+            "them"
+        )
+    if experiment.init_adapter:
+        return task
+    return task.restore(description, source)
+
+
+def _method_of(
+    experiment: Experiment, trained: Optional[Artifact], task: Task
+) -> TuningMethod:
+    method, new = experiment.method, len(_new_tokens(experiment, trained))
+    if trained is not None:
+        method = _trained_method(experiment, trained)
+    elif new:
         from adapter_bert.methods import new_words
 
         method = new_words.with_new_words(method, new)
-    begun = run_record.read_run(experiment.output_dir)
-    is_new = sources.description is None or sources.new_head
-    if is_new and sources.opened is not None:
-        task = task.fit_base(sources.opened)
-    if is_new and begun:
-        task = task.go_on(begun["task"], experiment.output_dir)
-        extended = (begun.get("training") or {}).get("extend_labels")
-        if extended and not experiment.do_train:
-            # The training file may have no row of an old label.
-            task = task.restore(begun["task"], experiment.output_dir)
-    if sources.description is not None:
-        source = sources.trained.source
-        if "tasks" in sources.description["task"] and "" in task.members:
-            flag = "--init_adapter" if sources.new_head else "--adapter"
-            raise UserError(
-                f"{source} is of several tasks, "
-                f"{sources.description['task']['name']}; pass the folder "
-                f"tasks/<name>/adapter of their run as {flag}, for one of "
-                "them"
-            )
-        if not is_new:
-            task = task.restore(sources.description["task"], source)
-        method = _trained_method(experiment, sources.description, source)
-    elif sources.opened is not None and not (begun or experiment.do_train):
-        task = pretrained_head.label(sources.opened, task, experiment.data_dir)
     if method.new_words != new:
         raise UserError(
             f"{method} has {method.new_words} new words, but there "
@@ -224,196 +198,220 @@ def _task_and_method(
         )
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
-    if not (method.parts or experiment.exchange_part):
-        return task, PartFolders(method, {}, {}, experiment.library)
-    return task, composition_parts.find(
-        method,
-        experiment.exchange_part,
-        experiment.library,
-        _places_of_parts(experiment, sources),
-        sources.description,
-    )
+    return method
 
 
-def _places_of_parts(
-    experiment: Experiment, sources: Sources
-) -> Mapping[str, str]:
+def _find_parts(
+    experiment: Experiment, trained: Optional[Artifact], method: TuningMethod
+) -> tuple[Any, dict[str, str]]:
+    """Finds a composition's adapters, and the places where they lay before."""
+    from adapter_bert.training import composition_parts
+
     place = experiment.adapter_folder
     place = place and files.absolute(place)
-    if not place and sources.trained is not None:
-        place = sources.trained.source
+    if not place and trained is not None:
+        place = trained.weights.source
     places: dict[str, str] = {}
     for folder in filter(None, (experiment.output_dir, os.path.dirname(place))):
         places.update(run_record.places_of_parts(folder))
-    return places
+    parts = composition_parts.find(
+        method,
+        experiment.exchange_part,
+        experiment.library,
+        places,
+        trained and trained.config,
+    )
+    return parts, places
 
 
 def describe_parameters(experiment: Experiment) -> str:
     """Gives the table of parameters; needs no checkpoint, no rows."""
-    sources = _open_sources(experiment)
-    config = sources_module.read_config(
-        sources.opened, experiment.bert_config_file
-    )
-    task, parts = _task_and_method(experiment, sources)
+    opened, trained = _open(experiment)
+    config = sources.read_config(opened, experiment.bert_config_file)
+    task = _task_of(experiment, opened, trained)
+    method = _method_of(experiment, trained, task)
+    if method.parts or experiment.exchange_part:
+        method = _find_parts(experiment, trained, method)[0].method
     task, _ = task.read(experiment.data_dir, ())
-    return task_model.list_parameters(
-        config, parts.method, task.build_head
-    ).to_text()
+    table = task_model.list_parameters(config, method, task.build_head)
+    return table.to_text()
 
 
 def open_model(experiment: Experiment) -> Model:
     """Opens model, vocabulary and adapter, and checks that they fit."""
-    sources = _open_sources(experiment)
-    opened, trained = sources.opened, sources.trained
+    opened, trained = _open(experiment)
     if opened is None:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT to start from"
         )
-    config = sources_module.read_config(opened, experiment.bert_config_file)
-    tokenizer = sources_module.read_tokenizer(
+    config = sources.read_config(opened, experiment.bert_config_file)
+    tokenizer = sources.read_tokenizer(
         opened,
         config,
         experiment.vocab_file,
         experiment.do_lower_case,
-        _new_tokens(experiment, sources),
+        _new_tokens(experiment, trained),
     )
-    task, parts = _task_and_method(experiment, sources)
-    sources_module.check_length(
+    task = _task_of(experiment, opened, trained)
+    method = _method_of(experiment, trained, task)
+    parts = part_weights = None
+    if method.parts or experiment.exchange_part:
+        parts, places = _find_parts(experiment, trained, method)
+        method = parts.method
+    sources.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
     )
     task = task.fit_tokenizer(tokenizer, experiment.max_seq_length)
-    method = parts.method
-    if experiment.do_train and method.first_phase:
-        _check_two_phases(method, trained)
-    base = identify(opened.weights, encoder.list_variables(config))
-    if sources.description is not None:
-        sources_module.check_same_model(
-            sources.description, trained.source, base, config, tokenizer
+    base = weights.identify(opened.weights, encoder.list_variables(config))
+    if trained is not None:
+        source = trained.weights.source
+        sources.check_same_model(
+            trained.config, source, base, config, tokenizer
         )
         supplied = run_record.supplied(
-            sources.description,
+            trained.config,
             experiment.max_seq_length,
             is_adapter=bool(experiment.adapter),
         )
-        if sources.new_head:
+        if experiment.init_adapter:
             supplied = f"method {method}, and first values but the head's"
-        logging.info("%s supplies without flags: %s", trained.source, supplied)
-        if method.parts:
-            sources = _with_parts(experiment, sources, parts, config)
-    part_weights = None
-    if method.parts:
-        part_weights = composition_parts.open_weights(
-            parts, base, opened.weights, config, tokenizer
+        logging.info("%s supplies without flags: %s", source, supplied)
+    if parts:
+        from adapter_bert.training import composition_parts
+
+        folders = {os.path.dirname(f) for f in places.values()}
+        folders.add(experiment.library)
+        if trained is not None:
+            place = experiment.adapter_folder or source
+            folders.add(os.path.dirname(files.absolute(place)))
+        part_weights, values = composition_parts.open_weights(
+            parts,
+            trained,
+            sorted(folders - {""}),
+            base,
+            opened.weights,
+            config,
+            tokenizer,
         )
+        trained = trained and dataclasses.replace(trained, weights=values)
     return Model(
+        experiment,
+        opened,
+        trained,
         config,
         tokenizer,
         base,
-        sources,
         task,
         method,
-        experiment.training.learning_rate or method.learning_rate,
-        parts,
+        parts.hashes if parts else {},
+        parts.folders if parts else {},
         part_weights,
     )
 
 
-def _with_parts(
-    experiment: Experiment,
-    sources: Sources,
-    parts: PartFolders,
-    config: BertConfig,
-) -> Sources:
-    place = experiment.adapter_folder or sources.trained.source
-    places = [*_places_of_parts(experiment, sources).values()]
-    folders = {os.path.dirname(f) for f in (*places, files.absolute(place))}
-    folders.add(experiment.library)
-    trained = composition_parts.complete(
-        Artifact(sources.description, sources.trained),
-        parts,
-        sorted(folders - {""}),
-        sources.opened.weights,
-        config,
-    )
-    return dataclasses.replace(sources, trained=trained)
-
-
-def complete(experiment: Experiment, model: Model, task: Task) -> Setup:
+def make_job(engine: Engine, model: Model) -> Job:
     """Lists a model's variables for its task with labels, and their values."""
-    opened, trained = model.sources.opened, model.sources.trained
-    base = opened.weights
-    if opened.head or opened.labels:
-        base = pretrained_head.fit(opened, task)
+    experiment, config, method = model.experiment, model.config, model.method
+    task, base, trained = model.task, model.opened.weights, None
+    if model.opened.head or model.opened.labels:
+        from adapter_bert.training import pretrained_head
+
+        base = pretrained_head.fit(model.opened, task)
     base = task.begin_head(base)
-    if trained is not None:
-        trained = task.begin_from(trained)
+    if model.trained is not None:
+        trained = task.begin_from(model.trained.weights)
     if model.tokenizer.new_tokens:
-        base = _begin_words(experiment, model, base)
-    table = task_model.list_parameters(
-        model.config, model.method, task.build_head
-    )
+        base = _begin_words(model, base)
+    table = task_model.list_parameters(config, method, task.build_head)
     if experiment.do_train and not table.trained:
         raise UserError(
-            f"{model.method} trains the task's head alone, and the task "
+            f"{method} trains the task's head alone, and the task "
             f"{task.name} has none; pass another --tuning_method"
         )
-    if model.sources.new_head and {p.group for p in table.trained} == {"head"}:
+    if model.new_head and {p.group for p in table.trained} == {"head"}:
         raise UserError(
             f"{trained.source} holds nothing but a head of its own task "
-            f"({model.method}); leave out --init_adapter"
+            f"({method}); leave out --init_adapter"
         )
     quantized: frozenset[str] = frozenset()
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)
-        base = rounded_to_int8(base, quantized)
+        base = weights.rounded_to_int8(base, quantized)
     layer = FIRST_OF_HEAD.format(end="weights")
     is_new = experiment.do_train and trained is None
     has_layer = any(name.endswith(layer) for name in table.saved)
-    if not model.config.pooler and is_new and has_layer:
+    if not config.pooler and is_new and has_layer:
         logging.warning(
             "%s was saved without BERT's pooler; the head gets a new one, "
             "which is trained with it and kept in the adapter",
-            opened.path,
+            model.opened.path,
         )
-    initial_values = choose_initial_values(
+    initial_values = weights.choose_initial_values(
         table.parameters,
         base,
         trained,
         experiment.training.seed,
         fresh_head=experiment.do_train,
         parts=model.part_weights,
-        new_head=model.sources.new_head,
+        new_head=model.new_head,
     )
-    if not experiment.do_train:
-        weights = trained or base
-        if not training_state.latest_step(experiment.output_dir)[1]:
-            if trained is None:
-                pretrained_head.check(opened, base, table, task)
-            task_model.check_is_trained(table, weights.shapes, weights.source)
-    return Setup(
-        experiment,
-        model,
-        task,
-        table,
-        start_fingerprint(
-            table.parameters, base, trained, model.sources.new_head
+    has_steps = training_state.latest_step(experiment.output_dir)[1]
+    if not (experiment.do_train or has_steps):
+        if trained is None:
+            from adapter_bert.training import pretrained_head
+
+            pretrained_head.check(model.opened, base, table, task)
+        values = trained or base
+        task_model.check_is_trained(table, values.shapes, values.source)
+    is_compiled = experiment.hardware.use_tpu or experiment.use_xla
+    parts = experiment.training.gradient_accumulation_steps
+    if not is_compiled:
+        rows = experiment.training.batch_size // engine.shards // parts
+        parts *= devices.divide(rows, engine.lanes)
+    return Job(
+        build_model=lambda create: task_model.TaskModel(
+            config, method, task.build_head, create
         ),
-        initial_values,
-        quantized,
+        table=table,
+        initial_values=initial_values,
+        start=weights.start_fingerprint(
+            table.parameters, base, trained, model.new_head
+        ),
+        output_dir=experiment.output_dir,
+        seed=experiment.training.seed,
+        # Compilers need one shape.
+        length=experiment.max_seq_length if is_compiled else None,
+        parts=parts,
+        lanes=engine.lanes,
+        share_layers=not experiment.hardware.use_tpu,
+        # A TPU's graph is compiled as it is.
+        use_xla=experiment.use_xla and not experiment.hardware.use_tpu,
+        for_accelerator=is_compiled and engine.has_accelerators,
+        use_onednn=not is_compiled
+        and onednn.is_available(experiment.compute_dtype),
+        recompute_layers=experiment.recompute == LAYERS,
+        compute_dtype=experiment.compute_dtype,
+        adam_bias_correction=experiment.training.adam_bias_correction,
+        observes=bool(method.observes),
+        # Workers send one another first values, which they cannot in bfloat16.
+        narrow=frozenset()
+        if engine.workers > 1
+        else task_model.narrow_variables(table),
+        quantized=quantized,
+        predict_tokens=experiment.predict_batch_tokens,
     )
 
 
-def _begin_words(
-    experiment: Experiment, model: Model, base: Weights
-) -> Weights:
+def _begin_words(model: Model, base: Weights) -> Weights:
+    from adapter_bert.data.added_tokens import content_of
     from adapter_bert.methods import new_words
 
     tokens = model.tokenizer.new_tokens
-    plain = sources_module.read_tokenizer(
-        model.sources.opened,
+    plain = sources.read_tokenizer(
+        model.opened,
         model.config,
-        experiment.vocab_file,
-        experiment.do_lower_case,
+        model.experiment.vocab_file,
+        model.experiment.do_lower_case,
     )
     pieces = plain.encode_words([*map(content_of, tokens)])
     shape = len(tokens), model.config.embedding_width
@@ -427,23 +425,8 @@ def _begin_words(
     return dataclasses.replace(base, shapes=shapes, read=read)
 
 
-def _check_two_phases(method: TuningMethod, trained: Optional[Weights]) -> None:
-    if trained is not None:
-        raise UserError(
-            f"{trained.source} cannot be trained further with {method.name}, "
-            "which compares with the pretrained BERT; pass that as "
-            "--init_checkpoint"
-        )
-    if multi_worker.is_cluster():
-        raise UserError(
-            f"{method.name} trains in two phases, in one process only, but "
-            "TF_CONFIG names several"
-        )
-
-
-def _trained_method(
-    experiment: Experiment, description: dict[str, Any], source: str
-) -> TuningMethod:
+def _trained_method(experiment: Experiment, trained: Artifact) -> TuningMethod:
+    source, description = trained.weights.source, trained.config
     # A training's result may have the form of another method.
     kept = registry.parse(description["method"])
     text = description.get("trained_with") or description["method"]
@@ -465,9 +448,12 @@ def _trained_method(
         from adapter_bert.methods import new_words
 
         wanted = new_words.with_new_words(wanted, kept.new_words)
-    wanted = composition_parts.by_name(
-        wanted, method, description.get("parts") or {}
-    )
+    if wanted.parts:
+        from adapter_bert.training import composition_parts
+
+        wanted = composition_parts.by_name(
+            wanted, method, description.get("parts") or {}
+        )
     if wanted == method:
         if experiment.do_train and kept != method:
             raise UserError(
@@ -484,24 +470,24 @@ def _trained_method(
 
 
 def describe_task(task: Task) -> dict[str, Any]:
-    """A task in descriptions: its name, and what its head needs."""
+    """Describes a task by its name, and what its head needs."""
     return {"name": task.name, **task.describe()}
 
 
 def describe_settings(
-    experiment: Experiment, model: Model, setup: Optional[Setup] = None
+    model: Model, job: Optional[Job] = None
 ) -> dict[str, Any]:
-    """Describes for `run.json` what is known before the data, and `setup`."""
-    task = setup.task if setup else model.task
+    """Describes for `run.json` what is known before the data, and `job`."""
+    experiment = model.experiment
     training = recorded(experiment.training)
     # What does not decide the result may change while the run goes on.
     if not experiment.training.keep_best:
         del training["eval_steps"]
-    training.update(task.training_settings)
+    training.update(model.task.training_settings)
     training["learning_rate"] = model.learning_rate
-    if setup:
-        training["start"] = setup.start
-    if model.sources.new_head:
+    if job:
+        training["start"] = job.start
+    if model.new_head:
         training["new_head"] = True
     training.update(recorded(experiment))
     # Runs before there was a choice say nothing.
@@ -513,47 +499,8 @@ def describe_settings(
         "base": model.base.describe(),
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
-        "parts": dict(model.parts.hashes),
-        "task": describe_task(task),
+        "parts": dict(model.part_hashes),
+        "task": describe_task(model.task),
         "bert_config": dataclasses.asdict(model.config),
         "training": training,
-    }
-
-
-def describe_run(
-    setup: Setup,
-    engine: Engine,
-    train_features: Optional[Features],
-    schedule: Optional[Schedule],
-) -> dict[str, Any]:
-    """`run.json` of this run; the last two arguments are of its training."""
-    experiment = setup.experiment
-    record = describe_settings(experiment, setup.model, setup)
-    if train_features is not None:
-        record["training"].update(
-            steps=schedule.num_train_steps,
-            examples=len(train_features),
-            data=train_features.fingerprint(),
-        )
-    place = experiment.task.train_file or experiment.data_dir
-    if isinstance(place, MemoryRows):
-        place = "train.jsonl"
-    return {
-        **record,
-        "data_name": place
-        and os.path.basename(os.path.normpath(files.absolute(place))),
-        "parameters": {
-            "total": setup.table.total_count,
-            "trained": setup.table.trained_count,
-        },
-        "versions": {
-            **run_record.versions(),
-            "engine": type(engine).__name__,
-            "devices": engine.shards,
-            "cpu_lanes": engine.lanes,
-            "gradient_accumulation_steps": (
-                experiment.training.gradient_accumulation_steps
-            ),
-            "use_xla": experiment.use_xla,
-        },
     }

@@ -14,10 +14,14 @@ from absl import logging
 from adapter_bert import optimization
 from adapter_bert.checkpoints import training_state
 from adapter_bert.progress import TrainingProgress
-from adapter_bert.training import devices, multi_worker, strategy_predictor
-from adapter_bert.training.engines import Course, Engine, Hardware
-from adapter_bert.training.prediction import RowPredictor
-from adapter_bert.training.strategy_predictor import StrategyPredictor
+from adapter_bert.training import devices, prediction
+from adapter_bert.training.engines import (
+    Course,
+    Engine,
+    Hardware,
+    is_cluster,
+)
+from adapter_bert.training.prediction import RowPredictor, StrategyPredictor
 from adapter_bert.training.training_step import (
     Job,
     check_loss,
@@ -39,7 +43,10 @@ class StrategyEngine(Engine):
         self.lanes = devices.use_lanes(self._hardware)
         self._strategy = devices.strategy(self._hardware)
         self.shards = self._strategy.num_replicas_in_sync
-        self.workers, self.is_chief = multi_worker.role(self._strategy)
+        if is_cluster():
+            from adapter_bert.training import multi_worker
+
+            self.workers, self.is_chief = multi_worker.role(self._strategy)
         logging.info(
             "devices: %d (%s)", self.shards, type(self._strategy).__name__
         )
@@ -59,6 +66,8 @@ class StrategyEngine(Engine):
         if self.workers == 1:
             self._train(job, course, progress)
             return
+        from adapter_bert.training import multi_worker
+
         training = (
             course.schedule,
             course.batch_size,
@@ -78,7 +87,7 @@ class StrategyEngine(Engine):
     def _train(
         self, job: Job, course: Course, progress: TrainingProgress
     ) -> None:
-        strategy, pause = self._strategy, course.pause
+        strategy, stops = self._strategy, course.stops
         step, last_step = course.first_step, course.schedule.num_train_steps
         with strategy.scope():
             state = _TrainingState(job, course.schedule, step)
@@ -125,15 +134,16 @@ class StrategyEngine(Engine):
         if not alone:
             built = state.model, dict(state.trained)
             predictor = StrategyPredictor(job, strategy, built)
-        elif self.is_chief and pause.steps:
+        elif self.is_chief and stops:
             predictor = self._new_predictor(job)
         batches = iter(strategy.distribute_datasets_from_function(make_dataset))
         save_at = step
         while step < last_step:
             if step == save_at:
-                stops = [s for s in pause.steps if s > step]
                 save_at += course.save_checkpoints_steps
-                save_at = min(save_at, last_step, *stops)
+                save_at = min(
+                    save_at, last_step, *(s for s in stops if s > step)
+                )
             count = min(self._steps_per_call, save_at - step)
             for loss in _run(train_steps, batches, tf.constant(count)):
                 step += 1
@@ -144,10 +154,10 @@ class StrategyEngine(Engine):
             if step == save_at and self.is_chief:
                 values = state.values()
                 training_state.save_training(job.output_dir, step, values)
-                if step in pause.steps:
+                if step in stops:
                     if alone:
                         predictor.load({n: values[n] for n, _ in state.trained})
-                    if pause.look(step, predictor):
+                    if course.look(step, predictor):
                         break
         if predictor is not None:
             self._trained = job, step, predictor
@@ -169,10 +179,8 @@ def _run(
 class _TrainingState:
     def __init__(self, job: Job, schedule: optimization.Schedule, step: int):
         """Takes the newest checkpoint's values, else initial ones and zeros."""
-        saved = strategy_predictor.newest_checkpoint(job)
-        self.model, trained = strategy_predictor.build(
-            job, saved, is_trained=True
-        )
+        saved = prediction.newest_checkpoint(job)
+        self.model, trained = prediction.build(job, saved, is_trained=True)
         self.trained = list(trained.items())
         self.step = tf.Variable(step, dtype=tf.int64, trainable=False)
         slots = {

@@ -1,9 +1,7 @@
 """Finds this machine's TPU, or why another machine's cannot be used."""
 
 import http.client
-import importlib
 import os
-import re
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
@@ -16,19 +14,11 @@ from adapter_bert.training.engines import Hardware
 # The API of TPU VMs; the client's default is for the retired TPU nodes.
 DISCOVERY = "https://tpu.googleapis.com/$discovery/rest?version=v2"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-# Imports of a lookup. The first one requires the others, but in versions that
-# need another protobuf than TensorFlow.
-MODULES = ("cloud_tpu_client", "googleapiclient", "oauth2client", "google.auth")
 INSTALL = (
     "pip install --no-deps --require-hashes -r requirements/tpu-client.txt"
 )
 # Seconds; the metadata server is on the same host.
 METADATA_TIMEOUT = 3
-# Google's images with TensorFlow: version, several hosts, interface.
-RUNTIME = re.compile(r"tpu-vm-tf-(\d+)\.(\d+)\S*?(-pod)?(-se|-pjrt)?")
-OLDEST = (2, 15)
-# Later ones have no StreamExecutor interface, which TPUEstimator needs.
-STREAM_EXECUTOR = ("v2-", "v3-", "v4-")
 # The name of the TPU that a machine has itself.
 LOCAL = "local"
 # In TensorFlow's error for an operation without an implementation.
@@ -70,17 +60,16 @@ def refusal(name: str, zone: str, project: str) -> UserError:
 def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
     """Gives the `Node` of a TPU in version 2 of Google Cloud's API."""
     try:
-        for module in MODULES:
-            importlib.import_module(module)
+        import cloud_tpu_client
+        import google.auth
+        import googleapiclient  # noqa: F401
+        import oauth2client  # noqa: F401
     except ImportError as error:
         raise UserError(
             f"the TPU {name!r} is not this machine's own; run on its TPU VM "
             "with --tpu_name=local, or install cloud-tpu-client to be told "
             f"its state: {INSTALL}"
         ) from error
-    import cloud_tpu_client
-    import google.auth
-
     try:
         credentials, _ = google.auth.default(scopes=[SCOPE])
         client = cloud_tpu_client.Client(
@@ -108,52 +97,34 @@ def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
 
 
 def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
+    """Tells why the TPU is of no use here, and what to do."""
     state = node.get("state", "UNKNOWN")
+    health = node.get("healthDescription")
     vm = "gcloud compute tpus tpu-vm"
     where = f"{name} --zone={zone} --project={project}"
-    if state in ("PREEMPTED", "TERMINATED"):
-        return (
-            f"the TPU {name!r} was taken away ({state}); delete it ({vm} "
-            f"delete {where}), create it anew, and give the same command "
-            "there, which goes on from the last checkpoint of --output_dir"
-        )
-    if state in ("STOPPED", "STOPPING"):
-        return (
-            f"the TPU {name!r} does not run ({state}); start it: {vm} start "
-            f"{where}"
-        )
-    if state != "READY":
-        status = ": ".join(filter(None, (state, node.get("healthDescription"))))
-        return (
-            f"the TPU {name!r} is not ready ({status}); wait until {vm} "
-            f"describe {where} says READY"
-        )
-    accelerator = node.get("acceleratorType", "")
-    version = node.get("runtimeVersion", "")
-    needed = _needed_runtime(version, accelerator)
-    if needed:
-        return (
-            f"the TPU {name!r} has the runtime {version}, expected {needed}; "
-            "delete it, and create it with that --version"
-        )
-    return (
-        f"the TPU {name!r} is ready ({accelerator}, {version}), but on another "
-        "machine, and a TPU serves its own VM alone; run there with "
-        f"--tpu_name=local: {vm} ssh {where}"
+    gone = (
+        f"was taken away ({state}); delete it ({vm} delete {where}), create it "
+        "anew, and give the same command there, which goes on from the last "
+        "checkpoint of --output_dir"
     )
-
-
-def _needed_runtime(version: str, accelerator: str) -> str:
-    """Names the image that a TPU needs, if its own has another TensorFlow."""
-    image = RUNTIME.fullmatch(version)
-    if not image:
-        return ""
-    major, minor, several_hosts, interface = image.groups()
-    wanted = "-se" if accelerator.startswith(STREAM_EXECUTOR) else "-pjrt"
-    serves = interface in (wanted, "-pjrt")
-    if (int(major), int(minor)) >= OLDEST and serves and not several_hosts:
-        return ""
-    return f"tpu-vm-tf-2.15.1{wanted}{' on one host' if several_hosts else ''}"
+    stopped = f"does not run ({state}); start it: {vm} start {where}"
+    reasons = {
+        "PREEMPTED": gone,
+        "TERMINATED": gone,
+        "STOPPED": stopped,
+        "STOPPING": stopped,
+        "READY": (
+            f"is ready ({node.get('acceleratorType', '')}, "
+            f"{node.get('runtimeVersion', '')}), but on another machine, and a "
+            "TPU serves its own VM alone; run there with --tpu_name=local: "
+            f"{vm} ssh {where}"
+        ),
+    }
+    waits = (
+        f"is not ready ({': '.join(filter(None, (state, health)))}); wait "
+        f"until {vm} describe {where} says READY"
+    )
+    return f"the TPU {name!r} {reasons.get(state, waits)}"
 
 
 def _metadata(path: str) -> str:

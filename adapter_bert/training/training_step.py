@@ -6,8 +6,9 @@ up over devices, and clip what results.
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import (
     Any,
     Callable,
@@ -15,6 +16,7 @@ from typing import (
     Union,
 )
 
+import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import functional, onednn
@@ -49,6 +51,7 @@ class Job:
         narrow: names of frozen variables that are kept in `compute_dtype`,
             since they are cast to it wherever they are read.
         quantized: names of frozen matrices that are kept in int8.
+        start: SHA-256 of the trained values that training starts from, or None.
         predict_tokens: tokens up to which a batch of prediction may have more
             rows than asked for, if batches have no static length.
     """
@@ -72,6 +75,22 @@ class Job:
     narrow: frozenset[str] = frozenset()
     quantized: frozenset[str] = frozenset()
     predict_tokens: int = 0
+    start: Optional[str] = None
+
+    def beginning_with(self, values: Mapping[str, Any]) -> "Job":
+        """Gives the job other first values, by name."""
+        begun = {
+            name: functools.partial(np.array, value, np.float32)
+            for name, value in values.items()
+        }
+        initial_values = {**self.initial_values, **begun}
+        return dataclasses.replace(self, initial_values=initial_values)
+
+    def first_trained_values(self) -> dict[str, np.ndarray]:
+        """Reads the first values of what is trained."""
+        return {
+            p.name: self.initial_values[p.name]() for p in self.table.trained
+        }
 
     def dtype_of(self, name: str) -> tf.DType:
         kept = self.compute_dtype if name in self.narrow else "float32"

@@ -10,92 +10,100 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import google, run_record, training_state
-from adapter_bert.data import input_pipeline
-from adapter_bert.optimization import Schedule
+from adapter_bert.errors import UserError
 from adapter_bert.tasks import task_model
-from adapter_bert.training import loop
-from adapter_bert.training.engines import Engine
-from adapter_bert.training.setup import Setup, describe_run
-from adapter_bert.training.training_step import Job
+from adapter_bert.training.engines import check_alone
+from adapter_bert.training.extras import Extra
+from adapter_bert.training.run import Run, run_steps
 
 # Folder of the first training, within the run's.
 FOLDER = "phase_1"
 
 
-class FirstPhase:
+class FirstPhase(Extra):
     """Trains `TuningMethod.first_phase`, before the method's own training."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        setup: Setup,
-        job: Job,
-        features: input_pipeline.Features,
-        schedule: Schedule,
-    ):
-        self._engine, self._setup, self._job = engine, setup, job
-        self._features, self._schedule = features, schedule
-        self._method = setup.model.method.first_phase
-        self.table = task_model.list_parameters(
-            setup.model.config, self._method, setup.task.build_head
+    def check(self, run: Run) -> None:
+        """Refuses to train further, and several processes."""
+        model = run.model
+        if model.trained is not None:
+            raise UserError(
+                f"{model.trained.weights.source} cannot be trained further "
+                f"with {model.method.name}, which compares with the pretrained "
+                "BERT; pass that as --init_checkpoint"
+            )
+        check_alone(f"{model.method.name}, which trains in two phases,")
+
+    def reserve(self, run: Run) -> int:
+        """Finds how far the first training has come."""
+        if run.is_over:
+            return 0
+        model = run.model
+        self._method = model.method.first_phase
+        self._table = task_model.list_parameters(
+            model.config, self._method, run.task.build_head
         )
-        self.folder = os.path.join(job.output_dir, FOLDER)
-        self._record = describe_run(setup, engine, features, schedule)
-        self._record["method"] = str(self._method)
-        run_record.check(self.folder, self._record, do_train=True)
-        self._checkpoint, self.step = training_state.latest_step(self.folder)
+        self._folder = os.path.join(run.folder, FOLDER)
+        self._record = {**run.describe(), "method": str(self._method)}
+        run_record.check(self._folder, self._record, do_train=True)
+        self._checkpoint, self._step = training_state.latest_step(self._folder)
         if self._checkpoint:
             training_state.check_training_checkpoint(
-                self._checkpoint, self.table.saved
+                self._checkpoint, self._table.saved
             )
+        run.resumed = run.resumed or self._step > 0
+        if run.step:
+            return 0
+        return run.checkpoint_bytes(self._table, self._folder, self._step)
 
-    def train(self) -> Job:
-        setup, job, model = self._setup, self._job, self._setup.model
-        files.prepare_folder(self.folder)
-        training_state.recover(self.folder)
-        run_record.write(self.folder, self._record, model.base)
+    def begin(self, run: Run) -> None:
+        """Trains, and begins the run's own training with what came out."""
+        if run.is_over:
+            return
+        model, job, folder = run.model, run.job, self._folder
+        files.prepare_folder(folder)
+        training_state.recover(folder)
+        run_record.write(folder, self._record, model.base)
         logging.info("phase 1 of 2: %s", self._method)
-        if self.step < self._schedule.num_train_steps:
+
+        def pretrained(name: str) -> np.ndarray:
+            return job.initial_values[name]()
+
+        if self._step < run.schedule.num_train_steps:
             first = dataclasses.replace(
                 job,
                 build_model=lambda create: task_model.TaskModel(
-                    model.config, self._method, setup.task.build_head, create
+                    model.config, self._method, run.task.build_head, create
                 ),
-                table=self.table,
+                table=self._table,
                 initial_values={
-                    p.name: setup.initial_values.get(p.name)
+                    p.name: job.initial_values.get(p.name)
                     or functools.partial(
                         encoder.initial_values,
                         p.name,
                         p.shape,
                         p.initializer,
                         job.seed,
-                        lambda name: setup.initial_values[name](),
+                        pretrained,
                     )
-                    for p in self.table.parameters
+                    for p in self._table.parameters
                 },
-                output_dir=self.folder,
+                output_dir=folder,
             )
-            self._checkpoint, _ = loop.run_steps(
-                self._engine,
-                setup,
+            self._checkpoint, _ = run_steps(
+                run.engine,
+                model,
                 first,
-                self._features,
-                self._schedule,
-                self.step,
+                run.features["train"],
+                run.schedule,
+                self._step,
             )
         logging.info("phase 2 of 2: %s", model.method)
         kept = {p.name for p in job.table.trained if p.is_added}
-        start = model.method.second_start(
-            [p.name for p in self.table.parameters if not p.is_added],
-            [p.name for p in self.table.trained if p.name in kept],
-            lambda name: setup.initial_values[name](),
+        begun = model.method.second_start(
+            [p.name for p in self._table.parameters if not p.is_added],
+            [p.name for p in self._table.trained if p.name in kept],
+            pretrained,
             google.open_tensorflow(self._checkpoint).read,
         )
-        values = {
-            name: functools.partial(np.asarray, value, np.float32)
-            for name, value in start.items()
-        }
-        return dataclasses.replace(
-            job, initial_values={**job.initial_values, **values}
-        )
+        run.job = job.beginning_with(begun)

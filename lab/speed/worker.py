@@ -35,7 +35,6 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import devices, prediction
 from adapter_bert.training.engines import Course, Hardware, choose_engine
-from adapter_bert.training.frozen_outputs import lowest_layer
 from adapter_bert.training.training_step import Job
 from lab.speed import flops
 
@@ -70,10 +69,9 @@ def make_job(options: dict[str, Any], folder: str) -> Job:
             )
             for p in table.parameters
         }
-    lowest = lowest_layer(table, config.num_hidden_layers)
     return Job(
         lambda create: task_model.TaskModel(
-            config, method, TASK.build_head, create, lowest
+            config, method, TASK.build_head, create
         ),
         table,
         values,

@@ -6,8 +6,8 @@ import pytest
 import refusals
 from conftest import read_json
 
-from adapter_bert.training import compute_dtype, experiment
-from adapter_bert.training.compute_dtype import choose_dtype
+from adapter_bert.training import devices, engines
+from adapter_bert.training.devices import choose_dtype
 
 pytestmark = pytest.mark.newer_stack
 
@@ -23,14 +23,14 @@ def machine(monkeypatch):
             count.append(1)
             return {"float32": 100.0, "bfloat16": 100.0 * ratio}
 
-        monkeypatch.setattr(compute_dtype, "rates", rates)
+        monkeypatch.setattr(devices, "rates", rates)
         return count
 
     return set_ratio
 
 
 def test_both_types_are_measured():
-    rates = compute_dtype.rates()
+    rates = devices.rates()
     assert set(rates) == {"float32", "bfloat16"}
     assert all(rate > 0 for rate in rates.values())
 
@@ -91,10 +91,10 @@ def test_a_run_goes_on_in_the_type_of_its_beginning(
 def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
     count = machine(3.0 if chosen == "float32" else 0.1)
     monkeypatch.setattr(
-        compute_dtype.tf.config, "list_physical_devices", lambda kind: ["a GPU"]
+        devices.tf.config, "list_physical_devices", lambda kind: ["a GPU"]
     )
     monkeypatch.setattr(
-        compute_dtype.tf.config.experimental,
+        devices.tf.config.experimental,
         "get_device_details",
         lambda gpu: {"compute_capability": capability},
     )
@@ -105,8 +105,7 @@ def test_a_gpu_is_made_for_it_or_not(machine, monkeypatch, capability, chosen):
 def test_several_processes_do_not_choose_each_for_itself(
     classify, tiny_flags, monkeypatch
 ):
-    monkeypatch.setattr(experiment, "start_engine", lambda _: None)
-    monkeypatch.setattr(experiment.multi_worker, "is_cluster", lambda: True)
+    monkeypatch.setattr(engines, "is_cluster", lambda: True)
     refusals.check(
         lambda: classify(**tiny_flags, compute_dtype="auto"),
         "auto needs one process, but TF_CON",
