@@ -17,6 +17,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.reports import report_run
+from adapter_bert.reports.curves import read_curves
 from adapter_bert.reports.html_page import page
 from adapter_bert.reports.known_scores import read_table
 from adapter_bert.reports.report_run import (
@@ -24,7 +25,6 @@ from adapter_bert.reports.report_run import (
     evaluation_sections,
     measure,
     norm_section,
-    read_curves,
 )
 from adapter_bert.tasks.calibration import fit
 from adapter_bert.tasks.from_description import restore_task

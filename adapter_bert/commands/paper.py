@@ -213,7 +213,7 @@ def collect(path: str, folder: pathlib.Path, commit: str) -> None:
         name = str(done.parent.relative_to(folder / "runs"))
         if name not in present:
             rows += _rows_of(name, done.parent, folder / "data", commit)
-    for record in collect_runs.find_files(folder, baselines.RECORD_FILE):
+    for record in collect_runs.find_files(folder, baselines.BASELINE_FILE):
         name = f"{record.parent.name}/{BASELINE}"
         if name not in present:
             rows.append(_baseline_row(name, record.parent, commit))

@@ -7,11 +7,6 @@ from typing import Any, Callable, Optional
 from xml.etree.ElementTree import Element
 
 import numpy as np
-from tensorboard.backend.event_processing.event_accumulator import (
-    TENSORS,
-    EventAccumulator,
-)
-from tensorboard.util import tensor_util
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
@@ -19,6 +14,7 @@ from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.reports import collect_runs, known_scores
+from adapter_bert.reports.curves import Curve, read_curves
 from adapter_bert.reports.html_page import (
     element,
     facts,
@@ -88,30 +84,9 @@ PROGRAMS = {
     kinds.VECTORS: "run_vectors.py",
 }
 
-Curve = list[tuple[int, float]]
 # (sum of squares, number of values) by place and layer; the layer is None
 # outside of layers.
 Norms = dict[str, dict[Optional[int], tuple[float, int]]]
-
-
-def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
-    """Returns the scalars of a folder's event files by name, as (step, value).
-
-    A repeated step has its last value. A file's damaged end is left out.
-    """
-    if not any(folder.glob("*tfevents*")):
-        return {}
-    # 0: no sampling.
-    events = EventAccumulator(str(folder), size_guidance={TENSORS: 0})
-    events.Reload()
-    curves = {}
-    for name in events.Tags()[TENSORS]:
-        by_step = {
-            event.step: float(tensor_util.make_ndarray(event.tensor_proto))
-            for event in events.Tensors(name)
-        }
-        curves[name] = sorted(by_step.items())
-    return curves
 
 
 def _in_text(names: Iterable[str]) -> list[str]:
