@@ -52,7 +52,7 @@ def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     assert first["mean loss"] == 0.5
     assert first["seed"] == [1, 2, 3]
     assert math.isnan(other["error accuracy"])
-    shown = settings.apply(summarize.show, axis=1, score="accuracy")
+    shown = settings.apply(collect_runs.show_score, axis=1, score="accuracy")
     assert shown.tolist() == ["80.0 ± 5.8 (3)", "10.0", "10.0", "10.0"]
 
 

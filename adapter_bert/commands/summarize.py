@@ -32,6 +32,7 @@ from adapter_bert.reports.baselines import find_baselines
 from adapter_bert.reports.collect_runs import (
     GLUE,
     GLUE_COLUMNS,
+    NONE,
     OMITTED,
     SQUAD,
     TITLES,
@@ -43,9 +44,9 @@ from adapter_bert.reports.collect_runs import (
     replace_results,
     runs_parser,
     settings_of,
+    show_score,
 )
 
-NONE = "-"
 NO_BERT = "no BERT"
 CHOSEN = "chosen and shown on dev sets, among the settings with most seeds"
 MEAN = "mean ± standard error (seeds)"
@@ -91,15 +92,6 @@ def _latex(cell: str) -> str:
     return cell.replace("±", r"$\pm$").replace("×", r"$\times$")
 
 
-def show(setting: pandas.Series, score: str) -> str:
-    """Writes mean, standard error and number of seeds."""
-    mean, error = setting.get(f"mean {score}"), setting.get(f"error {score}")
-    if pandas.isna(mean):
-        return NONE
-    more = "" if pandas.isna(error) else f" ± {error:.1f} ({setting.seeds:.0f})"
-    return f"{mean:.1f}{more}"
-
-
 def parameters(kept: float, bert: float) -> str:
     """Writes a number of parameters and its share of BERT's."""
     return f"{kept:,.0f} ({kept / bert:.2%})"
@@ -142,7 +134,7 @@ def score_table(
     for title, task, score in columns:
         of_task = chosen[chosen.task == task].drop_duplicates("row")
         of_task = of_task.set_index("row")
-        table[title] = of_task.apply(show, axis=1, score=score)
+        table[title] = of_task.apply(show_score, axis=1, score=score)
         if (title, task, score) in shared:
             means[title] = of_task[f"mean {score}"]
             shares[task] = of_task.kept / of_task.bert
@@ -223,8 +215,8 @@ def squad_table(settings: pandas.DataFrame) -> Optional[pandas.DataFrame]:
                 "of a task": parameters(chosen.kept, chosen.bert),
                 "learning rate": f"{chosen.rate:g}",
                 "epochs": f"{chosen.epochs:g}",
-                "exact match": show(chosen, exact),
-                "F1": show(chosen, "f1"),
+                "exact match": show_score(chosen, exact),
+                "F1": show_score(chosen, "f1"),
             }
     return pandas.DataFrame.from_dict(rows, "index") if rows else None
 

@@ -48,6 +48,9 @@ GLUE = {task for _, task, _ in GLUE_COLUMNS}
 # Left out of means, as in the paper: its dev set contradicts its training set.
 OMITTED = "wnli"
 
+# A cell without a number.
+NONE = "-"
+
 # Names of kinds of tuning in tables and figures; others have their own.
 TITLES = {
     "full": "full fine-tuning",
@@ -107,7 +110,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         task: its name; of custom tasks, tagging and vectors, the data's.
         method: as text. `family` is its name, `kind` and `title` are as
             `text_of` makes them without and with sizes.
-        size, scale: the method's `size` and `init_scale`, if it has them.
+        size, scale: the method's `size` or `k`, and `init_scale`, if any.
         scores: by name without `eval_`; in points of 100, except losses.
         main: the score by which settings of the task are chosen.
         kept, bert: parameters in the adapter's file, and of the BERT.
@@ -145,7 +148,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         "family": method.name,
         "kind": text_of(method, with_sizes=False),
         "title": text_of(method),
-        "size": getattr(method, "size", None),
+        "size": getattr(method, "size", getattr(method, "k", None)),
         "scale": getattr(method, "init_scale", None),
         "rate": training["learning_rate"],
         "epochs": training["epochs"],
@@ -332,6 +335,15 @@ def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
         if is_told and (with_sizes or not is_size):
             shown.append(f"{name}={value!r}")
     return method.name + (f"({', '.join(shown)})" if shown else "")
+
+
+def show_score(setting: pandas.Series, score: str) -> str:
+    """Writes mean, standard error and number of seeds."""
+    mean, error = setting.get(f"mean {score}"), setting.get(f"error {score}")
+    if pandas.isna(mean):
+        return NONE
+    more = "" if pandas.isna(error) else f" ± {error:.1f} ({setting.seeds:.0f})"
+    return f"{mean:.1f}{more}"
 
 
 def best(settings: pandas.DataFrame, score: str) -> Optional[pandas.Series]:
