@@ -448,7 +448,7 @@ def test_a_trade_off_without_full_fine_tuning_is_refused(tmp_path):
 
 def test_a_task_without_other_runs_than_the_baseline_s_has_no_star(tmp_path):
     named = {"run": "a/no BERT", "task": "a", "method": paper.BASELINE}
-    alone = row(**named, split="test", score=50.0)
+    alone = row(**named, split="test", variant="", score=50.0)
     lines = show(tmp_path, "table_2", [alone])
     assert lines[1] == ["a", "50.0", *["-"] * 7]
 

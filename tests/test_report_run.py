@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import refusals
-from conftest import read_adapter, read_json, write_json, write_table
+from conftest import read_adapter, write_table
 from html_reader import Page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -75,13 +75,6 @@ def shown(*sections):
 
 def shown_tables(folder):
     return shown(*evaluation_sections(folder, 2))
-
-
-def test_what_a_run_lacks_is_said(tmp_path):
-    made = shown_tables(tmp_path)
-    assert made.texts("h2") == ["Labels", "Confusions", "Hardest examples"]
-    assert len(made.texts("p")) == 3
-    assert all(text.startswith("The run has no") for text in made.texts("p"))
 
 
 def test_a_confusion_matrix_has_labels_on_both_sides(tmp_path):
@@ -242,22 +235,6 @@ def test_methods_are_shown_without_values_of_berts_own(
     adds_nothing = "adds nothing to the layers" in made.text
     assert adds_nothing == (method == "bitfit")
     assert len(made.all("figure")) == (method != "bitfit")
-
-
-def test_a_damaged_adapter_is_one_line(artifact):
-    folder = artifact({"output_bias": np.zeros(2, np.float32)})
-    path = folder / "adapter" / adapter_artifact.CONFIG_FILE
-    config = read_json(path)
-    config["bert_config"]["ears"] = 2
-    del config[files.SEAL]
-    write_json(path, config)
-
-    def call():
-        norm_section(folder, 2, "norms")
-
-    refusals.check(call, "bert_config is none")
-    (folder / "adapter" / adapter_artifact.WEIGHTS_FILE).write_bytes(b"x")
-    refusals.check(call, "copy the adapter again")
 
 
 def test_the_calibration_is_shown(tmp_path):

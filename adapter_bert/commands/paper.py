@@ -592,7 +592,7 @@ def _draw(
     for panel, (title, in_panel) in zip(panels, points.groupby("panel")):
         for label, line in in_panel.groupby("label"):
             style = "--" if "bias_correction" in label else "-"
-            x, y, *errors = line[["x", "y", "less", "more"]].to_numpy().T
+            x, y, *errors = line[["x", "y", "less", "more"]].T.values.tolist()
             panel.errorbar(x, y, errors, label=label, ls=style, marker="o")
         panel.set(title=title, xscale=scale, xlabel=x_label)
         panel.legend(fontsize="small")
