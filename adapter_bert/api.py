@@ -223,7 +223,7 @@ class Run:
         training, and scores of the dev set, as `eval_accuracy`.
         """
         # Matplotlib takes long to load.
-        from adapter_bert.reports.report_run import read_curves
+        from adapter_bert.reports.curves import read_curves
 
         folder = pathlib.Path(self.output_dir)
         dev = read_curves(folder / "eval")

@@ -104,6 +104,15 @@ def _as_utf8() -> contextlib.AbstractContextManager:
     )
 
 
+class _WithoutPandas:
+    """Keeps Keras and scikit-learn from loading it, slowly and for nothing."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
 def run(main: Callable[[], None]) -> None:
     """Runs a program's `main`, from start to end.
 
@@ -113,11 +122,13 @@ def run(main: Callable[[], None]) -> None:
     Raises:
         SystemExit: the program does not succeed.
     """
+    sys.meta_path.insert(0, _WithoutPandas)
     with _as_utf8():
         try:
             try:
                 main()
             finally:
+                sys.meta_path.remove(_WithoutPandas)
                 # Python would print an error of its own at exit.
                 sys.stdout.flush()
                 # Saves a garbage collection at exit.

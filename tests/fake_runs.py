@@ -16,11 +16,13 @@ class FakeRuns:
         self.config = config
         self.count = 0
 
-    def groups(self):
-        """The seed groups of each task, as tables and figures get them."""
-        return collect_runs.group_by_task(
-            collect_runs.find_runs([str(self.folder)])
-        )
+    def runs(self):
+        """All runs, a row each."""
+        return collect_runs.find_runs([str(self.folder)])
+
+    def settings(self):
+        """The settings, as tables and figures get them."""
+        return collect_runs.settings_of(self.runs())
 
     def _write(self, folder, file, description, scores, **results):
         """Writes a description, and scores with `eval_`."""

@@ -140,19 +140,6 @@ ECHO = (
 )
 
 
-def test_a_dead_process_is_the_user_s_to_look_at():
-    command = [sys.executable, "-c", "raise SystemExit(3)"]
-    workers = {
-        "alive": measuring.Worker([sys.executable, "-c", ECHO], {}, steps=5),
-        "dead": measuring.Worker(command, {}),
-    }
-    # Whether it dies before the request is written or after.
-    workers["dead"]._process.wait()
-    refusals.check(lambda: measuring.in_turn(workers, 1), "exit code 3")
-    for each in workers.values():
-        assert each._process.returncode is not None
-
-
 def test_a_worker_is_asked_for_its_steps_and_leaves_no_files():
     echo = measuring.Worker([sys.executable, "-c", ECHO], {}, steps=5)
     assert echo.measure() == {"steps": 5}
@@ -231,25 +218,3 @@ def test_a_worker_counts_what_it_measures(kind, count, batches, answers):
         "tokens": 4 * sum(lengths),
         "flops": sum(count(CONFIG, table, 4, n) for n in lengths),
     }
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (["--peer_python", "/nowhere"], "cannot be run"),
-        (["--only", "nothing"], "train-pairs-minilm-float32"),
-        (["--rounds", "0"], "at least 1"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(monkeypatch, arguments, problem):
-    words = ["", "--peer_python", sys.executable, *arguments]
-    monkeypatch.setattr(sys, "argv", words)
-    refusals.check(compare.main, problem)
-
-
-@pytest.mark.pretrained
-def test_without_mpnet_it_says_how_to_get_it(monkeypatch, pretrained_dir):
-    words = ["", "--peer_python", sys.executable, "--only=mpnet"]
-    monkeypatch.setattr(sys, "argv", words)
-    monkeypatch.setattr(sys, "prefix", "/nowhere")
-    refusals.check(compare.main, "make mpnet")

@@ -66,6 +66,13 @@ def test_the_programs_end_so():
         ("print('a'); raise errors.UserError('b')", 1, "a\n", "error: b\n"),
         ("raise KeyboardInterrupt", 130, "", ""),
         ("sys.exit(3)", 3, "", ""),
+        # Keras and scikit-learn would load it.
+        (
+            "import sklearn.metrics; print('pandas' in sys.modules)",
+            0,
+            "False\n",
+            "",
+        ),
     ],
 )
 def test_an_end_has_its_code_and_at_most_one_line(

@@ -3,7 +3,6 @@
 import json
 import os
 import runpy
-import sys
 import zlib
 from shutil import copy
 
@@ -116,13 +115,6 @@ def changed(path, place, **arrays):
     return place
 
 
-def described(path, **more):
-    """The description of a program with other values, as its array."""
-    with np.load(path) as saved:
-        about = json.loads(saved["description"].tobytes())
-    return np.frombuffer(json.dumps({**about, **more}).encode(), np.uint8)
-
-
 @needed
 class TestTraining:
     def test_jax_alone_gives_the_cpu_s_record(self, training, record):
@@ -159,56 +151,6 @@ class TestTraining:
         }
         assert (run["agrees"], beyond) == (False, {name})
 
-    def test_numbers_that_are_not_finite_do_not_agree(
-        self, training, tmp_path, runner
-    ):
-        about = json.loads(described(training).tobytes())
-        name = "bert/embeddings/word_embeddings"
-        about["frozen"][name]["mean"] = np.nan
-        draw, crc = runner["draw"], 0
-        for group in ("frozen", "trained"):
-            for name, of in about[group].items():
-                crc = zlib.crc32(draw(name, of).tobytes(), crc)
-        new = described(training, frozen=about["frozen"], checksum=crc)
-        path = changed(training, tmp_path / "x.npz", description=new)
-        results = tmp_path / "x.json"
-        done = run_alone(tmp_path, path, f"--json={results}")
-        assert errors_of(done) == [f"error: {path}: a loss is not finite"]
-
-        def refuse(constant):
-            raise AssertionError(f"{constant} is no JSON")
-
-        content = json.loads(results.read_text(), parse_constant=refuse)
-        [run] = content["runs"]
-        assert not run["agrees"] and run["losses"] == [None] * 40
-        assert len(run["losses_of_cpu"]) == STEPS
-
-    @pytest.mark.parametrize("device", ("nosuch", "cuda"))
-    def test_a_device_that_is_not_there_is_one_line(
-        self, training, tmp_path, device
-    ):
-        words = training, f"--json={tmp_path / 'x.json'}"
-        done = run_alone(tmp_path, *words, device=device)
-        assert done.returncode == 1
-        # JAX itself logs lines before.
-        *_, line = done.stderr.splitlines()
-        assert line.startswith("error: JAX finds no device (")
-
-    def test_a_program_that_cannot_be_run_is_one_line(self, training, tmp_path):
-        empty = np.zeros(4, np.uint8)
-        others = {
-            "unreadable": ({"program": empty}, "cannot read a program of JAX"),
-            "drawn": (
-                {"description": described(training, checksum=1)},
-                "its values have the CRC-32",
-            ),
-        }
-        for name, (arrays, why) in others.items():
-            path = changed(training, tmp_path / f"{name}.npz", **arrays)
-            done = run_alone(tmp_path, path, f"--json={tmp_path / 'x.json'}")
-            [line] = errors_of(done)
-            assert why in line and not (tmp_path / "x.json").exists()
-
     def test_the_same_run_makes_the_same_file(self, training, folder, tmp_path):
         path = tmp_path / "again.npz"
         make_program(path, folder, "--do_train=true")
@@ -238,15 +180,6 @@ def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path, record):
 
 
 @needed
-def test_a_prediction_needs_no_training(folder, tmp_path, record):
-    path = tmp_path / "prediction.npz"
-    make_program(path, folder, "--do_predict=true")
-    [run] = record(path, "--steps=3")
-    assert run["step"] == "prediction" and run["agrees"]
-    assert run["difference"].keys() == {"values", "norms"}
-
-
-@needed
 @pytest.mark.parametrize(
     "words, problem",
     [
@@ -267,45 +200,6 @@ def test_what_cannot_be_recorded_is_one_line(folder, tmp_path, words, problem):
     done = compile_run("h100", *arguments, "--", "run_classifier.py", *run)
     [line] = errors_of(done)
     assert problem in line and not path.exists()
-
-
-def test_a_file_that_is_no_program_is_one_line(tmp_path):
-    """The refusal needs no JAX."""
-    whole, cut, other = (tmp_path / n for n in ("whole", "cut", "other"))
-    with open(whole, "wb") as file:
-        np.savez(file, values=np.zeros(1000))
-    cut.write_bytes(whole.read_bytes()[:500])
-    other.write_text("{}")
-    old = tmp_path / "old"
-    about = json.dumps({"format": "adapter-bert program 0"}).encode()
-    with open(old, "wb") as file:
-        np.savez(file, description=np.frombuffer(about, np.uint8))
-    missing = tmp_path / "missing"
-    paths = (whole, cut, other, old, missing)
-    results = tmp_path / "results.json"
-    done = run_alone(
-        tmp_path, *paths, f"--json={results}", python=sys.executable
-    )
-    lines = errors_of(done)
-    assert len(lines) == len(paths) and not results.exists()
-    for line, path in zip(lines, paths):
-        assert str(path) in line
-    assert "is damaged, or no file of adapter-bert compile" in lines[0]
-    assert "format 'adapter-bert program 0', expected" in lines[3]
-    assert "No such file" in lines[4]
-
-
-def test_arguments_are_refused_before_any_run(tmp_path):
-    results, program = tmp_path / "x.json", tmp_path / "x.npz"
-    results.write_text("{}")
-    for steps, problem in (
-        (0, "--steps is 0, expected >= 1"),
-        (1, f"{results} is no file of results; choose another --json"),
-    ):
-        words = program, f"--json={results}", f"--steps={steps}"
-        done = run_alone(tmp_path, *words, python=sys.executable)
-        assert errors_of(done) == [f"error: {problem}"]
-    assert results.read_text() == "{}"
 
 
 # A norm, and two values.
@@ -362,17 +256,6 @@ def test_the_runs_on_a_gpu_are_recorded_and_agree(runner):
         milliseconds = f"{run['seconds'] * 1e3:.1f}"
         row = f"| {size}, {run['step']}, {run['dtype']} | {milliseconds} |"
         assert row in page
-
-
-def test_unknown_sizes_are_refused_before_any_work(tmp_path):
-    out = tmp_path / "out"
-    script = ROOT / "lab/devices/make_programs.sh"
-    for sizes in (["minilm", "bert"], ["minilm", ""], ["base large"]):
-        done = run_command(script, out, *sizes)
-        unknown = sizes[-1]
-        why = f"unknown size '{unknown}'; expected minilm, base or large"
-        assert errors_of(done) == [f"error: {why}"]
-    assert not out.exists()
 
 
 def test_programs_are_made_without_trainings(tmp_path):

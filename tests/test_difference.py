@@ -91,16 +91,6 @@ def test_equal_inputs_give_equal_draws_and_other_seeds_others():
     assert (first.draws != difference.compare(*inputs, seed=2).draws).any()
 
 
-def test_the_mean_over_tasks_has_a_narrower_interval():
-    cases = [known_case(number) for number in range(4)]
-    mean = difference.mean_draws(cases)
-    low, high = difference.interval(mean)
-    assert low < np.mean([x.difference for x in cases]) < high
-    for one in cases:
-        of_one = difference.interval(one.draws)
-        assert high - low < of_one[1] - of_one[0]
-
-
 @pytest.mark.parametrize(
     "bounds, expected",
     [

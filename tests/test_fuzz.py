@@ -7,7 +7,6 @@ import textwrap
 
 import pytest
 from conftest import read_lines, run_process
-from task_files import refusal
 
 from lab.trials import fuzz, fuzz_inputs, fuzz_targets
 from lab.trials.fuzz_inputs import REFUSED, TAKEN, Reader
@@ -154,20 +153,6 @@ def test_only_what_reaches_new_lines_is_kept(tmp_path):
     fuzz.keep(name, reader, tmp_path, kept)
     # That a tag is said twice has a line of its own.
     assert fuzz.read_kept(kept, name) == [old, b"a\tb\na\tc\n"]
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("--reader=chess --inputs=1", "no reader is called 'chess'"),
-        ("--jobs=0 --inputs=1", "--jobs=0"),
-        ("--reader=squad", "without --minutes or --inputs"),
-        ("--packages=/nowhere --inputs=1", "`make fuzz` installs Atheris"),
-    ],
-)
-def test_what_cannot_be_tried_is_one_line(monkeypatch, words, message):
-    monkeypatch.setattr("sys.argv", ["fuzz", *words.split()])
-    assert message in refusal(fuzz.main)
 
 
 @pytest.fixture

@@ -7,12 +7,10 @@ import types
 
 import compilers_program
 import pytest
-import refusals
 import tensorflow as tf
-from conftest import ROOT, read_json, run_command, write_json
+from conftest import ROOT, read_json, run_command
 
 from adapter_bert import accelerators
-from adapter_bert.accelerators.account import COUNTING
 from adapter_bert.accelerators.devices import DEVICES
 from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import METHODS
@@ -104,28 +102,6 @@ def test_what_a_file_has_is_not_compiled_again(compiled, tmp_path):
     assert keys == [matrix.key(*one) for one in wanted]
 
 
-def test_a_file_of_other_compilers_is_refused(compiled, tmp_path, monkeypatch):
-    path = tmp_path / "devices.json"
-    wanted = matrix.cells()[:1]
-    matrix.compile_all(wanted, path, tmp_path)
-    kept = read_json(path)
-    monkeypatch.setattr(matrix, "versions", lambda: {"jax": "2"})
-    refusals.check(
-        lambda: matrix.compile_all(wanted, path, tmp_path),
-        "delete it, or name another",
-    )
-    monkeypatch.setattr(matrix, "versions", lambda: VERSIONS)
-    path.write_text("[]")
-    refusals.check(lambda: matrix.read(path), "is no file of devices")
-    write_json(path, {**kept, "counting": COUNTING - 1})
-    refusals.check(lambda: matrix.read(path), "delete it, or name another")
-    kept["cells"][0]["method"] = "none_of_these"
-    write_json(path, kept)
-    refusals.check(
-        lambda: matrix.read(path), "none_of_these", "not of the matrix"
-    )
-
-
 @pytest.mark.parametrize("kind", [RuntimeError, UserError])
 def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     def refuse(*_):
@@ -142,14 +118,6 @@ def test_a_refusal_is_the_reason(monkeypatch, tmp_path, kind):
     # A defect is none.
     with pytest.raises(ZeroDivisionError):
         matrix.compile_cell("v5e", DeviceRun(), tmp_path)
-
-
-def test_refusals_are_tried_again(compiled, tmp_path):
-    path, wanted = tmp_path / "devices.json", [("v5e", DeviceRun("lora"))]
-    for _ in range(2):
-        matrix.compile_all(wanted, path, tmp_path)
-    assert compiled == 2 * wanted
-    assert len(read_json(path)["cells"]) == 1
 
 
 def test_precision_does_not_follow_from_the_step_before(tmp_path):

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import refusals
 from conftest import ROOT, read_json, run_process, write_json
 
 from lab import run_notebook
@@ -240,22 +239,9 @@ def test_without_a_checkout_one_is_cloned(
     assert [command[0] for command in set_up.started].count("git") == 1
 
 
-@pytest.mark.parametrize("text", ["EPOCHS", "EPOCHS=", "a b=1", "E=open('x')"])
-def test_settings_that_are_none_are_refused(text):
-    refusals.check(
-        lambda: run_notebook.read_settings([text]), "expected NAME=VALUE"
-    )
-
-
 def test_settings_are_literals():
     settings = run_notebook.read_settings(["A=1", "B='x=y'"])
     assert settings == {"A": 1, "B": "x=y"}
-
-
-def test_it_is_told_where_jupyters_parts_are_missing(monkeypatch, tmp_path):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(run_notebook, "CLIENT", str(tmp_path / "none"))
-    refusals.check(run_notebook.find_client, "run `make notebooks`")
 
 
 @pytest.fixture
@@ -320,40 +306,6 @@ def test_a_notebook_keeps_what_it_shows(tmp_path, run):
         repr(sys.executable),
     ]
     assert {p.name for p in tmp_path.iterdir()} == {"a.ipynb", "b.ipynb"}
-
-
-@pytest.mark.parametrize(
-    "source,settings,message",
-    [
-        ("1 / 0", {}, "a cell failed, ZeroDivisionError"),
-        ("A", {"C": 3}, "--set C: the notebook has A"),
-        (None, {}, "cannot be read as a notebook"),
-    ],
-)
-def test_what_fails_is_told_and_nothing_written(
-    tmp_path, run, source, settings, message
-):
-    path = tmp_path / "a.ipynb"
-    if source is None:
-        path.write_text("no JSON")
-    else:
-        write(path, "A = 1", source)
-    before = path.read_text()
-    done = run(path, **settings)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: ") and message in line
-    assert path.read_text() == before
-
-
-def test_an_output_that_cannot_be_written_is_refused_first(tmp_path, run):
-    mark = tmp_path / "mark"
-    path = write(tmp_path / "a.ipynb", "A = 1", f"open({str(mark)!r}, 'w')")
-    done = run(path, f"--output={tmp_path / 'nowhere' / 'b.ipynb'}")
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: the folder ") and "nowhere" in line
-    assert not mark.exists()
 
 
 @pytest.fixture

@@ -404,13 +404,22 @@ def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "done").touch()
     monkeypatch.setattr(paper, "_rows_of", lambda *_: [row(bert="other")])
-    assert "other" in refusal(paper.collect, str(path), tmp_path, "c")
+    assert "other" in refusal(paper.collect, str(path), str(tmp_path), "c")
     assert path.read_bytes() == before
 
 
 def test_an_interval_of_one_seed_is_refused(tmp_path):
     rows = [row(seed=1, split=x, score=50.0) for x in ("dev", "test")]
-    assert "one seed" in refusal(paper.table_1, rows, tmp_path, {})
+    assert "one seed" in refusal(show, tmp_path, "table_1", rows)
+
+
+def show(folder, study, rows):
+    """Shows a study of rows; cells of its lines."""
+    path = folder / "results.json"
+    path.write_text(json.dumps({"runs": [*rows]}))
+    paper.show(study, str(path))
+    lines = (folder / f"{study}.tsv").read_text().splitlines()
+    return [line.split("\t") for line in lines]
 
 
 def dev_rows(*kinds):
@@ -425,22 +434,22 @@ def dev_rows(*kinds):
 def test_means_of_section_3_6_are_of_the_same_tasks(tmp_path):
     kinds = ("RTE", "houlsby", 8, 50.0), ("RTE", "houlsby", 64, 60.0)
     alone = "SST-2", "houlsby", 8, 90.0
-    lines = paper.section_3_6([*dev_rows(*kinds, alone)], tmp_path, {})
+    lines = show(tmp_path, "section_3_6", dev_rows(*kinds, alone))
     assert [line[-2] for line in lines] == ["mean", "50.0 of 1", "60.0 of 1"]
     assert (tmp_path / "section_3_6.png").exists()
-    lines = paper.section_3_6([*dev_rows(kinds[1], alone)], tmp_path, {})
+    lines = show(tmp_path, "section_3_6", dev_rows(kinds[1], alone))
     assert [line[-2] for line in lines[1:]] == ["-", "-"]
 
 
 def test_a_trade_off_without_full_fine_tuning_is_refused(tmp_path):
-    rows = [*dev_rows(("RTE", "houlsby", 8, 50.0))]
-    assert "full fine-tuning" in refusal(paper.figure_1, rows, tmp_path, {})
+    rows = dev_rows(("RTE", "houlsby", 8, 50.0))
+    assert "full fine-tuning" in refusal(show, tmp_path, "figure_1", rows)
 
 
 def test_a_task_without_other_runs_than_the_baseline_s_has_no_star(tmp_path):
     named = {"run": "a/no BERT", "task": "a", "method": paper.BASELINE}
-    alone = row(**named, split="test", score=50.0)
-    lines = paper.table_2([alone], tmp_path, {})
+    alone = row(**named, split="test", variant="", score=50.0)
+    lines = show(tmp_path, "table_2", [alone])
     assert lines[1] == ["a", "50.0", *["-"] * 7]
 
 

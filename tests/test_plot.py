@@ -1,6 +1,5 @@
 """Figures of runs."""
 
-import functools
 import math
 import re
 import shutil
@@ -16,7 +15,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.commands import plot, plot_fusion
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
-from adapter_bert.reports.collect_runs import by_kind
+from adapter_bert.reports import collect_runs
 from adapter_bert.training import fusion_report
 
 pytestmark = pytest.mark.newer_stack
@@ -35,7 +34,7 @@ def many(fake):
             ):
                 scores = {"accuracy": base + more}
                 fake.add(task, method, scores, seed=seed, kept=kept)
-    return fake.groups()
+    return fake.settings()
 
 
 def add_pair(fake, *tasks, **more):
@@ -51,11 +50,20 @@ def draw(function, *arguments):
     return figure
 
 
-def test_gaps_are_to_full_tuning_of_the_same_task(many):
-    gaps = plot.gaps(many, "houlsby")
-    assert list(gaps) == ["houlsby(size=8)", "houlsby(size=64)"]
-    small, large = (values for _, values in gaps.values())
-    assert small == pytest.approx([-5, -5]) and large == pytest.approx([2, 2])
+def gaps(fake, column="middle"):
+    """A column of the points of sizes, by their names."""
+    points = plot.gaps(fake.settings())
+    return dict(zip(points.title, points[column]))
+
+
+def test_gaps_are_to_full_tuning_of_the_same_task(many, fake):
+    points = gaps(fake)
+    assert [*points] == [
+        "houlsby(size=8)",
+        "houlsby(size=64)",
+        "top_layers(k=1)",
+    ]
+    assert [*points.values()] == pytest.approx([-5, 2, -10])
 
 
 def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
@@ -64,11 +72,9 @@ def test_only_sizes_that_all_tasks_have_are_drawn_in_their_order(fake):
         for size in sizes:
             method = f"houlsby(size={size})"
             fake.add(task, method, 0.5, kept=size)
-    groups = fake.groups()
-    assert list(plot.gaps(groups, "houlsby")) == ["houlsby(size=64)"]
+    assert [*gaps(fake)] == ["houlsby(size=64)"]
     fake.add("rte", "houlsby(size=8)", 0.5, kept=8)
-    groups = fake.groups()
-    shares = [shares for shares, _ in plot.gaps(groups, "houlsby").values()]
+    shares = [*gaps(fake, "share").values()]
     assert shares == sorted(shares) and len(shares) == 2
 
 
@@ -81,7 +87,7 @@ def test_every_kind_of_tuning_has_a_style_of_its_own(fake):
     kinds[kinds.index("union(a, b)")] = "union(prefix, parallel)"
     for method in kinds:
         fake.add("rte", method, 0.5, kept=10)
-    styles = plot.styles(fake.groups())
+    styles = plot.styles(fake.settings())
     assert set(styles) == set(kinds)
     assert len({str(style) for style in styles.values()}) == len(kinds)
 
@@ -92,35 +98,36 @@ def test_points_are_of_accuracy_where_there_is_one(fake):
         fake.add("cola", method, scores)
         scores = {"pearson": score / 3, "spearman": score}
         fake.add("sts-b", method, scores)
-    ((_, points),) = plot.gaps(fake.groups(), "houlsby").values()
-    assert sorted(points) == pytest.approx([-10, -10 / 3])
+    # Percentiles lie between the two points.
+    assert gaps(fake, "low")["houlsby(size=8)"] == pytest.approx(-26 / 3)
+    assert gaps(fake, "high")["houlsby(size=8)"] == pytest.approx(-14 / 3)
 
 
 def test_glue_and_other_tasks_have_a_panel_each(fake):
     add_pair(fake, "rte", "spam")
-    figure = draw(plot.draw_trade_off, fake.groups())
+    figure = draw(plot.draw_trade_off, fake.settings())
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["GLUE", "other tasks"]
     # Each of one BERT.
     add_pair(fake, "qnli", bert="g")
-    call = functools.partial(plot.draw_trade_off, Figure(), fake.groups())
-    refusals.check(call, "of different BERTs")
+    refusals.check(
+        lambda: plot.draw_trade_off(Figure(), fake.settings()),
+        "of different BERTs",
+    )
 
 
 def test_squad_1_and_2_have_a_panel_each(fake):
     fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, kept=9)
     scores = {"exact": 1.0, "f1": 2.0, "HasAns_f1": 3.0}
     fake.add("squad", "full", scores, kept=9)
-    figure = draw(plot.draw_squad, fake.groups())
+    figure = draw(plot.draw_squad, fake.settings())
     titles = [axes.get_title() for axes in figure.axes]
     assert titles == ["squad: f1", "squad 2.0: f1"]
 
 
 def test_tasks_without_full_tuning_have_no_gap(fake):
     fake.add("rte", "houlsby(size=8)", 0.5, kept=10)
-    groups = fake.groups()
-    assert plot.gaps(groups, "houlsby") == {}
-    assert not plot.draw_trade_off(Figure(), groups)
+    assert not plot.draw_trade_off(Figure(), fake.settings())
 
 
 def test_the_trade_off_shows_percentiles_over_tasks(fake):
@@ -129,7 +136,7 @@ def test_the_trade_off_shows_percentiles_over_tasks(fake):
         fake.add(f"task{i}", "full", scores, kept=7000)
         scores = {"accuracy": 0.5 - gap}
         fake.add(f"task{i}", "houlsby(size=8)", scores, kept=100)
-    [axes] = draw(plot.draw_trade_off, fake.groups()).axes
+    [axes] = draw(plot.draw_trade_off, fake.settings()).axes
     heights = [line.get_ydata()[0] for line in axes.lines[:3]]
     # The median, then the 20th and 80th percentile.
     assert heights == pytest.approx([-20, -32, -8])
@@ -143,7 +150,7 @@ def test_shares_of_parameters_are_plain_numbers(fake, tiny_config, shares):
         method = f"houlsby(size={size})"
         kept = int(share * bert)
         fake.add("rte", method, 0.5, kept=kept)
-    [axes] = draw(plot.draw_trade_off, fake.groups()).axes
+    [axes] = draw(plot.draw_trade_off, fake.settings()).axes
     low, high = axes.get_xlim()
     shown = {
         text.get_text()
@@ -172,7 +179,7 @@ def test_each_task_has_a_panel_with_errors(many):
 def test_panels_without_a_task_are_left_out(fake):
     for i in range(5):
         fake.add(f"task{i}", "full", 0.5, kept=7000)
-    assert len(draw(plot.draw_per_task, fake.groups()).axes) == 5
+    assert len(draw(plot.draw_per_task, fake.settings()).axes) == 5
 
 
 def test_initial_scales_are_compared_at_one_size(fake):
@@ -184,25 +191,22 @@ def test_initial_scales_are_compared_at_one_size(fake):
     ):
         method = f"houlsby(size={size}, init_scale={scale})"
         fake.add("rte", method, score)
-    groups = fake.groups()
-    [axes] = draw(plot.draw_init_scale, groups).axes
-    line = axes.lines[0]
-    assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
-    assert line.get_ydata().tolist() == [80, 70, 50]
-    # Of seeds that all scales have.
+
+    def drawn():
+        [axes] = draw(plot.draw_init_scale, fake.runs()).axes
+        [line, *_] = axes.lines
+        assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
+        assert line.get_ydata().tolist() == [80, 70, 50]
+        return axes.get_legend_handles_labels()[1]
+
+    assert drawn() == ["rte (accuracy), size 8, rate 0.001, 3 epochs"]
+    # Of seeds that all scales have, under the same conditions only.
     fake.add("rte", "houlsby(8, init_scale=1.0)", 0.9, seed=2)
-    # Under the same conditions only.
     fake.add("rte", "houlsby(8, init_scale=1e-3)", 1.0, rate=2)
-    groups = fake.groups()
-    line = draw(plot.draw_init_scale, groups).axes[0].lines[0]
-    assert line.get_xdata().tolist() == [1e-7, 1e-2, 1.0]
-    assert line.get_ydata().tolist() == [80, 70, 50]
+    drawn()
     # Nor do other scales appear among the sizes.
-    [label] = axes.get_legend_handles_labels()[1]
-    assert label == "rte (accuracy), size 8, rate 0.001, 3 epochs"
-    usual = by_kind(groups["rte"])["houlsby"]
-    sizes = plot.best_by_size(usual, "accuracy")
-    assert [s.method.size for s in sizes] == [8, 64]
+    usual = collect_runs.of_usual_scale(fake.settings())
+    assert usual["size"].tolist() == [8, 64]
 
 
 def write_ablation(folder):

@@ -3,10 +3,8 @@
 import dataclasses
 import random
 import re
-import sys
 
 import pytest
-import refusals
 
 from adapter_bert.errors import UserError
 from lab.trials import __main__ as soak
@@ -254,21 +252,6 @@ def test_calls_of_several_threads_are_put_in_order(tmp_path):
 def test_what_is_not_followed_is_said(tmp_path, line, message):
     with pytest.raises(RuntimeError, match=message):
         read(tmp_path, [f"1.000000001 {line}"])
-
-
-def test_without_strace_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    refusals.check(strace.check, "apt-get install strace")
-    monkeypatch.setattr(sys, "argv", ["soak", "--only=power", "--seed=1"])
-    refusals.check(soak.parse_arguments, "apt-get install strace")
-
-
-def test_where_strace_fails_it_is_said_why(monkeypatch, tmp_path):
-    program = tmp_path / "strace"
-    program.write_text("#!/bin/sh\necho no ptrace >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    refusals.check(strace.check, "fails here (no ptrace)")
 
 
 def test_without_strace_all_else_is_tried_and_that_is_said(monkeypatch, capsys):

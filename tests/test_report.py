@@ -201,21 +201,6 @@ def test_an_old_report_is_replaced_and_nothing_else(fake, report, tmp_path):
     assert other.read_text() == "<html>mine</html>"
 
 
-@pytest.mark.parametrize(
-    "name, content, words",
-    [
-        ("run.json", "{}", "has no method of type str"),
-        ("run.json", "[", "is not JSON"),
-        ("eval_results.json", '{"eval_f1": 1}', "has no global_step"),
-        ("cost.json", '{"resumed": 1}', "has no resumed of type bool"),
-    ],
-)
-def test_a_damaged_file_is_one_line(fake, report, name, content, words):
-    folder = fake.add("rte", "head", 0.5)
-    (folder / name).write_text(content)
-    refusals.check(lambda: report(folder), words)
-
-
 def test_folders_without_runs_are_refused(report, tmp_path):
     for name, words in (
         ("none", "is no folder of a run or of runs"),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import refusals
-from conftest import read_adapter, read_json, write_json, write_table
+from conftest import read_adapter, write_table
 from html_reader import Page
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.reports import report_run
+from adapter_bert.reports.curves import read_curves
 from adapter_bert.reports.html_page import page
 from adapter_bert.reports.known_scores import read_table
 from adapter_bert.reports.report_run import (
@@ -24,7 +25,6 @@ from adapter_bert.reports.report_run import (
     evaluation_sections,
     measure,
     norm_section,
-    read_curves,
 )
 from adapter_bert.tasks.calibration import fit
 from adapter_bert.tasks.from_description import restore_task
@@ -75,13 +75,6 @@ def shown(*sections):
 
 def shown_tables(folder):
     return shown(*evaluation_sections(folder, 2))
-
-
-def test_what_a_run_lacks_is_said(tmp_path):
-    made = shown_tables(tmp_path)
-    assert made.texts("h2") == ["Labels", "Confusions", "Hardest examples"]
-    assert len(made.texts("p")) == 3
-    assert all(text.startswith("The run has no") for text in made.texts("p"))
 
 
 def test_a_confusion_matrix_has_labels_on_both_sides(tmp_path):
@@ -208,10 +201,13 @@ def test_values_of_a_place_are_one_norm(artifact):
         }
     )
     norms = measure(read_adapter(folder / "adapter"), "x")
-    assert norms == {
-        "bert/encoder/output/adapters": {0: (25.0, 3), 1: (0.25, 1)},
-        "output_bias": {None: (2.0, 2)},
-    }
+    place = "bert/encoder/output/adapters"
+    rows = norms.fillna({"layer": -1}).to_numpy().tolist()
+    assert rows == [
+        [place, 0, 25.0, 3],
+        [place, 1, 0.25, 1],
+        ["output_bias", -1, 2.0, 2],
+    ]
     made = shown_norms(folder)
     assert made.texts("td") == ["5", "0.5", f"{math.sqrt(2):.4g}", "2"]
     assert len(made.all("figure")) == 1
@@ -239,22 +235,6 @@ def test_methods_are_shown_without_values_of_berts_own(
     adds_nothing = "adds nothing to the layers" in made.text
     assert adds_nothing == (method == "bitfit")
     assert len(made.all("figure")) == (method != "bitfit")
-
-
-def test_a_damaged_adapter_is_one_line(artifact):
-    folder = artifact({"output_bias": np.zeros(2, np.float32)})
-    path = folder / "adapter" / adapter_artifact.CONFIG_FILE
-    config = read_json(path)
-    config["bert_config"]["ears"] = 2
-    del config[files.SEAL]
-    write_json(path, config)
-
-    def call():
-        norm_section(folder, 2, "norms")
-
-    refusals.check(call, "bert_config is none")
-    (folder / "adapter" / adapter_artifact.WEIGHTS_FILE).write_bytes(b"x")
-    refusals.check(call, "copy the adapter again")
 
 
 def test_the_calibration_is_shown(tmp_path):

@@ -7,7 +7,6 @@ import time
 from functools import partial
 
 import pytest
-import refusals
 from conftest import read_json, run_process
 
 from lab import report
@@ -196,37 +195,6 @@ def test_what_tells_of_a_process_is_not_compared(tmp_path):
     assert runs.result(tmp_path)["version/file"] == "several"
 
 
-def test_a_table_counts():
-    names = [runs.RUNS[0].name, runs.RUNS[1].name]
-    trials = [
-        {"only": "kill", "run": names[0], "what": SAME},
-        {"only": "damage", "run": names[0], "what": REFUSED},
-        {"only": "damage", "run": names[1], "what": LOST},
-    ]
-    table = soak.rows(soak.count(trials))
-    header, *others = table
-    assert header[2:-3] == list(soak.COLUMNS.values())
-    counted = [
-        {name: cell for name, cell in zip(header[1:], row[1:]) if cell != "0"}
-        for row in others
-    ]
-    assert [row[0] for row in others] == [*names, "all"]
-    damaged = "a file is damaged"
-    assert counted == [
-        {"trials": "2", "killed": "1", damaged: "1", "refused": "1"},
-        {"trials": "1", damaged: "1", "lost": "1"},
-        {
-            "trials": "3",
-            "killed": "1",
-            damaged: "2",
-            "lost": "1",
-            "refused": "1",
-        },
-    ]
-    widths = {len(line) for line in report.plain(table).splitlines()}
-    assert len(widths) == 1
-
-
 def test_soaks_add_up(tmp_path, monkeypatch):
     page, path = tmp_path / "page.md", tmp_path / "soaks.json"
     monkeypatch.setattr(report, "RELIABILITY", page)
@@ -258,13 +226,6 @@ def test_items_are_worked_on_in_processes_until_the_time_is_over():
     assert sorted(results) == list(range(len(results)))
     with pytest.raises(ZeroDivisionError):
         list(soak.in_processes(1, [partial(divmod, 1, 0)]))
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[1]", '[{"counts": 1}]'])
-def test_a_file_of_no_soaks(tmp_path, content):
-    path = tmp_path / "soaks.json"
-    path.write_text(content)
-    refusals.check(lambda: soak.read_soaks(path), "is no file of soaks")
 
 
 @pytest.mark.gate

@@ -11,11 +11,10 @@ import time
 import pytest
 from conftest import ROOT, run_command
 
-from lab.trials import faults, linux, runs
+from lab.trials import faults, linux
 from lab.trials import trial as benches
 from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
 from lab.trials.runs import OUT, ProgramRun
-from lab.trials.starts import Moment
 from lab.trials.trial import (
     DIFFERENT,
     HALF,
@@ -25,7 +24,6 @@ from lab.trials.trial import (
     YEAR,
     Bench,
     Plan,
-    Reference,
 )
 
 pytestmark = pytest.mark.older_stack
@@ -208,15 +206,6 @@ def test_what_is_mounted_is_taken_from_its_users(tmp_path):
     assert names == ["file", "in"]
 
 
-def test_a_file_can_be_moved_away(tmp_path):
-    (tmp_path / "file").write_text("text")
-    thing = Away(tmp_path / "file")
-    thing.take()
-    assert not (tmp_path / "file").exists()
-    assert thing.give_back() == []
-    assert (tmp_path / "file").read_text() == "text"
-
-
 @pytest.mark.gate
 def test_of_several_processes_one_runs(make_bench):
     bench = make_bench()
@@ -279,44 +268,6 @@ def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
     assert time.time() == pytest.approx(
         datetime.datetime.now().timestamp(), abs=60
     )
-
-
-def test_rights_can_be_dropped(tmp_path, plain_user):
-    (tmp_path / "file").write_text("text")
-    (tmp_path / "file").chmod(0)
-
-    def read():
-        try:
-            return (tmp_path / "file").read_text()
-        except PermissionError:
-            return "denied"
-
-    assert plain_user(read) == "denied"
-    # Of another thread they are as before.
-    assert read() == ("denied" if os.geteuid() else "text")
-
-
-def test_a_moment_is_within_what_is_left(tmp_path):
-    bench = Bench(
-        tmp_path, Reference(runs.RUNS[0], None, {}, 1.0, 100, []), tmp_path
-    )
-    assert bench.moment(0.5) == Moment(changes=51)
-    assert bench.moment(0.5, HALF) == Moment(changes=26)
-
-
-def test_what_a_run_reads_and_writes(tmp_path):
-    by_name = {run.name: run for run in runs.RUNS}
-    for name, reads in (
-        ("classification, strategy", ["bert", "table"]),
-        ("export", ["bert", "source"]),
-        ("library", ["source"]),
-    ):
-        reference = Reference(by_name[name], None, {}, 1.0, 1, [])
-        bench = Bench(tmp_path, reference, tmp_path / "trial")
-        paths = faults.places(bench, reads=True)
-        assert [path.name for path in paths] == reads
-        [out] = faults.places(bench, reads=False)
-        assert out == tmp_path / "trial" / "out"
 
 
 @pytest.mark.gate

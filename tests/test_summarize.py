@@ -3,6 +3,7 @@
 import csv
 import math
 
+import pandas
 import pytest
 import refusals
 from conftest import read_json, write_json
@@ -30,43 +31,37 @@ def edit_run(folder, **members):
     write_json(folder / "run.json", run)
 
 
-def cells(table):
-    """Rows by their first cell, as {column: cell}."""
-    return {row[0]: dict(zip(table.header, row)) for row in table.rows}
-
-
-def glue_cells(fake):
-    return cells(summarize.glue_table(fake.groups(), 64, {}))
+def glue_rows(fake):
+    table = summarize.glue_table(fake.settings(), 64, {})
+    return table.to_dict("index")
 
 
 def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     for seed, accuracy in ((1, 0.8), (2, 0.9), (3, 0.7)):
         scores = {"accuracy": accuracy, "loss": 0.5}
         fake.add("rte", "houlsby(size=8)", scores, seed=seed)
-    fake.add("rte", "houlsby(size=8)", 0.1, epochs=20)
+    for other in ({"epochs": 20}, {"batch_size": 16}):
+        fake.add("rte", "houlsby(size=8)", 0.1, **other)
     fake.add("rte", "houlsby(size=64)", 0.1)
-    first, *others = fake.groups()["rte"]
-    assert len(first.runs) == 3 and len(others) == 2
-    assert first.mean("accuracy") == pytest.approx(80)
+    settings = fake.settings()
+    assert settings.seeds.tolist() == [3, 1, 1, 1]
+    first, other, *_ = settings.to_dict("records")
+    assert first["mean accuracy"] == pytest.approx(80)
     # The standard deviation 10 over the root of 3.
-    assert first.error("accuracy") == pytest.approx(10 / math.sqrt(3))
-    assert others[0].error("accuracy") is None
-    assert first.mean("loss") == 0.5
-    assert summarize.show(first, "accuracy") == "80.0 ± 5.8 (3)"
-
-
-def test_other_conditions_are_another_setting(fake):
-    for batch_size in (16, 32):
-        scores = {"accuracy": batch_size / 100}
-        fake.add("rte", "full", scores, batch_size=batch_size)
-    assert [len(s.runs) for s in fake.groups()["rte"]] == [1, 1]
+    assert first["error accuracy"] == pytest.approx(10 / math.sqrt(3))
+    assert first["mean loss"] == 0.5
+    assert first["seed"] == [1, 2, 3]
+    assert math.isnan(other["error accuracy"])
+    shown = settings.apply(collect_runs.show_score, axis=1, score="accuracy")
+    assert shown.tolist() == ["80.0 ± 5.8 (3)", "10.0", "10.0", "10.0"]
 
 
 def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     for score in (0.5, 0.5, 0.6):
         fake.add("rte", "full", score)
-    [[setting]] = fake.groups().values()
-    assert setting.mean("accuracy") == 50 and setting.error("accuracy") is None
+    settings = fake.settings()
+    assert settings["mean accuracy"].tolist() == [50]
+    assert settings.seeds.tolist() == [1]
     assert capsys.readouterr().err.count("with other scores") == 1
 
 
@@ -81,65 +76,45 @@ def test_a_run_that_is_there_twice_counts_once(fake, capsys):
 def test_runs_on_other_data_are_not_compared(fake, other, what):
     first = fake.add("rte", "full", 0.6)
     second = fake.add("rte", "houlsby(8)", 0.9, **other)
-    refusals.check(fake.groups, first, second, f"differ in their {what} (")
+    refusals.check(fake.settings, first, second, f"differ in their {what} (")
 
 
 def test_there_is_no_mean_over_different_berts(fake):
     fake.add("rte", "full", 0.6)
     fake.add("qnli", "full", 0.9, bert="g")
-    groups = fake.groups()
+    settings = fake.settings()
     for call in (
-        lambda: summarize.methods_table(groups),
-        lambda: summarize.glue_table(groups, 64, {}),
-        lambda: collect_runs.check_one_bert(groups),
+        lambda: summarize.methods_table(settings),
+        lambda: summarize.glue_table(settings, 64, {}),
     ):
         refusals.check(call, "of different BERTs")
 
 
 def test_own_tasks_are_named_by_their_data(fake):
-    for task in ("spam", "reviews", "rte (custom)", "squad (custom)"):
-        fake.add(task, "full", 0.6, parent="out")
+    for task in ("spam", "squad (custom)", "rte (custom)"):
+        fake.add(task, "full", 0.5, parent="out")
     fake.add("rte", "full", 0.7)
-    groups = fake.groups()
-    customs = {"spam", "reviews", "rte (custom)", "squad (custom)"}
-    assert set(groups) == customs | {"rte"}
-    rows = cells(summarize.glue_table(groups, 64, {}))
-    assert rows["full fine-tuning"]["RTE (acc.)"] == "70.0"
-    assert len(summarize.other_table(groups, {}).rows) == 4 + 3
-    assert summarize.squad_table(groups) is None
-
-
-def test_vectors_are_named_by_their_data_and_chosen_by_their_first_score(fake):
     for rate, score in ((1e-3, 0.4), (1e-4, 0.5)):
-        scores = {"spearman": score, "pearson": 0.9 - score, "spearman_of_8": 1}
-        fake.add("sts-b (custom)", "full", scores, rate=rate, kind="vectors")
-    fake.add("answers", "full", {"ndcg_at_10": 0.25}, kind="vectors")
-    groups = fake.groups()
-    assert set(groups) == {"sts-b (vectors)", "answers"}
-    scores = groups["sts-b (vectors)"][0].runs[0].scores
-    assert scores["spearman_of_8"] == 100
-    rows = cells(summarize.other_table(groups, {}))
-    assert rows["sts-b (vectors)"]["full fine-tuning"] == "50.0"
-    assert rows["answers"]["full fine-tuning"] == "25.0"
-
-
-def test_tagging_is_named_by_its_data_and_chosen_by_f1(fake):
-    for name, rate, f1 in (("news", 1e-3, 0.4), ("news", 1e-4, 0.5)):
-        scores = {"f1": f1, "token_accuracy": 1 - f1, "loss": 2.0}
-        fake.add(name, "full", scores, rate=rate, kind="tagging")
-    fake.add("squad (custom)", "full", {"f1": 0.7}, kind="tagging")
-    groups = fake.groups()
-    assert set(groups) == {"news", "squad (tagging)"}
-    assert groups["news"][0].runs[0].scores["token_accuracy"] == 60.0
-    assert groups["news"][0].runs[0].scores["loss"] == 2.0
-    rows = cells(summarize.other_table({"news": groups["news"]}, {}))
-    assert rows["news"]["full fine-tuning"] == "50.0"
-
-
-def test_a_damaged_description_is_one_line(fake):
-    folder = fake.add("rte", "full", 0.6)
-    (folder / "run.json").write_text('{"method": "full"}')
-    refusals.check(fake.groups, "run.json", "no base")
+        # Vectors are chosen by their first score, tags by F1.
+        vectors = {"spearman": score, "pearson": 0.9 - score, "ndcg_of_8": 1}
+        fake.add("sts-b (custom)", "full", vectors, rate=rate, kind="vectors")
+        tags = {"f1": score, "token_accuracy": 1 - score, "loss": 2.0}
+        fake.add("squad (custom)", "full", tags, rate=rate, kind="tagging")
+    settings = fake.settings()
+    means = settings.set_index("task").filter(like="mean ")
+    assert means["mean ndcg_of_8"]["sts-b (vectors)"].tolist() == [100, 100]
+    tagged = means.loc["squad (tagging)"]
+    assert tagged["mean token_accuracy"].tolist() == [60, 50]
+    assert tagged["mean loss"].tolist() == [2, 2]
+    rows = glue_rows(fake)
+    assert rows["full fine-tuning"]["RTE (acc.)"] == "70.0"
+    others = summarize.other_table(settings, {})["full fine-tuning"]
+    assert set(others[:-3].items()) == {
+        (name, "50.0")
+        for name in ("spam", "rte (custom)", "sts-b (vectors)")
+        + ("squad (custom)", "squad (tagging)")
+    }
+    assert summarize.squad_table(settings) is None
 
 
 @pytest.mark.parametrize(
@@ -166,14 +141,16 @@ def test_a_damaged_description_is_one_line(fake):
     ],
 )
 def test_a_kind_is_a_method_without_its_sizes(text, kind, name):
-    assert collect_runs.kind_of(parse(text)) == (kind or text.partition("(")[0])
-    assert collect_runs.text_of(parse(text)) == name
+    method = parse(text)
+    short = collect_runs.text_of(method, with_sizes=False)
+    assert short == (kind or text.partition("(")[0])
+    assert collect_runs.text_of(method) == name
 
 
 def test_variants_are_not_taken_for_the_papers_adapters(fake):
     fake.add("rte", "houlsby(size=64)", 0.6)
     fake.add("rte", "houlsby(size=64, sites=ffn)", 0.7)
-    rows = glue_cells(fake)
+    rows = glue_rows(fake)
     assert {name: row["mean"] for name, row in rows.items()} == {
         "adapters, best size": "60.0",
         "adapters, size 64": "60.0",
@@ -184,27 +161,27 @@ def test_variants_are_not_taken_for_the_papers_adapters(fake):
 def test_wnli_is_shown_but_no_part_of_the_mean(fake):
     fake.add("rte", "full", 0.6, kept=10)
     fake.add("wnli", "full", 0.2, kept=10)
-    [row] = glue_cells(fake).values()
+    [row] = glue_rows(fake).values()
     assert (row["WNLI (acc.)"], row["mean"]) == ("20.0", "60.0")
 
 
 def test_what_has_fewer_seeds_is_not_chosen(fake):
     for seed, rate, score in ((1, 1, 0.6), (2, 1, 0.6), (1, 2, 0.9)):
         fake.add("rte", "full", score, rate=rate, seed=seed)
-    chosen = collect_runs.best(fake.groups()["rte"], "accuracy")
-    assert chosen.mean("accuracy") == 60
+    chosen = collect_runs.best(fake.settings(), "accuracy")
+    assert chosen["mean accuracy"] == 60
 
 
 def test_other_initial_scales_are_not_chosen(fake):
     for scale, score in ((1e-2, 0.6), (1e-4, 0.9)):
         method = f"houlsby(size=64, init_scale={scale})"
         fake.add("rte", method, score)
-    rows = glue_cells(fake)
+    rows = glue_rows(fake)
     assert rows["adapters, best size"]["RTE (acc.)"] == "60.0"
     # Unless most have another.
     fake.add("mrpc", "houlsby(size=64, init_scale=0.001)", {"f1": 0.7})
     fake.add("mrpc", "full", {"f1": 0.8})
-    rows = glue_cells(fake)
+    rows = glue_rows(fake)
     assert rows["adapters, best size"]["MRPC (F1)"] == "70.0"
 
 
@@ -235,7 +212,7 @@ def test_table_1_has_the_best_size_the_fixed_one_and_full_tuning(fake, bert):
         for seed, score in enumerate(seeds):
             scores = {"matthews_correlation": score, "accuracy": 0.9}
             fake.add("cola", "full", scores, rate=rate, seed=seed, kept=bert)
-    rows = glue_cells(fake)
+    rows = glue_rows(fake)
     names = ["full fine-tuning", "adapters, best size", "adapters, size 64"]
     assert list(rows) == names
     full, best, fixed = rows.values()
@@ -260,40 +237,33 @@ def test_table_2_has_a_row_for_each_task_and_totals(fake, bert):
         fake.add(task, "houlsby(size=8)", adapters, kept=100)
         fake.add(task, "full", full, kept=bert)
     fake.add("spam", "top_layers(k=1)", 0.9, kept=1000)
-    table = summarize.other_table(fake.groups(), {})
-    assert table.header[1:] == (
-        "full fine-tuning",
-        "adapters, best size",
-        "top layers, best number",
-    )
+    table = summarize.other_table(fake.settings(), {})
     share = 100 / bert
-    assert table.rows == (
-        ("reviews", "80.0", "70.0", "-"),
-        ("spam", "98.0", "99.0", "90.0"),
-        ("mean", "89.0", "84.5", "-"),
-        ("parameters", "2.00×", f"{1 + 2 * share:.2f}×", "-"),
-        ("of a task", "100.00%", f"{share:.2%}", "-"),
-    )
+    lines = table.to_csv(index_label="").splitlines()
+    assert list(csv.reader(lines)) == [
+        ["", *summarize.ROWS.values()][:-1],
+        ["reviews", "80.0", "70.0", "-"],
+        ["spam", "98.0", "99.0", "90.0"],
+        ["mean", "89.0", "84.5", "-"],
+        ["parameters", "2.00×", f"{1 + 2 * share:.2f}×", "-"],
+        ["of a task", "100.00%", f"{share:.2%}", "-"],
+    ]
 
 
 def test_question_answering_has_a_row_for_each_method(fake):
     for rate, f1 in ((1e-3, 50.0), (1e-4, 60.0)):
-        scores = {"exact_match": f1 - 10, "f1": f1}
-        fake.add("squad", "houlsby(size=8)", scores, rate=rate, kept=100)
-    table = summarize.squad_table(fake.groups())
-    [row] = table.rows
-    assert row[0].startswith("houlsby(size=8")
-    assert row[2:] == ("0.0001", "3", "50.0", "60.0")
-
-
-def test_questions_of_squad_2_are_a_task_of_their_own(fake):
-    one = {"exact_match": 40.0, "f1": 50.0}
-    two = {"exact": 20.0, "f1": 30.0, "HasAns_f1": 60.0}
-    for seed, scores in ((1, one), (2, two)):
-        fake.add("squad", "houlsby(size=8)", scores, seed=seed)
-    rows = summarize.squad_table(fake.groups()).rows
-    assert [row[-2:] for row in rows] == [("40.0", "50.0"), ("20.0", "30.0")]
-    assert rows[1][0].endswith("SQuAD 2.0")
+        for scores in (
+            {"exact_match": f1 - 10, "f1": f1},
+            {"exact": f1 - 20, "f1": f1 - 5, "HasAns_f1": 60.0},
+        ):
+            method = "houlsby(size=8)"
+            fake.add("squad", method, scores, rate=rate, kept=100)
+    rows = summarize.squad_table(fake.settings())
+    assert [*rows.index] == ["houlsby(size=8)", "houlsby(size=8), SQuAD 2.0"]
+    assert rows.iloc[:, 1:].to_numpy().tolist() == [
+        ["0.0001", "3", "50.0", "60.0"],
+        ["0.0001", "3", "40.0", "55.0"],
+    ]
 
 
 def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
@@ -310,11 +280,11 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
     fake.add("rte", "ia3", 0.9, cost=cost)
     # Other models, whose parameters are no part of this.
     fake.add("squad", "full", {"exact_match": 1.0, "f1": 2.0}, bert="g")
-    rows = cells(summarize.methods_table(fake.groups()))
+    rows = summarize.methods_table(fake.settings()).to_dict("index")
     left_out = "ia3 is left out of `methods`, for it lacks spam"
     assert left_out in capsys.readouterr().err
     assert set(rows) == {"lt_sft(sparsity=0.01)", "full"}
-    assert list(rows["lt_sft(sparsity=0.01)"].values())[1:] == [
+    assert list(rows["lt_sft(sparsity=0.01)"].values()) == [
         "0.001",
         f"200 ({200 / bert:.2%})",
         "60.0",
@@ -328,16 +298,12 @@ def test_methods_are_shown_with_what_they_keep_and_cost(fake, bert, capsys):
 
 
 def test_all_forms_hold_the_same_cells():
-    table = summarize.TextTable("T", ("", "a_b"), (("x", "1.0 ± 0.2 (3)"),))
-    assert table.to_markdown() == (
+    table = pandas.DataFrame({"a_b": {"x": "1.0 ± 0.2 (3)"}})
+    assert summarize.to_markdown("T", table) == (
         "T\n\n|  | a_b |\n| --- | --- |\n| x | 1.0 ± 0.2 (3) |\n"
     )
-    assert r"x & 1.0 $\pm$ 0.2 (3) \\" in table.to_latex()
-    assert r" & a\_b \\" in table.to_latex()
-    assert list(csv.reader(table.to_csv().splitlines())) == [
-        ["", "a_b"],
-        ["x", "1.0 ± 0.2 (3)"],
-    ]
+    latex = summarize.to_latex("T", table)
+    assert r"x & 1.0 $\pm$ 0.2 (3) \\" in latex and r" & a\_b \\" in latex
 
 
 @pytest.mark.gate
@@ -391,7 +357,7 @@ def test_a_run_that_came_to_its_best_step_counts(fake):
     scores = {"5": {"accuracy": 0.5}, "3": {"accuracy": 0.6}}
     kept = {"keep_best": "accuracy", "scores": scores}
     write_json(folder / "dev_scores.json", kept)
-    assert collect_runs.read_run(folder).scores["accuracy"] == 60.0
+    assert collect_runs.read_run(folder)["scores"]["accuracy"] == 60.0
     # The scores are of another step than the best.
     scores["7"] = {"accuracy": 0.7}
     write_json(folder / "dev_scores.json", kept)

@@ -129,22 +129,6 @@ def test_a_grid_whose_state_cannot_be_told_is_left_alone(sweep):
     assert sorted(path.name for path in sweep.out.iterdir()) == ["grid.tsv"]
 
 
-@pytest.mark.parametrize("axis", ["TASKS", "METHODS", "SIZES", "SEEDS"])
-def test_an_empty_axis_is_refused(sweep, axis):
-    assert "is one of its axes empty?" in sweep.refused(**{axis: ""})
-    assert not sweep.out.exists()
-
-
-@pytest.mark.parametrize("row", ["", "0", "abc", "9"])
-def test_a_row_that_is_none_is_refused(sweep, row):
-    sweep.run("--grid")
-    done = run_command(SCRIPTS / "internal/run_grid_row.sh", sweep.out, row)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    assert sweep.started() == []
-
-
 def test_the_reason_of_a_failure_is_its_own_attempts(sweep):
     quiet = {"TASKS": "RTE", "SIZES": "2"}
     sweep.mark("fail", RUNS[0])

@@ -62,7 +62,7 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     assert sweep.run(*TINY, **quiet).returncode == 0
     assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
     # What the whole took is only known of the second.
-    [collected] = collect_runs.find_runs([str(sweep.out)])
+    [(_, collected)] = collect_runs.find_runs([str(sweep.out)]).iterrows()
     assert collected.cost["processor_seconds"] > 1
     assert collected.cost["peak_memory_bytes"] > 2**27
     held = load_file(run / "adapter/adapter.safetensors")

@@ -49,16 +49,3 @@ def test_every_message_is_one_of_the_programs(heading):
     fixed = re.sub(r"\{\w+\}", "", heading)
     assert len(fixed.split()) >= 2, "too little to be searched for"
     assert is_printed(heading.strip("`"))
-
-
-@pytest.mark.parametrize(
-    "heading",
-    [
-        "{path} holds no lines",
-        "{path}:1: no column is named {column}; the header has {names}",
-        "the loss of step 3 is {loss}",
-        "{path} holds no {x}, no {y} and {z}",
-    ],
-)
-def test_what_is_not_printed_is_found_missing(heading):
-    assert not is_printed(heading)

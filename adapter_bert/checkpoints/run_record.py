@@ -26,6 +26,7 @@ from adapter_bert.methods import registry
 from adapter_bert.tasks.kinds import ANSWERLESS
 
 RUN_FILE = "run.json"
+BASELINE_FILE = "baseline.json"
 PLACES_FILE = "places.json"
 # The keys of a description, for `files.read_object`.
 DESCRIPTION = {

@@ -14,6 +14,7 @@ Source: the baseline of Houlsby et al. 2019, Table 2, in its simplest form.
 
 import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import os
 import platform
@@ -24,14 +25,10 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
 import scipy.sparse
-import sklearn
 from absl import logging
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression, Ridge
-from sklearn.model_selection import KFold
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints.run_record import RUN_FILE
+from adapter_bert.checkpoints.run_record import BASELINE_FILE, RUN_FILE
 from adapter_bert.commands import run_classifier
 from adapter_bert.data import divisions
 from adapter_bert.data.input_pipeline import Features
@@ -39,13 +36,13 @@ from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.progress import Progress
-from adapter_bert.reports.baselines import BASELINE, RECORD_FILE
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import run_files
 
+BASELINE = "TF-IDF of words and pairs of words, a linear model"
 SEED = 1
 FOLDS = 5
 # What scikit-learn calls C: small is strongly regularized.
@@ -64,6 +61,8 @@ def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
     Returns:
         A function from rows to float64 [rows, words and pairs of each text].
     """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
     columns = [
         TfidfVectorizer(
             ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
@@ -110,6 +109,8 @@ def fit(
         A function from inputs to `scores` [rows] of a regression, else to
         `logits` [rows, C].
     """
+    from sklearn.linear_model import Ridge
+
     if isinstance(task, TextRegression):
         ridge = Ridge(alpha=1 / strength, solver="lsqr", tol=1e-6)
         ridge.fit(inputs, labels["label_scores"])
@@ -143,6 +144,8 @@ def fit_classes(
     Returns:
         A function from inputs to log probabilities, float64 [rows, count].
     """
+    from sklearn.linear_model import LogisticRegression
+
     seen = np.unique(labels)
     # A class without rows counts as half a row.
     unseen = np.log(0.5 / (len(labels) + 1))
@@ -178,6 +181,8 @@ def cross_validate(
     `texts` are numbers of the rows' texts, int64 [N], at least as many as the
     folds, whose number is `count`.
     """
+    from sklearn.model_selection import KFold
+
     scores: dict[float, list[float]] = {x: [] for x in STRENGTHS}
     folds = KFold(count, shuffle=True, random_state=SEED)
     progress = Progress("folds", count * len(STRENGTHS), "fits")
@@ -242,7 +247,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
         written = run_files.write_results(output_dir, scores, 0, seen)
         run_files.log_results(written)
         files.write_json(
-            os.path.join(output_dir, RECORD_FILE),
+            os.path.join(output_dir, BASELINE_FILE),
             {
                 "baseline": BASELINE,
                 "task": described,
@@ -261,7 +266,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
                 "versions": {
                     "python": platform.python_version(),
                     "numpy": np.__version__,
-                    "scikit-learn": sklearn.__version__,
+                    "scikit-learn": importlib.metadata.version("scikit-learn"),
                 },
             },
         )
@@ -273,7 +278,7 @@ def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
         raise UserError(
             f"{output_dir} holds a run of BERT; choose another --output_dir"
         )
-    path = os.path.join(output_dir, RECORD_FILE)
+    path = os.path.join(output_dir, BASELINE_FILE)
     if files.exists(path):
         before = files.read_object(path, "the baseline", {"task": dict})["task"]
         if before != json.loads(json.dumps(described)):

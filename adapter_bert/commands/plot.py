@@ -22,7 +22,6 @@ seeds, for each task, method and size. Only settings with the most seeds are
 compared. The first figure leaves out a size that a task of its method lacks.
 """
 
-import dataclasses
 import io
 import itertools
 import math
@@ -35,6 +34,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 import matplotlib
 import numpy as np
+import pandas
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -46,25 +46,17 @@ from adapter_bert.reports.collect_runs import (
     OMITTED,
     SQUAD,
     TITLES,
-    SeedGroup,
-    best,
-    by_kind,
-    by_method,
     check_one_bert,
+    choose,
     find_files,
     find_runs,
-    group_by_task,
-    kind_of,
-    main_score,
     notice,
+    of_usual_scale,
     replace_results,
     runs_parser,
-    text_of,
+    settings_of,
 )
 
-ByTask = dict[str, list[SeedGroup]]
-# By size: shares of BERT's parameters and points, an entry for each task.
-Gaps = dict[str, tuple[list[float], list[float]]]
 # By name: scores by [first, last], the whole adapter's score, the score's name.
 Ablations = dict[str, tuple[np.ndarray, float, str]]
 # Colours of Okabe and Ito, which differ in lightness too.
@@ -79,9 +71,9 @@ STYLES = {
 PERCENTILES = (20, 50, 80)
 
 
-def styles(by_task: ByTask) -> dict[str, dict]:
+def styles(settings: pandas.DataFrame) -> dict[str, dict]:
     """Returns the style and label of every kind of tuning."""
-    kinds = {kind_of(s.method) for same in by_task.values() for s in same}
+    kinds = set(settings.kind)
     styles = {
         kind: {**STYLES[kind], "label": TITLES[kind]}
         for kind in STYLES
@@ -94,63 +86,68 @@ def styles(by_task: ByTask) -> dict[str, dict]:
     return styles
 
 
-def best_by_size(
-    seed_groups: Iterable[SeedGroup], score: str
-) -> list[SeedGroup]:
-    """Returns the best setting of each method with its size, smallest first."""
-    chosen = [best(same, score) for same in by_method(seed_groups).values()]
-    return sorted(filter(None, chosen), key=lambda s: s.runs[0].kept)
+def gaps(settings: pandas.DataFrame) -> pandas.DataFrame:
+    """Compares sizes with full fine-tuning, over the tasks that have both.
 
-
-def gaps(by_task: ByTask, kind: str) -> Gaps:
-    """By size: parameters in percent of BERT, and points against full tuning.
-
-    The lists have an entry for each task with both. Only sizes that all of
-    these tasks have, in the order of their parameters.
+    Returns:
+        A row for each kind and size that all tasks of the kind have, in the
+        order of their parameters. Columns are `kind`, `title`, `share`,
+        parameters in percent of BERT, `tasks`, their number, and `low`,
+        `middle` and `high`, percentiles of points.
     """
-    gaps_by_kind: Gaps = {}
-    tasks = 0
-    for seed_groups in by_task.values():
-        usual = main_score(seed_groups)
-        has_accuracy = all("accuracy" in s.runs[0].scores for s in seed_groups)
-        score = "accuracy" if has_accuracy else usual
-        kinds = by_kind(seed_groups)
-        full = best(kinds.get("full", ()), score)
-        if full is None:
-            continue
-        groups = kinds.get(kind, ())
-        tasks += bool(groups)
-        for seed_group in best_by_size(groups, score):
-            method = text_of(seed_group.method)
-            shares, values = gaps_by_kind.setdefault(method, ([], []))
-            run = seed_group.runs[0]
-            shares.append(100 * run.kept / run.bert)
-            values.append(seed_group.mean(score) - full.mean(score))
-    whole = {k: v for k, v in gaps_by_kind.items() if len(v[1]) == tasks}
-    if len(whole) < len(gaps_by_kind):
-        left = ", ".join(sorted(set(gaps_by_kind) - set(whole)))
-        notice(f"left out of trade_off, since not all tasks have it: {left}")
-    return dict(sorted(whole.items(), key=lambda item: np.mean(item[1][0])))
+    points = []
+    for _, same in settings.groupby("task"):
+        accuracies = same.get("mean accuracy", pandas.Series([np.nan]))
+        score = same.main.iloc[0] if accuracies.isna().any() else "accuracy"
+        chosen = choose(of_usual_scale(same), "title", score)
+        scores = chosen[f"mean {score}"]
+        full = scores[chosen.kind == "full"].max()
+        points.append(
+            chosen.assign(
+                gap=scores - full, share=100 * chosen.kept / chosen.bert
+            )
+        )
+    points = pandas.concat(points).dropna(subset="gap")
+    points = points[points.kind != "full"]
+    sizes = points.groupby(["kind", "title"]).agg(
+        share=("share", "mean"),
+        tasks=("task", "nunique"),
+        **{
+            name: ("gap", lambda x, q=q: np.percentile(x, q))
+            for name, q in zip(("low", "middle", "high"), PERCENTILES)
+        },
+    )
+    tasks = (
+        points.groupby("kind").task.nunique().reindex(sizes.index, level="kind")
+    )
+    left = sorted(sizes.index[sizes.tasks < tasks].get_level_values("title"))
+    if left:
+        names = ", ".join(left)
+        notice(f"left out of trade_off, since not all tasks have it: {names}")
+    return sizes[sizes.tasks == tasks].reset_index().sort_values("share")
 
 
 def draw_gaps(
-    axes: Axes, points_of: dict[str, Gaps], all_styles: dict[str, dict]
+    axes: Axes, points: pandas.DataFrame, all_styles: dict[str, dict]
 ) -> None:
     """One panel of Figures 1 and 3."""
-    for kind, points in points_of.items():
-        style = all_styles[kind]
-        shares, values = zip(*points.values())
-        tasks = len(values[0])
-        shares = [np.mean(share) for share in shares]
-        low, middle, high = np.percentile(values, PERCENTILES, axis=1)
-        label = f"{style['label']} ({tasks} tasks)"
-        axes.plot(shares, middle, **{**style, "label": label})
+    for kind, style in all_styles.items():
+        line = points[points.kind == kind]
+        if line.empty:
+            continue
+        label = f"{style['label']} ({line.tasks.iloc[0]} tasks)"
+        axes.plot(line.share, line.middle, **{**style, "label": label})
         axes.fill_between(
-            shares, low, high, color=style["color"], alpha=0.2, lw=0
+            line.share,
+            line.low,
+            line.high,
+            color=style["color"],
+            alpha=0.2,
+            lw=0,
         )
-        for edge in (low, high):
+        for edge in (line.low, line.high):
             axes.plot(
-                shares, edge, color=style["color"], ls=style["ls"], lw=0.6
+                line.share, edge, color=style["color"], ls=style["ls"], lw=0.6
             )
     axes.axhline(0, color="black", lw=0.8, ls=":")
     axes.set_xscale("log")
@@ -160,28 +157,23 @@ def draw_gaps(
     axes.legend(fontsize="small")
 
 
-def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
+def draw_trade_off(figure: Figure, settings: pandas.DataFrame) -> bool:
     """Figures 1 and 3; False if no task has both methods to compare."""
     parts = {}
     for title, tasks in (
         ("GLUE", GLUE - {OMITTED}),
-        ("other tasks", set(by_task) - GLUE - set(SQUAD)),
+        ("other tasks", set(settings.task) - GLUE - set(SQUAD)),
     ):
-        part = {t: s for t, s in by_task.items() if t in tasks}
-        points_by_kind = {k: gaps(part, k) for k in styles(part) if k != "full"}
-        points_by_kind = {
-            kind: points for kind, points in points_by_kind.items() if points
-        }
-        if points_by_kind:
+        part = settings[settings.task.isin(tasks)]
+        if len(part) and len(points := gaps(part)):
             check_one_bert(part)
-            parts[title] = points_by_kind
+            parts[title] = points
     if not parts:
         return False
     figure.set_size_inches(6 * len(parts) + 0.4, 4.2)
     panels = figure.subplots(1, len(parts), squeeze=False)[0]
-    all_styles = styles(by_task)
-    for axes, (title, points_by_kind) in zip(panels, parts.items()):
-        draw_gaps(axes, points_by_kind, all_styles)
+    for axes, (title, points) in zip(panels, parts.items()):
+        draw_gaps(axes, points, styles(settings))
         axes.set_title(title)
     figure.suptitle("20th, 50th and 80th percentile of tasks")
     figure.supxlabel("parameters of a task, % of BERT")
@@ -189,37 +181,30 @@ def draw_trade_off(figure: Figure, by_task: ByTask) -> bool:
     return True
 
 
-def errors(seed_groups: Iterable[SeedGroup], score: str) -> list[float]:
-    """Standard errors; NaN for single seeds, which draws no bar."""
-    errors = [seed_group.error(score) for seed_group in seed_groups]
-    return [float("nan") if error is None else error for error in errors]
-
-
-def draw_scores(axes: Axes, by_task: ByTask, task: str, score: str) -> None:
+def draw_scores(axes: Axes, settings: pandas.DataFrame, task: str) -> None:
     """A task's scores over its parameters, with standard errors."""
-    kinds = by_kind(by_task[task])
-    for kind, style in styles(by_task).items():
-        chosen = best_by_size(kinds.get(kind, ()), score)
-        if not chosen:
+    of_task = settings[settings.task == task]
+    score = of_task.main.iloc[0]
+    chosen = choose(of_usual_scale(of_task), "title").sort_values(
+        "kept", kind="stable"
+    )
+    for kind, style in styles(settings).items():
+        line = chosen[chosen.kind == kind]
+        if line.empty:
             continue
+        means = line[f"mean {score}"]
         if kind == "full":
-            axes.axhline(
-                chosen[0].mean(score), color=style["color"], ls=":", lw=0.8
-            )
+            axes.axhline(means.iloc[0], color=style["color"], ls=":", lw=0.8)
         axes.errorbar(
-            [s.runs[0].kept for s in chosen],
-            [s.mean(score) for s in chosen],
-            errors(chosen, score),
-            capsize=3,
-            **style,
+            line.kept, means, line[f"error {score}"], capsize=3, **style
         )
     axes.set_xscale("log")
     axes.set_title(f"{task}: {score}")
 
 
-def draw_per_task(figure: Figure, by_task: ByTask) -> bool:
+def draw_per_task(figure: Figure, settings: pandas.DataFrame) -> bool:
     """Figure 4; False without a task."""
-    tasks = [task for task in by_task if task not in SQUAD]
+    tasks = [task for task in settings.task.unique() if task not in SQUAD]
     if not tasks:
         return False
     columns = min(4, math.ceil(math.sqrt(len(tasks))))
@@ -227,7 +212,7 @@ def draw_per_task(figure: Figure, by_task: ByTask) -> bool:
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes, task in zip(panels, tasks):
-        draw_scores(axes, by_task, task, main_score(by_task[task]))
+        draw_scores(axes, settings, task)
     for axes in panels[len(tasks) :]:
         axes.remove()
     # Panels may lack kinds.
@@ -242,77 +227,62 @@ def draw_per_task(figure: Figure, by_task: ByTask) -> bool:
     return True
 
 
-def draw_squad(figure: Figure, by_task: ByTask) -> bool:
+def draw_squad(figure: Figure, settings: pandas.DataFrame) -> bool:
     """Figure 5; False without SQuAD."""
-    tasks = [task for task in SQUAD if task in by_task]
+    tasks = [task for task in SQUAD if task in set(settings.task)]
     if not tasks:
         return False
     figure.set_size_inches(6 * len(tasks) + 0.4, 4.2)
     panels = figure.subplots(1, len(tasks), squeeze=False)[0]
     for axes, task in zip(panels, tasks):
-        draw_scores(axes, by_task, task, "f1")
+        draw_scores(axes, settings, task)
         axes.legend(fontsize="small")
     figure.supxlabel("parameters of the task")
     figure.supylabel("F1")
     return True
 
 
-def of_shared_seeds(
-    seed_groups: dict[float, SeedGroup],
-) -> dict[float, SeedGroup]:
-    """Returns the groups with only the seeds that all of them have, if any."""
-    shared = set.intersection(
-        *({run.seed for run in s.runs} for s in seed_groups.values())
-    )
-    if not shared:
-        run = next(iter(seed_groups.values())).runs[0]
-        notice(f"{run.task}: no seed was run with every initial scale")
-    return {
-        key: SeedGroup(
-            tuple(r for r in s.runs if r.seed in shared or not shared)
-        )
-        for key, s in seed_groups.items()
-    }
-
-
-def draw_init_scale(figure: Figure, by_task: ByTask) -> bool:
+def draw_init_scale(figure: Figure, runs: pandas.DataFrame) -> bool:
     """Figure 6, right; False unless a task has several scales."""
     axes = figure.subplots()
     looks = zip(*map(itertools.cycle, (COLOURS, "osD^vP*X", LINE_STYLES)))
-    for task, seed_groups in by_task.items():
-        score = main_score(seed_groups)
-        # Scales of one size, under the same conditions.
-        sweeps: dict[tuple, dict[float, SeedGroup]] = {}
-        for seed_group in seed_groups:
-            if seed_group.method.name == "houlsby":
-                same = dataclasses.replace(seed_group.method, init_scale=1.0)
-                key = str(same), seed_group.runs[0].conditions
-                scales = sweeps.setdefault(key, {})
-                scales[seed_group.method.init_scale] = seed_group
-        # Of the longest, the one with the best mean.
+    adapters = runs[runs.family == "houlsby"]
+    for task, of_task in adapters.groupby("task", sort=False):
+        mean = f"mean {of_task.main.iloc[0]}"
+        # Scales of one size, under the same conditions: the longest sweep, of
+        # these the one with the best mean.
+        sweeps = [
+            same
+            for _, same in of_task.groupby(
+                ["kind", "size", "conditions"], sort=False
+            )
+        ]
         chosen = max(
-            sweeps.values(),
-            key=lambda sweep: (
-                len(sweep),
-                sum(s.mean(score) for s in sweep.values()) / len(sweep),
-            ),
-            default={},
+            sweeps,
+            key=lambda x: (x.scale.nunique(), settings_of(x)[mean].mean()),
         )
-        if len(chosen) < 2:
+        scales = chosen.scale.nunique()
+        if scales < 2:
             continue
-        colour, marker, line = next(looks)
-        chosen = of_shared_seeds(dict(sorted(chosen.items())))
-        seed_group = next(iter(chosen.values()))
-        size, run = seed_group.method.size, seed_group.runs[0]
+        # Of seeds that all of them have, if any.
+        counts = chosen.groupby("seed").scale.nunique()
+        shared = counts.index[counts == scales]
+        if shared.empty:
+            notice(f"{task}: no seed was run with every initial scale")
+        else:
+            chosen = chosen[chosen.seed.isin(shared)]
+        line = settings_of(chosen).sort_values("scale")
+        first = line.iloc[0]
+        colour, marker, style = next(looks)
         axes.errorbar(
-            list(chosen),
-            [s.mean(score) for s in chosen.values()],
-            errors(chosen.values(), score),
-            label=f"{task} ({score}), size {size}, rate {run.rate:g}, "
-            f"{run.epochs:g} epochs",
+            line.scale,
+            line[mean],
+            line[f"error {first.main}"],
+            label=f"{task} ({first.main}), size {first['size']:g}, rate "
+            f"{first.rate:g}, {first.epochs:g} epochs",
             color=colour,
             marker=marker,
-            ls=line,
+            ls=style,
             capsize=3,
         )
     if not axes.has_data():
@@ -442,15 +412,18 @@ def main() -> None:
     trainings = [f for f in folders if find_files(pathlib.Path(f), "run.json")]
     if not (ablations or trainings):
         raise UserError(f"no run in {', '.join(folders)}")
-    by_task = group_by_task(find_runs(trainings)) if trainings else {}
-    contents = {
-        **render("trade_off", draw_trade_off, by_task),
-        **render("per_task", draw_per_task, by_task),
-        **render("squad", draw_squad, by_task),
-        **render("ablation", draw_ablations, ablations),
-        **render("init_scale", draw_init_scale, by_task),
-    }
+    contents = {}
+    if trainings:
+        runs = find_runs(trainings)
+        settings = settings_of(runs)
+        contents = {
+            **render("trade_off", draw_trade_off, settings),
+            **render("per_task", draw_per_task, settings),
+            **render("squad", draw_squad, settings),
+            **render("init_scale", draw_init_scale, runs),
+        }
     if ablations:
+        contents.update(render("ablation", draw_ablations, ablations))
         numbers = files.json_text(ablations_json(ablations))
         contents["ablation_scores.json"] = numbers.encode()
     replace_results(output, "plot", contents)

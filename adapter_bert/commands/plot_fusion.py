@@ -10,7 +10,6 @@ fusion_attention.json.
 """
 
 import os
-from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -18,14 +17,12 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
-from adapter_bert.methods.fusion import ATTENTION, Fusion
+from adapter_bert.methods.fusion import ATTENTION
 from adapter_bert.reports.collect_runs import (
-    SeedGroup,
-    best,
+    choose,
     find_runs,
-    group_by_task,
-    main_score,
     runs_parser,
+    settings_of,
 )
 from adapter_bert.training import fusion_report
 
@@ -33,39 +30,34 @@ from adapter_bert.training import fusion_report
 CONTENT = {"adapters": list, "places": list, "weights": list}
 
 
-def read_attention(group: SeedGroup) -> dict[str, Any]:
-    """Gets the mean over the runs of one setting, as `fusion_report.shares`."""
-    attentions = [
-        files.read_object(
-            str(run.folder / fusion_report.FILE), "an attention", CONTENT
-        )
-        for run in group.runs
-    ]
-    for other in attentions[1:]:
-        if any(
-            other[key] != attentions[0][key] for key in ("adapters", "places")
-        ):
-            raise UserError(
-                f"the fusions below {group.runs[0].folder.parent} are of "
-                "different adapters; expected one library for all"
-            )
-    weights = np.mean([one["weights"] for one in attentions], axis=0)
-    return {
-        **attentions[0],
-        "weights": weights.tolist(),
-        "runs": len(attentions),
-    }
-
-
 def main() -> None:
     """Draws what the arguments name."""
     arguments = runs_parser(__doc__, "figure").parse_args()
+    settings = settings_of(find_runs(arguments.runs))
+    fusions = settings[settings.family == "fusion"]
     panels = {}
-    for task, groups in group_by_task(find_runs(arguments.runs)).items():
-        fusions = [g for g in groups if isinstance(g.method, Fusion)]
-        if fusions:
-            chosen = best(fusions, main_score(fusions))
-            panels[task] = read_attention(chosen)
+    for _, chosen in choose(fusions, "family").iterrows():
+        first, *others = [
+            files.read_object(
+                str(folder / fusion_report.FILE), "an attention", CONTENT
+            )
+            for folder in chosen.folder
+        ]
+        if any(
+            other[key] != first[key]
+            for other in others
+            for key in ("adapters", "places")
+        ):
+            raise UserError(
+                f"the fusions below {chosen.folder[0].parent} are of "
+                "different adapters; expected one library for all"
+            )
+        weights = np.mean([x["weights"] for x in (first, *others)], axis=0)
+        panels[chosen.task] = {
+            **first,
+            "weights": weights.tolist(),
+            "runs": len(chosen.folder),
+        }
     if not panels:
         raise UserError(f"no fusion in {', '.join(arguments.runs)}")
     files.prepare_folder(arguments.output_dir)

@@ -16,81 +16,74 @@ OUT also gets settings.json, all settings with all scores, and hparams/, the
 runs for TensorBoard's HParams.
 """
 
-import csv
-import dataclasses
-import io
 import json
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
+import pandas
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
 from adapter_bert import files
-from adapter_bert.reports.baselines import Baseline, find_baselines
+from adapter_bert.reports.baselines import find_baselines
 from adapter_bert.reports.collect_runs import (
     GLUE,
     GLUE_COLUMNS,
+    NONE,
     OMITTED,
     SQUAD,
     TITLES,
-    ScoredRun,
-    SeedGroup,
-    best,
-    by_kind,
-    by_method,
     check_one_bert,
+    choose,
     find_runs,
-    group_by_task,
-    main_score,
     notice,
+    of_usual_scale,
     replace_results,
     runs_parser,
+    settings_of,
+    show_score,
 )
 
-NONE = "-"
 NO_BERT = "no BERT"
 CHOSEN = "chosen and shown on dev sets, among the settings with most seeds"
 MEAN = "mean ± standard error (seeds)"
+# Rows of the best setting of a kind; other kinds have their own names.
+ROWS = {
+    **TITLES,
+    "houlsby": f"{TITLES['houlsby']}, best size",
+    "top_layers": f"{TITLES['top_layers']}, best number",
+}
+# Scores without BERT, by task and score.
+Baselines = Mapping[str, Mapping[str, float]]
+# A column's title, its task and score.
+Columns = Sequence[tuple[str, str, str]]
 
 
-@dataclasses.dataclass(frozen=True)
-class TextTable:
-    """A table of texts; rows have as many cells as the header."""
+def to_markdown(title: str, table: pandas.DataFrame) -> str:
+    """Writes a pipe table."""
+    rows = table.reset_index().to_numpy().tolist()
+    lines = ["", *table], ["---"] * (1 + len(table.columns)), *rows
+    body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{title}\n\n{body}\n"
 
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
-    def to_markdown(self) -> str:
-        """A pipe table."""
-        lines = [self.header, ("---",) * len(self.header), *self.rows]
-        body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        return f"{self.title}\n\n{body}\n"
-
-    def to_latex(self) -> str:
-        """A tabular between booktabs' rules."""
-        lines = [
-            rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}",
-            r"\toprule",
-            " & ".join(map(_latex, self.header)) + r" \\",
-            r"\midrule",
-            *(" & ".join(map(_latex, row)) + r" \\" for row in self.rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-        return "\n".join([f"% {self.title}", *lines]) + "\n"
-
-    def to_csv(self) -> str:
-        """Comma-separated, with the header."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(
-            [self.header, *self.rows]
-        )
-        return text.getvalue()
+def to_latex(title: str, table: pandas.DataFrame) -> str:
+    """Writes a tabular between booktabs' rules."""
+    rows = table.reset_index().to_numpy().tolist()
+    header, *rows = (
+        " & ".join(map(_latex, row)) + r" \\" for row in (["", *table], *rows)
+    )
+    columns = "l" + "r" * len(table.columns)
+    lines = [
+        f"% {title}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        *(r"\toprule", header, r"\midrule", *rows, r"\bottomrule"),
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _latex(cell: str) -> str:
@@ -99,304 +92,219 @@ def _latex(cell: str) -> str:
     return cell.replace("±", r"$\pm$").replace("×", r"$\times$")
 
 
-def kinds(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
-    """Seed groups by kind, in the order of the tables."""
-    groups = by_kind(seed_groups)
-    first = [kind for kind in TITLES if kind in groups]
-    return {kind: groups[kind] for kind in dict.fromkeys((*first, *groups))}
+def parameters(kept: float, bert: float) -> str:
+    """Writes a number of parameters and its share of BERT's."""
+    return f"{kept:,.0f} ({kept / bert:.2%})"
 
 
-def title_of(kind: str) -> str:
-    """Returns the row or column of the best setting of a kind."""
-    title = TITLES.get(kind, kind)
-    ending = {"houlsby": ", best size", "top_layers": ", best number"}
-    return title + ending.get(kind, "")
+def score_table(
+    chosen: pandas.DataFrame,
+    columns: Columns,
+    shared: Columns,
+    baselines: Baselines = (),
+) -> pandas.DataFrame:
+    """Makes a table of texts of chosen settings, and of baselines if any.
 
+    Args:
+        chosen: settings; `row` names the row of each.
+        columns: those of scores.
+        shared: columns that the mean and the parameters are over: of all
+            tasks as multiples of BERT, and the mean share of a task. A row
+            that lacks one of them has neither.
+        baselines: a row.
 
-def show(seed_group: Optional[SeedGroup], score: str) -> str:
-    """Mean, standard error and number of seeds."""
-    if seed_group is None or score not in seed_group.runs[0].scores:
-        return NONE
-    error, count = seed_group.error(score), len(seed_group.runs)
-    return f"{seed_group.mean(score):.1f}" + (
-        "" if error is None else f" ± {error:.1f} ({count})"
-    )
-
-
-def mean(values: Sequence[float]) -> str:
-    """Returns the mean of scores, if there are any."""
-    return f"{sum(values) / len(values):.1f}" if values else NONE
-
-
-def parameters(chosen: Sequence[SeedGroup]) -> tuple[str, str]:
-    """Parameters of all tasks as multiples of BERT, and their mean share."""
-    shares = [s.runs[0].kept / s.runs[0].bert for s in chosen]
-    if not shares:
-        return NONE, NONE
-    # Full fine-tuning keeps no shared model.
-    shared = 0 if chosen[0].method.name == "full" else 1
-    share = sum(shares) / len(shares)
-    return f"{shared + sum(shares):.2f}×", f"{100 * share:.2f}%"
-
-
-def show_baselines(
-    baselines: dict[str, Baseline], scores: Iterable[tuple[str, str]]
-) -> list[str]:
-    """Returns the score without BERT of each (task, score)."""
-    return [
-        f"{baselines[task].scores[score]:.1f}"
-        if task in baselines and score in baselines[task].scores
-        else NONE
-        for task, score in scores
+    Returns:
+        Columns, `mean`, `parameters`, `of a task`.
+    """
+    rows = [
+        {"task": t, "row": NO_BERT} for _, t, _ in columns if t in baselines
     ]
-
-
-def mean_of_baselines(
-    baselines: dict[str, Baseline], scores: Sequence[tuple[str, str]]
-) -> str:
-    """Returns the mean over (task, score), if all have a baseline."""
-    if any(task not in baselines for task, _ in scores):
-        return NONE
-    return mean([baselines[task].scores[score] for task, score in scores])
+    for row in rows:
+        scores = baselines[row["task"]].items()
+        row.update((f"mean {name}", score) for name, score in scores)
+    ranks = dict(zip(ROWS, range(len(ROWS))))
+    chosen = chosen.sort_values(
+        "kind",
+        kind="stable",
+        key=lambda kinds: kinds.map(ranks).fillna(len(ranks)),
+    )
+    chosen = pandas.concat([pandas.DataFrame(rows), chosen])
+    table = pandas.DataFrame(index=chosen.row.unique())
+    means, shares = table.copy(), table.copy()
+    for title, task, score in columns:
+        of_task = chosen[chosen.task == task].drop_duplicates("row")
+        of_task = of_task.set_index("row")
+        table[title] = of_task.apply(show_score, axis=1, score=score)
+        if (title, task, score) in shared:
+            means[title] = of_task[f"mean {score}"]
+            shares[task] = of_task.kept / of_task.bert
+    # Full fine-tuning keeps no shared model.
+    full = chosen[chosen.family == "full"].row
+    total = shares.sum(axis=1, skipna=False, min_count=1) + ~table.index.isin(
+        full
+    )
+    for title, values, form in (
+        ("mean", means.mean(axis=1, skipna=False), "{:.1f}"),
+        ("parameters", total, "{:.2f}×"),
+        ("of a task", 100 * shares.mean(axis=1, skipna=False), "{:.2f}%"),
+    ):
+        table[title] = values.map(form.format, na_action="ignore")
+    return table.astype(object).fillna(NONE)
 
 
 def glue_table(
-    by_task: dict[str, list[SeedGroup]],
-    fixed_size: int,
-    baselines: dict[str, Baseline],
-) -> Optional[TextTable]:
+    settings: pandas.DataFrame, fixed_size: int, baselines: Baselines
+) -> Optional[pandas.DataFrame]:
     """Table 1: a row for each kind of tuning, and one of baselines, if any.
 
     None without GLUE.
     """
-    check_one_bert({t: s for t, s in by_task.items() if t in GLUE})
-    columns = [(t, s) for _, t, s in GLUE_COLUMNS if t in by_task]
-    if not columns:
+    settings = settings[settings.task.isin(GLUE)]
+    if settings.empty:
         return None
-    # Settings of a task are chosen by its first score.
-    tasks = dict(reversed(columns))
-    rows: dict[str, dict[str, SeedGroup]] = {}
-    for task in dict(columns):
-        for kind, seed_groups in kinds(by_task[task]).items():
-            names = {title_of(kind): seed_groups}
-            if kind == "houlsby":
-                names[f"adapters, size {fixed_size}"] = [
-                    s for s in seed_groups if s.method.size == fixed_size
-                ]
-            for name, candidates in names.items():
-                chosen = best(candidates, tasks[task])
-                if chosen:
-                    rows.setdefault(name, {})[task] = chosen
+    check_one_bert(settings)
+    columns = [x for x in GLUE_COLUMNS if x[1] in set(settings.task)]
+    usual = of_usual_scale(settings)
+    fixed = usual[(usual.kind == "houlsby") & (usual["size"] == fixed_size)]
+    name = f"adapters, size {fixed_size}"
+    candidates = [usual.assign(row=usual.kind.replace(ROWS))]
+    if len(fixed):
+        candidates.append(fixed.assign(row=name))
+    chosen = choose(pandas.concat(candidates, ignore_index=True), "row")
     # As in the paper, means are without WNLI.
+    rows = chosen.groupby("task").row.nunique()
     shared = [
-        (task, score)
-        for task, score in columns
-        if task != OMITTED and all(task in row for row in rows.values())
+        x for x in columns if x[1] != OMITTED and rows[x[1]] == rows.max()
     ]
-    cells = []
-    if any(task in baselines for task in tasks):
-        baseline_rows = show_baselines(baselines, columns)
-        average = mean_of_baselines(baselines, shared)
-        cells.append((NO_BERT, NONE, NONE, *baseline_rows, average))
-    for name, chosen in rows.items():
-        cells.append(
-            (
-                name,
-                *parameters([chosen[task] for task in dict(shared)]),
-                *(show(chosen.get(task), score) for task, score in columns),
-                mean([chosen[task].mean(score) for task, score in shared]),
-            )
-        )
-    titles = [title for title, task, _ in GLUE_COLUMNS if task in by_task]
-    return TextTable(
-        f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the columns "
-        "that all rows have, without WNLI",
-        ("", "parameters", "of a task", *titles, "mean"),
-        tuple(cells),
-    )
+    table = score_table(chosen, columns, shared, baselines)
+    *scores, mean, parameters, share = table
+    return table[[parameters, share, *scores, mean]]
 
 
 def other_table(
-    by_task: dict[str, list[SeedGroup]], baselines: dict[str, Baseline]
-) -> Optional[TextTable]:
+    settings: pandas.DataFrame, baselines: Baselines
+) -> Optional[pandas.DataFrame]:
     """Table 2: a row for each other task, and a column of baselines, if any.
 
     None without other tasks.
     """
-    tasks = [t for t in by_task if t not in GLUE | {*SQUAD, "ax"}]
-    if not tasks:
+    settings = settings[~settings.task.isin([*GLUE, *SQUAD, "ax"])]
+    if settings.empty:
         return None
-    check_one_bert({task: by_task[task] for task in tasks})
-    scores = {task: main_score(by_task[task]) for task in tasks}
-    chosen = {
-        task: {
-            kind: best(seed_groups, scores[task])
-            for kind, seed_groups in kinds(by_task[task]).items()
-        }
-        for task in tasks
-    }
-    names = dict.fromkeys(
-        kind for by_kind in chosen.values() for kind in by_kind
-    )
-    columns = [["", *tasks, "mean", "parameters", "of a task"]]
-    if any(task in baselines for task in tasks):
-        baseline_rows = show_baselines(baselines, scores.items())
-        average = mean_of_baselines(baselines, list(scores.items()))
-        columns.append([NO_BERT, *baseline_rows, average, NONE, NONE])
-    for name in names:
-        groups = [chosen[task].get(name) for task in tasks]
-        cells = [show(s, scores[t]) for t, s in zip(tasks, groups)]
-        ends = [NONE, NONE, NONE]
-        # Means over fewer tasks cannot be compared.
-        if all(groups):
-            means = [s.mean(scores[t]) for t, s in zip(tasks, groups)]
-            ends = [mean(means), *parameters(groups)]
-        columns.append([title_of(name), *cells, *ends])
-    header, *rows = zip(*columns)
-    return TextTable(f"Other tasks, {CHOSEN}; {MEAN}", header, tuple(rows))
+    check_one_bert(settings)
+    settings = settings.assign(row=settings.kind.replace(ROWS))
+    columns = _main_columns(settings)
+    chosen = choose(of_usual_scale(settings), "row")
+    return score_table(chosen, columns, columns, baselines).T
 
 
-def squad_table(by_task: dict[str, list[SeedGroup]]) -> Optional[TextTable]:
-    """A row for each method with its size; None without SQuAD."""
-    rows = []
-    for task in (task for task in SQUAD if task in by_task):
-        # Its name in SQuAD 1.1 or 2.0.
-        exact = "exact_match" if task == SQUAD[0] else "exact"
-        for method, seed_groups in by_method(by_task[task]).items():
-            chosen = best(seed_groups, "f1")
-            run = chosen.runs[0]
-            rows.append(
-                (
-                    method if task == SQUAD[0] else f"{method}, SQuAD 2.0",
-                    f"{run.kept:,} ({run.kept / run.bert:.2%})",
-                    f"{run.rate:g}",
-                    f"{run.epochs:g}",
-                    show(chosen, exact),
-                    show(chosen, "f1"),
-                )
-            )
-    if not rows:
-        return None
-    return TextTable(
-        f"SQuAD, chosen by F1; {MEAN}",
-        ("", "of a task", "learning rate", "epochs", "exact match", "F1"),
-        tuple(rows),
-    )
+def _main_columns(settings: pandas.DataFrame) -> Columns:
+    firsts = settings.drop_duplicates("task")
+    return [*zip(firsts.task, firsts.task, firsts.main)]
 
 
-def methods_table(by_task: dict[str, list[SeedGroup]]) -> Optional[TextTable]:
-    """A row for each method and size that was run on all tasks but SQuAD.
+def squad_table(settings: pandas.DataFrame) -> Optional[pandas.DataFrame]:
+    """Makes a row for each method with its size; None without SQuAD."""
+    rows = {}
+    for task, exact in zip(SQUAD, ("exact_match", "exact")):
+        for _, chosen in choose(
+            settings[settings.task == task], "title"
+        ).iterrows():
+            name = chosen.title + ("" if task == SQUAD[0] else ", SQuAD 2.0")
+            rows[name] = {
+                "of a task": parameters(chosen.kept, chosen.bert),
+                "learning rate": f"{chosen.rate:g}",
+                "epochs": f"{chosen.epochs:g}",
+                "exact match": show_score(chosen, exact),
+                "F1": show_score(chosen, "f1"),
+            }
+    return pandas.DataFrame.from_dict(rows, "index") if rows else None
+
+
+def methods_table(settings: pandas.DataFrame) -> Optional[pandas.DataFrame]:
+    """Makes a row for each method and size that was run on all tasks but SQuAD.
 
     Methods with most parameters come first. Processor time is of one run of
     each task, memory the greatest of them; both only if no run was resumed.
     None without such a method.
     """
-    by_task = {task: s for task, s in by_task.items() if task not in SQUAD}
-    check_one_bert(by_task)
-    scores = {task: main_score(same) for task, same in by_task.items()}
-    methods: dict[str, dict[str, SeedGroup]] = {}
-    for task, seed_groups in by_task.items():
-        for method, same in by_method(seed_groups).items():
-            chosen = best(same, scores[task])
-            if chosen:
-                methods.setdefault(method, {})[task] = chosen
-    rows = []
-    for method, chosen in methods.items():
-        lacks = ", ".join(task for task in by_task if task not in chosen)
+    settings = settings[~settings.task.isin(SQUAD)]
+    check_one_bert(settings)
+    columns = _main_columns(settings)
+    more, kept = {}, {}
+    chosen = choose(settings, "title")
+    for method, same in chosen.groupby("title", sort=False):
+        lacks = [task for _, task, _ in columns if task not in set(same.task)]
         if lacks:
+            lacks = ", ".join(lacks)
             notice(f"{method} is left out of `methods`, for it lacks {lacks}")
             continue
-        runs = [chosen[task].runs[0] for task in by_task]
-        kept = sum(run.kept for run in runs) / len(runs)
-        costs = [
-            next((run.cost for run in chosen[task].runs if run.cost), None)
-            for task in by_task
-        ]
-        took = memory = NONE
+        kept[method] = same.kept.mean()
+        costs = [next(filter(None, cost), None) for cost in same.cost]
+        seconds = memory = NONE
         if all(costs):
-            seconds = sum(cost["processor_seconds"] for cost in costs)
-            took = f"{seconds / 60:.1f} min"
-            most = max(cost["peak_memory_bytes"] for cost in costs)
-            memory = f"{most / 2**30:.2f} GiB"
-        cells = (
-            method,
-            ", ".join(dict.fromkeys(f"{run.rate:g}" for run in runs)),
-            f"{kept:,.0f} ({kept / runs[0].bert:.2%})",
-            *(show(chosen[task], score) for task, score in scores.items()),
-            mean(
-                [
-                    chosen[task].mean(score)
-                    for task, score in scores.items()
-                    if task != OMITTED or len(by_task) == 1
-                ]
-            ),
-            took,
-            memory,
-        )
-        rows.append((kept, cells))
-    if not rows:
+            costs = pandas.DataFrame(costs)
+            seconds = f"{costs.processor_seconds.sum() / 60:.1f} min"
+            memory = f"{costs.peak_memory_bytes.max() / 2**30:.2f} GiB"
+        rates = ", ".join(dict.fromkeys(f"{rate:g}" for rate in same.rate))
+        share = parameters(kept[method], same.bert.iloc[0])
+        more[method] = rates, share, seconds, memory
+    if not kept:
         return None
-    return TextTable(
-        f"Methods that were run on every task, {CHOSEN}; {MEAN}",
-        (
-            "",
-            "learning rate",
-            "parameters of a task",
-            *(f"{task} ({score})" for task, score in scores.items()),
-            "mean",
-            "processor time, all tasks",
-            "peak memory",
-        ),
-        tuple(cells for _, cells in sorted(rows, reverse=True)),
-    )
+    titles = [(f"{task} ({score})", task, score) for task, _, score in columns]
+    shared = [x for x in titles if x[1] != OMITTED or len(titles) == 1]
+    chosen = chosen[chosen.title.isin(kept)]
+    table = score_table(chosen.assign(row=chosen.title), titles, shared)
+    table = table.drop(columns=["parameters", "of a task"])
+    rates, shares, seconds, memories = zip(*map(more.get, table.index))
+    table.insert(0, "learning rate", rates)
+    table.insert(1, "parameters of a task", shares)
+    table["processor time, all tasks"] = seconds
+    table["peak memory"] = memories
+    return table.loc[sorted(kept, key=lambda x: (kept[x], x), reverse=True)]
 
 
-def settings_json(by_task: dict[str, list[SeedGroup]]) -> list[dict]:
-    """All settings with all scores of every seed."""
-    settings = []
-    for task, seed_groups in by_task.items():
-        for runs in (seed_group.runs for seed_group in seed_groups):
-            seeds = {
-                str(run.seed): {k: round(v, 4) for k, v in run.scores.items()}
-                for run in runs
-            }
-            settings.append(
-                {
-                    "task": task,
-                    "method": str(runs[0].method),
-                    "learning_rate": runs[0].rate,
-                    "epochs": runs[0].epochs,
-                    "kept": runs[0].kept,
-                    "bert": runs[0].bert,
-                    "conditions": json.loads(runs[0].conditions),
-                    "costs": [run.cost for run in runs],
-                    "seeds": seeds,
-                }
-            )
-    return settings
+def settings_json(settings: pandas.DataFrame) -> list[dict]:
+    """Lists all settings with all scores of every seed."""
+    return [
+        {
+            "task": setting["task"],
+            "method": setting["method"],
+            "learning_rate": setting["rate"],
+            "epochs": setting["epochs"],
+            "kept": setting["kept"],
+            "bert": setting["bert"],
+            "conditions": json.loads(setting["conditions"]),
+            "costs": setting["cost"],
+            "seeds": {
+                str(seed): {k: round(v, 4) for k, v in scores.items()}
+                for seed, scores in zip(setting["seed"], setting["scores"])
+            },
+        }
+        for setting in settings.to_dict("records")
+    ]
 
 
-def hparams_files(runs: Iterable[ScoredRun]) -> dict[str, bytes]:
+def hparams_files(runs: pandas.DataFrame) -> dict[str, bytes]:
     """A trial of each run, for TensorBoard's HParams, by file."""
     contents = {}
     with files.temporary_folder() as scratch:
-        for number, run in enumerate(runs):
+        for number, run in enumerate(runs.to_dict("records")):
             folder = pathlib.Path(scratch) / f"{number}"
             writer = tf.summary.create_file_writer(str(folder))
             with writer.as_default():
                 hparams.hparams(
                     {
-                        "task": run.task,
-                        "method": str(run.method),
-                        "learning_rate": run.rate,
-                        "epochs": run.epochs,
-                        "seed": run.seed,
-                        "parameters": run.kept,
+                        "task": run["task"],
+                        "method": run["method"],
+                        "learning_rate": run["rate"],
+                        "epochs": run["epochs"],
+                        "seed": run["seed"],
+                        "parameters": run["kept"],
                     },
-                    trial_id=str(run.folder),
+                    trial_id=str(run["folder"]),
                 )
-                score = main_score([SeedGroup((run,))])
-                tf.summary.scalar("score", run.scores[score], 0)
+                tf.summary.scalar("score", run["scores"][run["main"]], 0)
             writer.close()
             for path in folder.iterdir():
                 contents[f"hparams/{number}/{path.name}"] = path.read_bytes()
@@ -414,23 +322,37 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     runs = find_runs(arguments.runs)
-    by_task = group_by_task(runs)
+    settings = settings_of(runs)
     baselines = find_baselines(arguments.runs, runs)
-    contents = {}
-    tables = {
-        "glue": glue_table(by_task, arguments.fixed_size, baselines),
-        "other": other_table(by_task, baselines),
-        "squad": squad_table(by_task),
-        "methods": methods_table(by_task),
-    }
-    tables = {name: table for name, table in tables.items() if table}
-    for name, table in tables.items():
-        contents[f"{name}.md"] = table.to_markdown().encode()
-        contents[f"{name}.tex"] = table.to_latex().encode()
-        contents[f"{name}.csv"] = table.to_csv().encode()
-    contents["settings.json"] = files.json_text(settings_json(by_task)).encode()
+    contents, texts = {}, []
+    for name, title, table in (
+        (
+            "glue",
+            f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the "
+            "columns that all rows have, without WNLI",
+            glue_table(settings, arguments.fixed_size, baselines),
+        ),
+        (
+            "other",
+            f"Other tasks, {CHOSEN}; {MEAN}",
+            other_table(settings, baselines),
+        ),
+        ("squad", f"SQuAD, chosen by F1; {MEAN}", squad_table(settings)),
+        (
+            "methods",
+            f"Methods that were run on every task, {CHOSEN}; {MEAN}",
+            methods_table(settings),
+        ),
+    ):
+        if table is not None:
+            texts.append(to_markdown(title, table))
+            contents[f"{name}.md"] = texts[-1].encode()
+            contents[f"{name}.tex"] = to_latex(title, table).encode()
+            contents[f"{name}.csv"] = table.to_csv(index_label="").encode()
+    contents["settings.json"] = files.json_text(
+        settings_json(settings)
+    ).encode()
     contents.update(hparams_files(runs))
     replace_results(arguments.output_dir, "summarize", contents)
-    for table in tables.values():
-        print(table.to_markdown())
+    print(*texts, sep="\n")
     print(f"tables of {len(runs)} runs are in {arguments.output_dir}")

@@ -7,10 +7,11 @@ import json
 import math
 import os
 import pathlib
-import statistics
 import sys
 from collections.abc import Iterable
-from typing import Any, Callable, Optional
+from typing import Any, Optional
+
+import pandas
 
 from adapter_bert import command_line, files
 from adapter_bert.bert import encoder
@@ -47,6 +48,9 @@ GLUE = {task for _, task, _ in GLUE_COLUMNS}
 # Left out of means, as in the paper: its dev set contradicts its training set.
 OMITTED = "wnli"
 
+# A cell without a number.
+NONE = "-"
+
 # Names of kinds of tuning in tables and figures; others have their own.
 TITLES = {
     "full": "full fine-tuning",
@@ -72,63 +76,12 @@ RUN = {
     "training.examples?": int,
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
+# What is equal for comparable runs of a task, and of runs of a setting.
+EQUAL = ["BERT", "description of the task", "training data", "dev data"]
+SETTING = ["task", "method", "conditions"]
+# Of settings, a value for each seed.
+LISTS = ("folder", "seed", "scores", "cost")
 COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
-
-
-@dataclasses.dataclass(frozen=True)
-class ScoredRun:
-    """A finished training with its scores.
-
-    Attributes:
-        task: name of the task; of custom tasks, tagging and vectors, of the
-            data.
-        rate: peak learning rate.
-        scores: by name without `eval_`; in points of 100, except losses.
-        kept: parameters in the adapter's file.
-        bert: parameters of the BERT.
-        data: BERT, task and data, as text by name, which are equal for
-            comparable runs of a task.
-        conditions: everything the training depends on but the seed, as JSON.
-        examples: rows of the training set; None if not recorded.
-        cost: `cost.json`; None if missing, or if the training was resumed.
-    """
-
-    folder: pathlib.Path
-    task: str
-    method: TuningMethod
-    rate: float
-    epochs: float
-    seed: int
-    scores: dict[str, float]
-    kept: int
-    bert: int
-    data: dict[str, str]
-    conditions: str
-    examples: Optional[int]
-    cost: Optional[dict[str, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class SeedGroup:
-    """Runs of one task that differ in nothing but their seeds."""
-
-    runs: tuple[ScoredRun, ...]
-
-    @property
-    def method(self) -> TuningMethod:
-        """Returns the tuning method."""
-        return self.runs[0].method
-
-    def mean(self, score: str) -> float:
-        """Mean over the seeds."""
-        return statistics.fmean(run.scores[score] for run in self.runs)
-
-    def error(self, score: str) -> Optional[float]:
-        """Standard error of the mean; None of a single seed."""
-        if len(self.runs) < 2:
-            return None
-        values = [run.scores[score] for run in self.runs]
-        return statistics.stdev(values) / math.sqrt(len(values))
 
 
 def runs_parser(description: str, results: str) -> command_line.Parser:
@@ -149,8 +102,23 @@ def notice(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def read_run(folder: pathlib.Path) -> Optional[ScoredRun]:
-    """A run; None if it is unfinished, not evaluated, or of several tasks."""
+def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
+    """Reads a run; None of an unfinished, unscored one, or of several tasks.
+
+    Members are:
+        folder, rate, epochs, seed: of the training; rate is the peak.
+        task: its name; of custom tasks, tagging and vectors, the data's.
+        method: as text. `family` is its name, `kind` and `title` are as
+            `text_of` makes them without and with sizes.
+        size, scale: the method's `size` or `k`, and `init_scale`, if any.
+        scores: by name without `eval_`; in points of 100, except losses.
+        main: the score by which settings of the task are chosen.
+        kept, bert: parameters in the adapter's file, and of the BERT.
+        EQUAL: what is equal for comparable runs of a task, as texts.
+        conditions: all that the training depends on but the seed, as JSON.
+        examples: rows of the training set; None if not recorded.
+        cost: `cost.json`; None if missing, or if the training was resumed.
+    """
     path, scored, spent = (
         str(folder / name)
         for name in ("run.json", "eval_results.json", "cost.json")
@@ -162,38 +130,56 @@ def read_run(folder: pathlib.Path) -> Optional[ScoredRun]:
     results = files.read_object(scored, "a run's scores", RESULTS)
     last = training["steps"]
     if training.get("keep_best"):
-        scores = dev_scores.read(str(folder))
-        last = scores and scores.best_step
+        best_scores = dev_scores.read(str(folder))
+        last = best_scores and best_scores.best_step
     if "trained_together" in training or results["global_step"] != last:
         return None
     shapes = encoder.list_variables(run_record.bert_config(run, path))
     cost = None
     if files.exists(spent):
         cost = files.read_object(spent, "a run's costs", COST)
-        # The costs of the last process alone would mislead.
-        cost = None if cost["resumed"] else cost
-    return ScoredRun(
-        folder=folder,
-        task=task_name_of(run, results),
-        method=registry.parse(run["method"]),
-        rate=training["learning_rate"],
-        epochs=training["epochs"],
-        seed=training["seed"],
-        scores=scores_of(run["task"]["name"], results),
-        kept=kept,
-        bert=sum(map(math.prod, shapes.values())),
-        data={
-            "BERT": run["base"]["fingerprint"],
-            "task": json.dumps(run["task"], sort_keys=True),
-            "training data": training["data"],
-            "dev data": json.dumps(results["dev_data"], sort_keys=True),
-        },
-        conditions=json.dumps(
+    method = registry.parse(run["method"])
+    task = task_name_of(run, results)
+    scores = scores_of(run["task"]["name"], results)
+    return {
+        "folder": folder,
+        "task": task,
+        "method": str(method),
+        "family": method.name,
+        "kind": text_of(method, with_sizes=False),
+        "title": text_of(method),
+        "size": getattr(method, "size", getattr(method, "k", None)),
+        "scale": getattr(method, "init_scale", None),
+        "rate": training["learning_rate"],
+        "epochs": training["epochs"],
+        "seed": training["seed"],
+        "scores": scores,
+        "main": main_score(task, scores, run["task"]["name"] == VECTORS),
+        "kept": kept,
+        "bert": sum(map(math.prod, shapes.values())),
+        "BERT": run["base"]["fingerprint"],
+        "description of the task": json.dumps(run["task"], sort_keys=True),
+        "training data": training["data"],
+        "dev data": json.dumps(results["dev_data"], sort_keys=True),
+        "conditions": json.dumps(
             {k: v for k, v in training.items() if k != "seed"}, sort_keys=True
         ),
-        examples=training.get("examples"),
-        cost=cost,
-    )
+        "examples": training.get("examples"),
+        # The costs of the last process alone would mislead.
+        "cost": None if cost and cost["resumed"] else cost,
+    }
+
+
+def main_score(
+    task: str, scores: Iterable[str], is_vectors: bool = False
+) -> str:
+    """Returns the score by which settings of a task are chosen."""
+    for _, name, score in GLUE_COLUMNS:
+        if task.lower() == name:
+            return score
+    # Others than GLUE: tagging and questions, labels, label sets, numbers.
+    usual = () if is_vectors else ("f1", "accuracy", "micro_f1", "pearson")
+    return next(x for x in (*usual, *scores) if x in scores)
 
 
 def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
@@ -255,10 +241,10 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
     )
 
 
-def find_runs(folders: Iterable[str]) -> list[ScoredRun]:
-    """All evaluated trainings below some folders."""
+def find_runs(folders: Iterable[str]) -> pandas.DataFrame:
+    """Finds all evaluated trainings below some folders, a row each."""
     # Folders may overlap.
-    runs_by_place: dict[pathlib.Path, Optional[ScoredRun]] = {}
+    runs_by_place: dict[pathlib.Path, Optional[dict[str, Any]]] = {}
     for folder in map(pathlib.Path, folders):
         if not folder.is_dir():
             raise UserError(f"{folder} is no folder of runs")
@@ -276,54 +262,67 @@ def find_runs(folders: Iterable[str]) -> list[ScoredRun]:
             f"{left_out} runs that are not finished, have no "
             "scores or are of tasks that were trained together are left out"
         )
-    return runs
+    return pandas.DataFrame(runs)
 
 
-def group_by_task(runs: Iterable[ScoredRun]) -> dict[str, list[SeedGroup]]:
-    """Returns the seed groups of each task, in the order of their first runs.
+def settings_of(runs: pandas.DataFrame) -> pandas.DataFrame:
+    """Groups runs that differ in nothing but their seeds, a row for each group.
 
-    Of a seed that was run twice, the first run counts.
+    Columns are those of its first run; `folder`, `seed`, `scores` and `cost`
+    are lists, an entry for each run, and `seeds` is their number. `mean f1`
+    and `error f1` are the mean over seeds of a score, and its standard error,
+    which is NaN of a single seed. Of a seed that was run twice, the first run
+    counts.
     """
-    by_task: dict[str, dict[Any, dict[int, ScoredRun]]] = {}
-    firsts: dict[str, ScoredRun] = {}
-    for run in runs:
-        first = firsts.setdefault(run.task, run)
-        other = [k for k, v in run.data.items() if v != first.data[k]]
-        if other:
+    for task, same in runs.groupby("task"):
+        first = same.iloc[0]
+        for _, run in same[same[EQUAL].ne(first[EQUAL]).any(axis=1)].iterrows():
+            other = [name for name in EQUAL if run[name] != first[name]]
             raise UserError(
-                f"the runs {first.folder} and {run.folder} of {run.task} "
+                f"the runs {first.folder} and {run.folder} of {task} "
                 f"differ in their {' and '.join(other)} (or, of data, in how "
                 "it is cut: --max_seq_length, --doc_stride), so they cannot "
                 "be compared; name folders that hold only one of the two"
             )
-        key = str(run.method), run.conditions
-        seeds = by_task.setdefault(run.task, {}).setdefault(key, {})
-        first = seeds.setdefault(run.seed, run)
-        if first.scores != run.scores:
-            notice(
-                f"{run.folder} is left out: the same training as "
-                f"{first.folder}, with other scores"
-            )
-    return {
-        task: [SeedGroup(tuple(seeds.values())) for seeds in groups.values()]
-        for task, groups in by_task.items()
-    }
+    for _, same in runs.groupby([*SETTING, "seed"]):
+        first = same.iloc[0]
+        for folder, scores in zip(same.folder, same.scores):
+            if scores != first.scores:
+                notice(
+                    f"{folder} is left out: the same training as "
+                    f"{first.folder}, with other scores"
+                )
+    runs = runs.drop_duplicates([*SETTING, "seed"])
+    keys = [runs[name] for name in SETTING]
+    groups = runs.groupby(keys, sort=False)
+    scores = pandas.DataFrame([*runs.scores], runs.index).groupby(keys)
+    columns = {x: list if x in LISTS else "first" for x in runs}
+    return pandas.concat(
+        [
+            groups.agg(columns).assign(seeds=groups.size()),
+            scores.mean().add_prefix("mean "),
+            scores.sem().add_prefix("error "),
+        ],
+        axis=1,
+    ).reset_index(drop=True)
 
 
-def check_one_bert(by_task: dict[str, list[SeedGroup]]) -> None:
+def check_one_bert(settings: pandas.DataFrame) -> None:
     """Refuses means and shares over tasks of different BERTs."""
-    firsts = [seed_groups[0].runs[0] for seed_groups in by_task.values()]
-    for run in firsts[1:]:
-        if run.data["BERT"] != firsts[0].data["BERT"]:
-            raise UserError(
-                f"the runs {firsts[0].folder} and {run.folder} are of "
-                "different BERTs, so there is no mean of their tasks; name "
-                "folders that hold only one of the two"
-            )
+    for _, other in settings[settings.BERT != settings.BERT.iloc[0]].iterrows():
+        raise UserError(
+            f"the runs {settings.folder.iloc[0][0]} and {other.folder[0]} are "
+            "of different BERTs, so there is no mean of their tasks; name "
+            "folders that hold only one of the two"
+        )
 
 
 def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
-    """A method with its sizes, and with arguments that are not default."""
+    """Writes a method with its sizes, and arguments that are not default.
+
+    Without sizes and initial scales it is the method's kind: `houlsby` of any
+    size is one, `houlsby(sites='ffn')` another.
+    """
     shown: list[str] = []
     for number, field in enumerate(dataclasses.fields(method)):
         name, value = field.name, getattr(method, field.name)
@@ -338,75 +337,66 @@ def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
     return method.name + (f"({', '.join(shown)})" if shown else "")
 
 
-def kind_of(method: TuningMethod) -> str:
-    """A method without sizes and initial scales.
+def show_score(setting: pandas.Series, score: str) -> str:
+    """Writes mean, standard error and number of seeds."""
+    mean, error = setting.get(f"mean {score}"), setting.get(f"error {score}")
+    if pandas.isna(mean):
+        return NONE
+    more = "" if pandas.isna(error) else f" ± {error:.1f} ({setting.seeds:.0f})"
+    return f"{mean:.1f}{more}"
 
-    `houlsby` of any size is one kind, `houlsby(sites='ffn')` another.
+
+def best(settings: pandas.DataFrame, score: str) -> Optional[pandas.Series]:
+    """Chooses the first setting with the best mean; None without the score.
+
+    Settings with fewer seeds than others are left out: they are better by
+    chance.
     """
-    return text_of(method, with_sizes=False)
-
-
-def by_method(
-    seed_groups: Iterable[SeedGroup],
-    name_of: Callable[[TuningMethod], str] = text_of,
-) -> dict[str, list[SeedGroup]]:
-    """Seed groups by the name of their method."""
-    groups: dict[str, list[SeedGroup]] = {}
-    for seed_group in seed_groups:
-        groups.setdefault(name_of(seed_group.method), []).append(seed_group)
-    return groups
-
-
-def best(seed_groups: Iterable[SeedGroup], score: str) -> Optional[SeedGroup]:
-    """Chooses the first group with the best mean score; None without the score.
-
-    Groups with fewer seeds than others are left out: they are better by chance.
-    """
-    scored = [s for s in seed_groups if score in s.runs[0].scores]
-    most = max((len(s.runs) for s in scored), default=0)
-    complete = [s for s in scored if len(s.runs) == most]
+    mean = f"mean {score}"
+    scored = settings.dropna(subset=settings.columns.intersection([mean]))
+    if mean not in settings or scored.empty:
+        return None
+    most = scored.seeds.max()
+    complete = scored[scored.seeds == most]
     if len(complete) < len(scored):
         notice(
-            f"{scored[0].runs[0].task}, {scored[0].method.name}: "
+            f"{scored.task.iloc[0]}, {scored.family.iloc[0]}: "
             f"{len(scored) - len(complete)} of {len(scored)} settings have "
             f"fewer than {most} seeds, and are not chosen from"
         )
-    return max(complete, key=lambda s: s.mean(score), default=None)
+    return complete.loc[complete[mean].idxmax()]
 
 
-def by_kind(seed_groups: Iterable[SeedGroup]) -> dict[str, list[SeedGroup]]:
-    """Seed groups by the kind of tuning, to choose the best of each kind.
+def choose(
+    settings: pandas.DataFrame, by: str, score: str = ""
+) -> pandas.DataFrame:
+    """Chooses the best setting for each task and value of a column.
 
-    Other initial scales than a kind's most frequent are left out.
+    The score is the task's main one if none is named.
     """
-    groups = by_method(seed_groups, kind_of)
-    return {kind: _of_one_scale(same) for kind, same in groups.items()}
+    chosen = [
+        best(same, score or same.main.iloc[0])
+        for _, same in settings.groupby(["task", by], sort=False)
+    ]
+    return settings.loc[[row.name for row in chosen if row is not None]]
 
 
-def _of_one_scale(seed_groups: list[SeedGroup]) -> list[SeedGroup]:
-    scales = [getattr(s.method, "init_scale", None) for s in seed_groups]
-    usual = max(scales, key=lambda x: (scales.count(x), x == 1e-2))
-    left = [s for s, scale in zip(seed_groups, scales) if scale == usual]
-    if len(left) < len(seed_groups):
-        notice(
-            f"{seed_groups[0].runs[0].task}, {seed_groups[0].method.name}: "
-            f"{len(seed_groups) - len(left)} settings with another initial "
-            f"scale than {usual:g} are not chosen from"
+def of_usual_scale(settings: pandas.DataFrame) -> pandas.DataFrame:
+    """Leaves out all but the most frequent initial scale of a task's kind."""
+    left = []
+    for (task, _), same in settings.groupby(["task", "kind"], sort=False):
+        scales = list(same.scale.dropna())
+        usual = max(
+            scales, key=lambda x: (scales.count(x), x == 1e-2), default=None
         )
-    return left
-
-
-def main_score(seed_groups: Iterable[SeedGroup]) -> str:
-    """Returns the score by which settings of one task are chosen."""
-    run = next(iter(seed_groups)).runs[0]
-    for _, task, score in GLUE_COLUMNS:
-        if run.task == task:
-            return score
-    if json.loads(run.data["task"])["name"] == VECTORS:
-        return next(iter(run.scores))
-    # Others than GLUE: tagging and questions, labels, label sets, numbers.
-    usual = ("f1", "accuracy", "micro_f1", "pearson")
-    return next(s for s in (*usual, *run.scores) if s in run.scores)
+        left.append(same[same.scale.isna() | (same.scale == usual)])
+        if len(left[-1]) < len(same):
+            notice(
+                f"{task}, {same.family.iloc[0]}: "
+                f"{len(same) - len(left[-1])} settings with another initial "
+                f"scale than {usual:g} are not chosen from"
+            )
+    return pandas.concat(left)
 
 
 def replace_results(

@@ -6,7 +6,6 @@ of 100.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Callable
 
 import numpy as np
@@ -148,14 +147,6 @@ def compare(
         full=difference[middle:],
         draws=resampled(drawn[:, :middle]) - resampled(drawn[:, middle:]),
     )
-
-
-def mean_draws(comparisons: Sequence[Comparison]) -> np.ndarray:
-    """Draws of the mean difference over tasks, float64 [draws], in points.
-
-    The tasks' draws must have come from different seeds.
-    """
-    return np.mean([x.draws for x in comparisons], axis=0)
 
 
 def interval(draws: np.ndarray) -> tuple[float, float]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 
 from adapter_bert import files
 from adapter_bert.checkpoints import run_record
@@ -72,18 +73,13 @@ def tables_of(
         yield path, path.stem[len(name) :].lstrip("_")
 
 
-def read_confusion(
-    path: pathlib.Path,
-) -> tuple[list[str], list[list[int]]]:
-    """Labels, and the rows of each right label that were given each label."""
+def read_confusion(path: pathlib.Path) -> pandas.DataFrame:
+    """Reads the rows of each right label (index) that were given each label."""
     header, *rows = read_table(path)
     labels = header[1:]
-    if [row[0] for row in rows] != labels:
-        raise UserError(
-            f"{path} is no confusion matrix, expected rows and columns of the "
-            "same labels; evaluate the run again"
-        )
     try:
+        if [row[0] for row in rows] != labels:
+            raise ValueError("expected rows and columns of the same labels")
         counts = [list(map(int, row[1:])) for row in rows]
         if not all(0 <= n <= MOST_ROWS for row in counts for n in row):
             raise ValueError(f"expected numbers up to {MOST_ROWS:,}")
@@ -91,7 +87,7 @@ def read_confusion(
         raise UserError(
             f"{path} is no confusion matrix: {error}; evaluate the run again"
         ) from error
-    return labels, counts
+    return pandas.DataFrame(counts, labels, labels)
 
 
 def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
@@ -101,15 +97,12 @@ def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
     """
     texts = {}
     for path, suffix in tables_of(folder, "eval_confusion"):
-        _, confusion = read_confusion(path)
-        counts = [sum(row) for row in confusion]
-        if not sum(counts):
-            continue
+        counts = read_confusion(path).sum(axis=1).to_numpy()
         labels = np.repeat(np.arange(len(counts)), counts)
-        answers = np.full_like(labels, int(np.argmax(counts)))
+        answers = np.full_like(labels, np.argmax(counts))
         for name, metric in METRICS.items():
             full = f"{name}_{suffix}" if suffix else name
-            if full in scores:
+            if full in scores and len(labels):
                 texts[full] = f"{metric(labels, answers):.4f}"
     return Known(
         "one label for all",

@@ -1,17 +1,14 @@
 """A report's parts about one run: scores, curves, tables, norms, command."""
 
 import pathlib
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Callable, Optional
 from xml.etree.ElementTree import Element
 
 import numpy as np
-from tensorboard.backend.event_processing.event_accumulator import (
-    TENSORS,
-    EventAccumulator,
-)
-from tensorboard.util import tensor_util
+import pandas
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
@@ -19,6 +16,7 @@ from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.reports import collect_runs, known_scores
+from adapter_bert.reports.curves import Curve, read_curves
 from adapter_bert.reports.html_page import (
     element,
     facts,
@@ -43,31 +41,6 @@ RUN = {
     "task.tasks?.*": dict,
 }
 COST = {"resumed": bool, "seconds": float, **collect_runs.COST}
-# Of `calibration.json`.
-MEASURED = {
-    "before": float,
-    "after": float,
-    "loss_before": float,
-    "loss_after": float,
-    "temperature?": float,
-    "rows_fitted": int,
-    "rows_measured": int,
-    **{
-        f"points_{when}{key}": kind
-        for when in ("before", "after")
-        for key, kind in (
-            ("", list),
-            (".[]", dict),
-            (".[].rows", int),
-            (".[].probability", float),
-            (".[].accuracy", float),
-        )
-    },
-    "abstain_at?": float,
-    "abstain_below?": float,
-    "coverage?": float,
-    "precision?": float,
-}
 # Of more labels, only the most frequent confusions are shown.
 MOST_LABELS = 25
 MOST_CONFUSIONS = 25
@@ -75,33 +48,16 @@ MOST_ROWS = 25
 MOST_CHARACTERS = 300
 # Lines that a figure can tell apart.
 MOST_LINES = 8
+WHEN = ("before", "after")
+# Of `calibration.json`.
+MEASURED = {
+    **{name + when: float for name in ("", "loss_") for when in WHEN},
+    **{f"points_{when}": list for when in WHEN},
+    "temperature?": float,
+    "rows_measured": int,
+}
 TEXTS = ("text", "text_b")
 NUMBERS = ("probability_of_label", "loss")
-
-Curve = list[tuple[int, float]]
-# (sum of squares, number of values) by place and layer; the layer is None
-# outside of layers.
-Norms = dict[str, dict[Optional[int], tuple[float, int]]]
-
-
-def read_curves(folder: pathlib.Path) -> dict[str, Curve]:
-    """Returns the scalars of a folder's event files by name, as (step, value).
-
-    A repeated step has its last value. A file's damaged end is left out.
-    """
-    if not any(folder.glob("*tfevents*")):
-        return {}
-    # 0: no sampling.
-    events = EventAccumulator(str(folder), size_guidance={TENSORS: 0})
-    events.Reload()
-    curves = {}
-    for name in events.Tags()[TENSORS]:
-        by_step = {
-            event.step: float(tensor_util.make_ndarray(event.tensor_proto))
-            for event in events.Tensors(name)
-        }
-        curves[name] = sorted(by_step.items())
-    return curves
 
 
 def _in_text(names: Iterable[str]) -> list[str]:
@@ -109,40 +65,32 @@ def _in_text(names: Iterable[str]) -> list[str]:
 
 
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
-    labels, counts = read_confusion(path)
-    if len(labels) > MOST_LABELS:
-        wrong = [
-            (label, answer, str(count))
-            for label, row in zip(labels, counts)
-            for answer, count in zip(labels, row)
-            if label != answer and count
-        ]
-        wrong.sort(key=lambda cells: -int(cells[-1]))
+    counts = read_confusion(path)
+    if len(counts) > MOST_LABELS:
+        wrong = counts.mask(np.eye(len(counts), dtype=bool), 0).stack()
+        wrong = wrong[wrong > 0].sort_values(ascending=False, kind="stable")
         return table(
-            f"The most frequent confusions of {len(labels)} labels{of_set}",
+            f"The most frequent confusions of {len(counts)} labels{of_set}",
             ("right label", "given label", "rows"),
-            wrong[:MOST_CONFUSIONS],
+            [(*pair, str(n)) for pair, n in wrong[:MOST_CONFUSIONS].items()],
         )
-
-    def cell(count: int, is_right: bool, total: int) -> Element:
-        shade = 0.4 * count / max(1, total)
-        style = f"background: rgba(128, 128, 128, {shade:.2f})"
-        # Right answers are bold, which prints show too.
-        text = element("strong", str(count)) if is_right else str(count)
-        return element("td", text, class_="number", style=style)
-
+    rows = []
+    for place, (label, row) in enumerate(counts.iterrows()):
+        cells = []
+        for number, count in enumerate(row):
+            shade = 0.4 * count / max(1, row.sum())
+            style = f"background: rgba(128, 128, 128, {shade:.2f})"
+            # Right answers are bold, which prints show too.
+            is_right = number == place
+            text = element("strong", str(count)) if is_right else str(count)
+            cells.append(element("td", text, class_="number", style=style))
+        rows.append((label, *cells))
     return table(
         f"Confusion matrix{of_set}: a row for each right label, a column for "
         "each given one. Right answers are bold; the stronger the shade, the "
         "greater the share of the row",
-        ("right \\ given", *labels),
-        [
-            (
-                label,
-                *(cell(n, x == label, sum(row)) for x, n in zip(labels, row)),
-            )
-            for label, row in zip(labels, counts)
-        ],
+        ("right \\ given", *counts),
+        rows,
     )
 
 
@@ -212,16 +160,14 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
     if not path.exists():
         return []
     fit = files.read_object(str(path), "a run's calibration", MEASURED)
-    percent = {
+    lines = {
         when: [
             (100 * point["probability"], 100 * point["accuracy"])
             for point in fit[f"points_{when}"]
         ]
-        for when in ("before", "after")
+        for when in WHEN
     }
-    scale = f"temperature {fit['temperature'] or 1:.4g}"
-    places = (x for points in percent.values() for x, _ in points)
-    least = min(places, default=0.0)
+    least = min((x for line in lines.values() for x, _ in line), default=0.0)
     abstains = ""
     if fit.get("abstain_below") is not None:
         precision = fit.get("precision")
@@ -244,9 +190,10 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
             "Reliability diagram",
             "Right answers over the mean probability of the answer, in 15 bins "
             f"of probabilities, of {fit['rows_measured']:,} dev rows that "
-            f"fitted nothing, before and after the {scale}. Probabilities "
-            "that mean what they say lie on the third line.",
-            {**percent, "equal": [(least, least), (100.0, 100.0)]},
+            "fitted nothing, before and after the temperature "
+            f"{fit['temperature'] or 1:.4g}. Probabilities that mean what they "
+            "say lie on the third line.",
+            {**lines, "equal": [(least, least), (100.0, 100.0)]},
             "probability of the answer, %",
             "right answers, %",
         ),
@@ -254,10 +201,10 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
             "Calibration",
             ("measure", "before", "after"),
             [
-                (name, f"{fit[before]:.4f}", f"{fit[after]:.4f}")
-                for name, before, after in (
-                    ("expected calibration error", "before", "after"),
-                    ("loss", "loss_before", "loss_after"),
+                (text, *(f"{fit[name + when]:.4f}" for when in WHEN))
+                for text, name in (
+                    ("expected calibration error", ""),
+                    ("loss", "loss_"),
                 )
             ],
         ),
@@ -278,26 +225,27 @@ def calibration_sections(folder: pathlib.Path, level: int) -> list[Element]:
     return [shown]
 
 
-def _place(name: str, layer: Optional[int]) -> str:
-    folder = name.rpartition("/")[0] or name
-    return folder.replace(f"layer_{layer}/", "").replace(f"/layer_{layer}", "")
+def measure(artifact: adapter_artifact.Artifact, path: str) -> pandas.DataFrame:
+    """Measures the variables that were added to BERT.
 
-
-def measure(artifact: adapter_artifact.Artifact, path: str) -> Norms:
-    """Returns the norms of the variables that were added to BERT."""
+    Returns:
+        A row for each `place` and `layer`, which is NaN outside of layers:
+        `square`, the sum of squares, and `count`, the number of values.
+    """
     shapes = encoder.list_variables(
         run_record.bert_config(artifact.config, path)
     )
-    norms: Norms = {}
+    rows = []
     for name in artifact.weights.shapes:
-        if name in shapes or name.endswith((INDICES, VALUES)):
-            continue
-        layer = layer_of(name)
-        by_layer = norms.setdefault(_place(name, layer), {})
-        square, count = by_layer.get(layer, (0.0, 0))
-        value = np.asarray(artifact.weights.read(name), np.float64)
-        by_layer[layer] = square + np.sum(value**2), count + value.size
-    return norms
+        if name not in shapes and not name.endswith((INDICES, VALUES)):
+            layer = layer_of(name)
+            place = name.rpartition("/")[0] or name
+            place = re.sub(rf"layer_{layer}/|/layer_{layer}", "", place)
+            value = np.asarray(artifact.weights.read(name), np.float64)
+            rows.append((place, layer, np.sum(value**2), value.size))
+    columns = ["place", "layer", "square", "count"]
+    norms = pandas.DataFrame(rows, columns=columns)
+    return norms.groupby(columns[:2], dropna=False, as_index=False).sum()
 
 
 def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
@@ -308,54 +256,56 @@ def norm_section(folder: pathlib.Path, level: int, name: str) -> Element:
     if not path.exists():
         return section(level, title, "The run has no adapter here.")
     norms = measure(adapter_artifact.read(str(place)), str(path))
-    layered = {
-        place: {n: np.sqrt(square) for n, (square, _) in sorted(by.items())}
-        for place, by in sorted(norms.items())
-        if None not in by
-    }
-    layers = sorted({layer for by in layered.values() for layer in by})
-    others = [
-        (place, f"{np.sqrt(by[None][0]):.4g}", f"{by[None][1]:,}")
-        for place, by in norms.items()
-        if place not in layered
-    ]
+    norms["norm"] = np.sqrt(norms.square.astype(float))
+    outside = norms[norms.layer.isna()]
+    layers = norms.dropna(subset="layer").astype({"layer": int})
+    layers = layers.pivot(index="layer", columns="place", values="norm")
+    places = len(layers.columns)
     return section(
         level,
         title,
         "A norm is the root of the sum of the squares of a place's values "
         "(Euclidean). BERT's own variables are left out, trained or not.",
-        "" if layered else "The method adds nothing to the layers.",
-        0 < len(layered) <= MOST_LINES
+        "" if places else "The method adds nothing to the layers.",
+        0 < places <= MOST_LINES
         and line_figure(
             name,
             "Norms of what was added, by layer",
             "The norm of what was added at each place, over the layers "
             "from 0. The numbers are in the table.",
-            {place: list(by.items()) for place, by in layered.items()},
+            {place: [*line.dropna().items()] for place, line in layers.items()},
             "layer",
             "norm",
             from_zero=True,
         ),
-        layered
-        and table(
-            "Norm of what was added at each place of each layer",
-            ("layer", *layered),
-            [
-                (str(n), *(_number(by, n, ".4g") for by in layered.values()))
-                for n in layers
-            ],
+        places
+        and _numbers(
+            "Norm of what was added at each place of each layer", layers, ".4g"
         ),
-        others
+        len(outside)
         and table(
             "Norm of what was added outside of the layers",
             ("place", "norm", "numbers"),
-            others,
+            [
+                (row.place, f"{row.norm:.4g}", f"{row.count:,}")
+                for row in outside.itertuples(index=False, name="Row")
+            ],
         ),
     )
 
 
-def _number(values: Mapping[int, float], key: int, form: str) -> str:
-    return format(values[key], form) if key in values else "–"
+def _numbers(caption: str, numbers: pandas.DataFrame, form: str) -> Element:
+    return table(
+        caption,
+        (numbers.index.name, *numbers),
+        [
+            (
+                f"{place:,}",
+                *("–" if np.isnan(x) else format(x, form) for x in row),
+            )
+            for place, row in numbers.iterrows()
+        ],
+    )
 
 
 def read_run(folder: pathlib.Path) -> dict[str, Any]:
@@ -472,23 +422,22 @@ def _curves(folder: pathlib.Path) -> Element:
         if len(train.get(name, ())) > 1
     ]
     content = figures or ["The run has no curve of its training."]
-    steps = sorted({step for curve in dev.values() for step, _ in curve})
-    names = _in_text(dev)
-    if len(steps) < 2:
+    scores = pandas.DataFrame({x: dict(dev[x]) for x in dev}).sort_index()
+    if len(scores) < 2:
         content.append(
             "The dev set was not scored while training: there is no curve of "
             "scores."
         )
         return section(2, "Curves", *content)
+    scores.columns = _in_text(dev)
     content += [
         _curve(f"dev-{number}", f"dev {name}", curve)
-        for number, (name, curve) in enumerate(zip(names, dev.values()))
+        for number, (name, curve) in enumerate(zip(scores, dev.values()))
         if len(curve) > 1
     ]
-    curves = list(map(dict, dev.values()))
-    rows = [(f"{n:,}", *(_number(c, n, ".4f") for c in curves)) for n in steps]
-    scores = table("Scores of the dev set by step", ("step", *names), rows)
-    return section(2, "Curves", *content, scores)
+    caption = "Scores of the dev set by step"
+    shown = _numbers(caption, scores.rename_axis("step"), ".4f")
+    return section(2, "Curves", *content, shown)
 
 
 def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:

@@ -3,18 +3,16 @@
 import pathlib
 from xml.etree.ElementTree import Element
 
+import pandas
+
 from adapter_bert.reports.collect_runs import (
     SQUAD,
-    SeedGroup,
     best,
-    by_kind,
-    by_method,
+    choose,
     find_files,
     find_runs,
-    group_by_task,
-    kind_of,
-    main_score,
-    text_of,
+    of_usual_scale,
+    settings_of,
 )
 from adapter_bert.reports.html_page import element, line_figure, section, table
 
@@ -28,93 +26,81 @@ COLUMNS = (
 )
 
 
-def _row(group: SeedGroup) -> tuple[str, ...]:
-    run = group.runs[0]
+def _row(setting: pandas.Series) -> tuple[str, ...]:
     return (
-        text_of(group.method),
-        f"{run.rate:g}",
-        f"{run.epochs:g}",
-        str(len(group.runs)),
-        f"{run.kept:,}",
-        f"{run.kept / run.bert:.2%}",
+        setting.title,
+        f"{setting.rate:g}",
+        f"{setting.epochs:g}",
+        str(setting.seeds),
+        f"{setting.kept:,}",
+        f"{setting.kept / setting.bert:.2%}",
     )
 
 
-def _score(group: SeedGroup, score: str) -> str:
-    if score not in group.runs[0].scores:
+def _score(setting: pandas.Series, score: str) -> str:
+    mean, error = setting.get(f"mean {score}"), setting[f"error {score}"]
+    if pandas.isna(mean):
         return "–"
-    error = group.error(score)
-    shown = "" if error is None else f" ± {error:.2f}"
-    return f"{group.mean(score):.2f}{shown}"
+    return f"{mean:.2f}" + ("" if pandas.isna(error) else f" ± {error:.2f}")
 
 
 def _trade_off(
-    name: str, task: str, groups: list[SeedGroup], score: str
+    name: str, task: str, candidates: pandas.DataFrame, score: str
 ) -> Element:
-    points: dict[str, list[tuple[float, float]]] = {}
-    for same in by_method(groups).values():
-        chosen = best(same, score)
-        if chosen:
-            line = points.setdefault(kind_of(chosen.method), [])
-            # The axis is logarithmic.
-            line.append((max(1, chosen.runs[0].kept), chosen.mean(score)))
+    points = choose(candidates, "title")
     in_text = score.replace("_", " ")
     return line_figure(
         name,
         f"{task}: {in_text} over the parameters of the task",
         "The best setting of each method and size over the parameters of the "
         "task, on a logarithmic scale. The numbers are in the table.",
-        {kind: sorted(points[kind]) for kind in sorted(points)},
+        {
+            # The axis is logarithmic.
+            kind: sorted(zip(line.kept.clip(lower=1), line[f"mean {score}"]))
+            for kind, line in points.groupby("kind")
+        },
         "parameters of the task",
         in_text,
         log_x=True,
     )
 
 
-def _task(
-    number: int,
-    task: str,
-    groups: list[SeedGroup],
-    chosen_from: list[SeedGroup],
-) -> Element:
-    score = main_score(groups)
-    chosen = best(chosen_from, score)
-    names = [score] + [n for n in groups[0].runs[0].scores if n != score]
-    rows = []
-    scored = [group for group in groups if score in group.runs[0].scores]
-    for group in sorted(scored, key=lambda group: -group.mean(score)):
-        cells = [_score(group, name) for name in names]
-        if group is chosen:
-            text = element("strong", f"{cells[0]}, best")
-            cells[0] = element("td", text, class_="number")
-        method, *others = _row(group)
-        rows.append((method, *cells, *others))
-    in_text = [name.replace("_", " ") for name in names]
-    return section(
-        2,
-        f"Task {task}",
-        _trade_off(f"trade-off-{number}", task, chosen_from, score),
-        table(
-            f"Settings of {task} by {in_text[0]}; mean over seeds ± its "
-            "standard error",
-            (COLUMNS[0], *in_text, *COLUMNS[1:]),
-            rows,
-        ),
-    )
-
-
 def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
     """Returns the title and sections of a sweep's report."""
     runs = find_runs([str(folder)])
-    by_task = group_by_task(runs)
-    tasks, rows = [], []
-    for task, groups in by_task.items():
-        chosen_from = [s for same in by_kind(groups).values() for s in same]
-        tasks.append((task, groups, chosen_from))
-        score = main_score(groups)
-        chosen = best(chosen_from, score)
-        in_text = score.replace("_", " ")
-        rows.append((task, in_text, _score(chosen, score), *_row(chosen)))
+    settings = settings_of(runs)
+    rows, sections = [], []
+    for number, (task, same) in enumerate(settings.groupby("task", sort=False)):
+        score = same.main.iloc[0]
+        candidates = of_usual_scale(same)
+        chosen = best(candidates, score)
+        names = [score, *(n for n in same.scores.iloc[0][0] if n != score)]
+        in_text = [name.replace("_", " ") for name in names]
+        rows.append((task, in_text[0], _score(chosen, score), *_row(chosen)))
+        cells = []
+        for _, setting in (
+            same.sort_values(f"mean {score}", ascending=False, kind="stable")
+            .dropna(subset=f"mean {score}")
+            .iterrows()
+        ):
+            scores = [_score(setting, name) for name in names]
+            if setting.name == chosen.name:
+                text = element("strong", f"{scores[0]}, best")
+                scores[0] = element("td", text, class_="number")
+            title, *others = _row(setting)
+            cells.append((title, *scores, *others))
+        made = section(
+            2,
+            f"Task {task}",
+            _trade_off(f"trade-off-{number}", task, candidates, score),
+            table(
+                f"Settings of {task} by {in_text[0]}; mean over seeds ± its "
+                "standard error",
+                (COLUMNS[0], *in_text, *COLUMNS[1:]),
+                cells,
+            ),
+        )
+        sections.append((task in SQUAD, number, made))
     content = [
         table(
             "The best setting of each task on its dev set",
@@ -133,8 +119,7 @@ def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
             f"Runs that are left out: {left}. They are not finished, have no "
             "scores, or are of tasks that were trained together."
         )
-    tasks.sort(key=lambda of_task: of_task[0] in SQUAD)
     return f"Sweep {folder.resolve().name}: {len(runs)} runs", [
         section(2, "Best settings", *content),
-        *(_task(number, *of_task) for number, of_task in enumerate(tasks)),
+        *(made for *_, made in sorted(sections, key=lambda x: x[:2])),
     ]
