@@ -5,7 +5,7 @@ import pytest
 
 from adapter_bert.commands import audit
 from adapter_bert.data.divisions import HeldOut, Texts, number_texts
-from adapter_bert.tasks import calibration
+from adapter_bert.training import calibrating
 
 
 def test_folds_have_their_share_of_every_label():
@@ -28,7 +28,7 @@ def test_texts_are_numbered_by_their_words():
 
 WAYS = {
     "dev share": lambda texts, sets: HeldOut(0.3, 1).choose(texts, sets),
-    "halves": calibration.measured_rows,
+    "halves": calibrating.measured_rows,
     "folds": lambda texts, sets: Texts(texts, sets).folds(5, 1),
 }
 

@@ -23,11 +23,11 @@ from adapter_bert.answering.predictor import Predictor
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.data.tables import Layout
 from adapter_bert.errors import UserError
+from adapter_bert.graph.exported import Row
 from adapter_bert.graph.ids_model import INPUTS, IdsModel
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.server.live_library import LiveLibrary
-from adapter_bert.server.shelf import RequestRow
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.multiple_choice import ChoiceHead, MultipleChoice
 
@@ -155,7 +155,7 @@ def test_it_is_trained_asked_served_and_exported(trained, tiny_bert, tmp_path):
     bert = open_bert(tiny_bert)
     live = LiveLibrary(shelf, Predictor(bert))
     row = [text.encode() for text in texts]
-    question = live.accept(RequestRow(b"r", row[0], b"", tuple(row[1:])))
+    question = live.accept(Row(row[0], b"", b"r", tuple(row[1:])))
     [outputs] = live.outputs([question], live.compute([question]))
     assert set(outputs) == {"adapter", *output_fields(["ranking"])}
     assert set(live.signatures["serving_default"]["outputs"]) == set(outputs)

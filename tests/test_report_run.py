@@ -26,8 +26,8 @@ from adapter_bert.reports.report_run import (
     measure,
     norm_section,
 )
-from adapter_bert.tasks.calibration import fit
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.training.calibrating import fit
 
 pytestmark = pytest.mark.newer_stack
 

@@ -271,7 +271,7 @@ GLUE = {
     "cola": "adapter_bert.tasks.glue:COLA",
     "sst-2": "adapter_bert.tasks.glue:SST_2",
     "mrpc": "adapter_bert.tasks.glue:MRPC",
-    "sts-b": "adapter_bert.tasks.glue:STS_B",
+    "sts-b": "adapter_bert.tasks.text_regression:STS_B",
     "qqp": "adapter_bert.tasks.glue:QQP",
     "mnli": "adapter_bert.tasks.glue:MNLI",
     "qnli": "adapter_bert.tasks.glue:QNLI",
