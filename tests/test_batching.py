@@ -8,7 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from adapter_bert.server.batching import Batcher, Bounds, Overloaded
+from adapter_bert.server.batching import Batcher, Bounds
 
 pytestmark = pytest.mark.newer_stack
 
@@ -119,20 +119,6 @@ def test_every_row_is_computed_once(requests, max_batch, max_bytes):
     run(test, max_batch, max_bytes)
 
 
-def test_more_than_may_wait_is_refused():
-    async def test(computer, batcher):
-        first = await hold(computer, batcher)
-        [second] = later(batcher, [1, 1])
-        await asyncio.sleep(0)
-        with pytest.raises(Overloaded, match="3 rows are waiting, of at most"):
-            await batcher.ask([2])
-        computer.may_go.set()
-        assert (await first, await second) == ([0], [2, 2])
-        assert await batcher.ask([2]) == [4]
-
-    run(test, max_waiting=3)
-
-
 def test_a_request_that_fails_disturbs_no_other():
     async def test(computer, batcher):
         first = await hold(computer, batcher)
@@ -149,23 +135,6 @@ def test_a_request_that_fails_disturbs_no_other():
     run(test)
 
 
-def test_what_nobody_waits_for_is_not_computed():
-    async def test(computer, batcher):
-        first = await hold(computer, batcher)
-        [gone] = later(batcher, [7])
-        await asyncio.sleep(0)
-        gone.cancel()
-        [kept] = later(batcher, [8])
-        # Its turn has come, its client goes.
-        first.cancel()
-        await asyncio.sleep(0)
-        computer.may_go.set()
-        assert await kept == [16]
-        assert computer.batches == [[0], [8]]
-
-    run(test)
-
-
 def test_rows_are_not_kept_after_their_answer():
     class Row(float):
         """A row that can be watched."""
@@ -178,17 +147,5 @@ def test_rows_are_not_kept_after_their_answer():
         del row
         while gone():
             await asyncio.sleep(0.001)
-
-    run(test)
-
-
-def test_what_was_accepted_is_computed_before_the_end():
-    async def test(computer, batcher):
-        first = await hold(computer, batcher)
-        [second] = later(batcher, [1])
-        await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0.05, computer.may_go.set)
-        await batcher.close()
-        assert (await first, await second) == ([0], [2])
 
     run(test)

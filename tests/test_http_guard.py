@@ -18,8 +18,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.server.http_api import FILES
 from adapter_bert.server.http_guard import (
     Allowance,
-    TokenGuard,
     Tokens,
+    guarded,
     origin_of,
     read_tokens,
 )
@@ -247,8 +247,8 @@ def test_https(tmp_path):
         serve.check_certificate()
     with serve_flags(ssl_certfile=key, ssl_keyfile=certificate):
         refusals.check(serve.check_certificate, certificate, key, "PEM")
-    guarded = TokenGuard(app, Tokens(TOKENS))
-    made = Running(guarded, ssl_certfile=certificate, ssl_keyfile=key)
+    guarded_app = guarded(app, Tokens(TOKENS))
+    made = Running(guarded_app, ssl_certfile=certificate, ssl_keyfile=key)
     with closing(made):
         request = urllib.request.Request(
             f"https://127.0.0.1:{made.port}/small", headers=bearer(TOKENS[0])

@@ -3,7 +3,7 @@
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, module_fixture, open_bert
+from conftest import SENTENCES, module_fixture
 from task_files import TINY_CONTEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -227,16 +227,3 @@ def test_adapters_are_kept_in_bfloat16(load):
     # One task alone is computed in float32, with the rounded values.
     values = predictor.task("small").values.get().values()
     assert {value.dtype for value in values} == {tf.float32}
-
-
-@pytest.mark.gate
-def test_bfloat16(tiny_bert, folders):
-    bert = open_bert(tiny_bert, compute_dtype="bfloat16")
-    predictor = Predictor(bert)
-    for name in ("small", "score"):
-        predictor.add(folders[name], name)
-    answers = predictor.ask([("small", TEXTS[0]), ("score", TEXTS[1])])
-    expected = predictor("small", TEXTS[0])
-    assert answers[0]["probability"] == pytest.approx(
-        expected["probability"], abs=2e-2
-    )

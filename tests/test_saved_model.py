@@ -12,6 +12,7 @@ from exported_models import NAMES, as_rows, make_parts, mixed_questions
 from prediction_log import PredictionLog
 from tensorflow.core.protobuf import saved_model_pb2
 
+from adapter_bert.answering.trained_task import describe
 from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import TEXTS
 
@@ -96,7 +97,7 @@ def test_many_tasks_warm_up_with_some_of_them(parts, monkeypatch):
     monkeypatch.setattr(saved_model, "WARM_UP_ROWS", 2)
     # Lengths of more than seven bits.
     names = [letter * 200 for letter in "abc"]
-    tasks = dict.fromkeys(names, parts[2]["small"])
+    tasks = [describe(name, parts[2]["small"]) for name in names]
     names_of_requests = []
     for request in saved_model.warm_up_requests(tasks):
         log = PredictionLog.FromString(request)

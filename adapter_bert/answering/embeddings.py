@@ -10,6 +10,7 @@ embed(bert, ["He sat down.", "He took a seat."], task=task)  # float32 [2, D]
 import dataclasses
 import functools
 import itertools
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import (
     Any,
@@ -30,18 +31,17 @@ from adapter_bert.answering.trained_task import (
     as_row,
     check_text,
 )
-from adapter_bert.bert import encoder
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.bert.encoder import CreateVariable, make_variables
-from adapter_bert.bert.hooks import Context, NoHooks
-from adapter_bert.bert.shared_layers import make_bert
+from adapter_bert.bert.encoder import CreateVariable
+from adapter_bert.bert.hooks import Context
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import vectors as vector_task
-from adapter_bert.tasks.task_model import ParameterTable
+from adapter_bert.tasks.task_model import ParameterTable, TaskModel
 from adapter_bert.tasks.vector_form import (
     CLS,
     MEAN,
@@ -58,6 +58,8 @@ from adapter_bert.training.prediction import check_finite
 POOLINGS = (CLS, MEAN, TOKENS)
 # The pooling of the adapter's training, else of BERT's folder.
 TRAINED = "trained"
+# Stands for a head where hidden states are read.
+NO_HEAD = types.SimpleNamespace(needs_pooler=False, sides=())
 # Squared lengths below count as this one, so that zeros stay zeros.
 SMALLEST = 1e-24
 
@@ -231,13 +233,9 @@ class EmbeddingModel:
     ):
         """Creates BERT's and the method's variables; no method: BERT alone."""
         self._form = form
-        variables = make_variables(encoder.declare(config, False), create)
-        added: dict[str, Any] = {}
-        make_hooks: Any = lambda values: NoHooks()  # noqa: E731
-        if method is not None:
-            added = make_variables(method.variables(config, False), create)
-            make_hooks = functools.partial(method.hooks, config)
-        self._bert = make_bert(config, variables, added, make_hooks)
+        self._bert = TaskModel(
+            config, method or HeadOnly(), lambda *_: NO_HEAD, create
+        ).bert
         self._layers = create_layers(
             form.dense, create if form.has_own_layers else constants
         )

@@ -6,6 +6,7 @@ kind share one function, and adding or removing one builds nothing.
 
 import ctypes
 import dataclasses
+import functools
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import (
@@ -83,16 +84,19 @@ class FrozenBert:
         self,
         opened: Pretrained,
         config: BertConfig,
-        vocab_file: str = "",
-        compute_dtype: str = "float32",
-        do_lower_case: Optional[bool] = None,
-        base_dtype: str = FLOAT32,
+        read_tokenizer: Callable[..., TextTokenizer],
+        do_lower_case: Optional[bool],
+        compute_dtype: str,
+        base_dtype: str,
     ):
-        """Reads every variable; other arguments are those of `open`."""
+        """Reads every variable; other arguments are those of `open`.
+
+        `read_tokenizer` takes the last three arguments of
+        `sources.read_tokenizer`.
+        """
         self.config = config
-        self._opened = opened
+        self._read_tokenizer = read_tokenizer
         self._do_lower_case = do_lower_case
-        self._vocab_file = vocab_file
         variables = encoder.list_variables(config)
         self.base: Base = identify(opened.weights, variables)
         self.weights: Weights = opened.weights
@@ -143,17 +147,20 @@ class FrozenBert:
                 "the run's folder adapter/ as --adapter"
             )
         config = sources.read_config(opened, bert_config_file)
+        read_tokenizer = functools.partial(
+            sources.read_tokenizer, opened, config, vocab_file
+        )
         bert = cls(
             opened,
             config,
-            vocab_file,
-            compute_dtype,
+            read_tokenizer,
             do_lower_case,
+            compute_dtype,
             base_dtype,
         )
         # So that a bad vocabulary is found now. Adapters say the letters' case,
         # whatever the model's files say.
-        read = bert._read_tokenizer(do_lower_case, is_case_said=False)
+        read = read_tokenizer(do_lower_case, is_case_said=False)
         bert._tokenizers[read.do_lower_case] = read
         return bert
 
@@ -183,21 +190,6 @@ class FrozenBert:
                 read = self._tokenizers.setdefault(read.do_lower_case, read)
                 self._tokenizers[do_lower_case] = read
             return self._tokenizers[do_lower_case]
-
-    def _read_tokenizer(
-        self,
-        do_lower_case: Optional[bool],
-        new_tokens: Sequence[NewToken] = (),
-        is_case_said: bool = True,
-    ) -> TextTokenizer:
-        return sources.read_tokenizer(
-            self._opened,
-            self.config,
-            self._vocab_file,
-            do_lower_case,
-            new_tokens,
-            is_case_said,
-        )
 
     def kind(self, method: TuningMethod, task: Task) -> TaskKind:
         """Finds the kind of a task that was trained by a method."""

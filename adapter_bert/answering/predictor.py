@@ -215,15 +215,20 @@ class Predictor:
             for loaded in tasks:
                 check_row(row, loaded, where)
         questions = [(loaded, row) for loaded in tasks for row in rows]
-        answers = iter(self.answer_each(questions, explains))
+        answers = iter(self.answer_each(questions, explains, True))
         return [list(itertools.islice(answers, len(rows))) for _ in tasks]
 
     def answer_each(
         self,
         questions: Sequence[tuple[LoadedTask, TextRow]],
         explains: bool = False,
+        shares_texts: bool = False,
     ) -> list[Answer]:
-        """Answers rows that fit their tasks, in order."""
+        """Answers rows that fit their tasks, in order.
+
+        With `shares_texts` tasks that read the same rows alike share tokens,
+        and batches with the tasks of as many others.
+        """
         # Only a task that takes both texts and pairs has rows of two sizes.
         by_task: dict[tuple[int, int], list[int]] = {}
         for number, (loaded, row) in enumerate(questions):
@@ -234,9 +239,11 @@ class Predictor:
         for numbers in by_task.values():
             loaded = questions[numbers[0]][0]
             rows = tuple(questions[n][1] for n in numbers)
-            # Tokenizers exist once for each BERT and case.
-            tokenizer = id(loaded.tokenizer)
-            key = loaded.task.reading, tokenizer, loaded.max_seq_length, rows
+            key: Hashable = id(loaded), len(rows[0])
+            if shares_texts:
+                # Tokenizers exist once for each BERT and case.
+                tokenizer = id(loaded.tokenizer), loaded.max_seq_length
+                key = loaded.task.reading, tokenizer, rows
             groups.setdefault(key, Group([], rows)).tasks.append(loaded)
             asked.setdefault(key, []).append(numbers)
             if explains:

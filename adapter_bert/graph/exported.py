@@ -4,7 +4,6 @@ TensorFlow alone computes it, without BERT or this project's methods. This
 module defines the names and the layout of a model's files.
 """
 
-import functools
 import hashlib
 import logging
 import os
@@ -22,7 +21,7 @@ import tensorflow as tf
 from google.protobuf import json_format
 from tensorflow.core.protobuf import saved_model_pb2
 
-from adapter_bert import files, folder_lock
+from adapter_bert import files
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.tasks.kinds import find_kind
 
@@ -171,15 +170,8 @@ class ExportedModel:
 
     def __init__(self, folder: str, version: str = ""):
         """Loads a version, by default the newest."""
-        # Another export may delete the newest.
-        folder_lock.read_beside_writer(
-            lambda: version or _newest(folder),
-            functools.partial(self._load, folder),
-        )
-
-    def _load(self, folder: str, version: str) -> None:
-        self.version = version
-        place = os.path.join(folder, version)
+        self.version = version or _newest(folder)
+        self._place = place = os.path.join(folder, self.version)
         path = os.path.join(place, EXTRA, TASKS)
         manifest = files.read_object(path, WHAT, DESCRIPTION)
         self.tasks: Tasks = {task["name"]: task for task in manifest["tasks"]}
@@ -205,7 +197,6 @@ class ExportedModel:
         # TensorFlow raises errors of many classes.
         except Exception as error:
             raise _damaged(graph, first_line(error)) from error
-        self._place = place
 
     def problem(self, row: Row, for_vector: bool = False) -> Optional[str]:
         return problem(self.tasks, row, for_vector)

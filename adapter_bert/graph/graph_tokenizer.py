@@ -140,7 +140,7 @@ class AddedTokens(tf.Module):
         entries = [
             (n, list(map(ord, text)), code) for n, code, text, _ in tokens
         ]
-        self._tree = Tree(entries, roots)
+        self._tree = Tree(entries, roots) if tokens else None
         self._alone = None
         if any(alone for *_, alone in tokens):
             self._alone = keep(
@@ -161,6 +161,8 @@ class AddedTokens(tf.Module):
         begin together. `stop`, int32 [C], are the ends of the characters'
         sources. Returns new `codes` and `stop`.
         """
+        if self._tree is None:
+            return codes, stop
         end = tf.searchsorted(text, text, side="right")
         lengths, added = self._tree.longest(
             codes, end, tf.gather(vocabulary, text)
@@ -332,10 +334,8 @@ class GraphTokenizer(tf.Module):
                 text, tokens = tokenizers[which].normalize(text), normalized
             tokens.append((which, code, text, token.single_word))
         count = len(tokenizers)
-        self._raw = AddedTokens(raw, DROPPED, count) if raw else None
-        self._normal = None
-        if normalized:
-            self._normal = AddedTokens(normalized, SPACE, count)
+        self._raw = AddedTokens(raw, DROPPED, count)
+        self._normal = AddedTokens(normalized, SPACE, count)
         self._entries = Tree(entries, 2)
         codes = CODES + np.arange(len(added), dtype=np.int32)
         values = np.concatenate([values, codes])
@@ -401,8 +401,7 @@ class GraphTokenizer(tf.Module):
             codes = tf.tensor_scatter_nd_update(
                 codes, sigmas[:, tf.newaxis], small
             )
-        if self._raw is not None:
-            codes, end = self._raw.join(codes, text, end, which)
+        codes, end = self._raw.join(codes, text, end, which)
         # Each character becomes none, one, or several.
         first = tf.gather(self._starts, codes)
         counts = tf.gather(self._starts, codes + 1) - first
@@ -412,9 +411,8 @@ class GraphTokenizer(tf.Module):
         code = tf.gather(self._values, places)
         isolated = tf.gather(self._isolated, places)
         text, source, end = (tf.gather(x, origin) for x in (text, source, end))
-        if self._normal is not None:
-            code, end = self._normal.join(code, text, end, which)
-            isolated |= code >= CODES
+        code, end = self._normal.join(code, text, end, which)
+        isolated |= code >= CODES
 
         def shift(values: tf.Tensor, start) -> tf.Tensor:
             return tf.concat([[start], values[:-1]], axis=0)[: tf.size(values)]

@@ -10,7 +10,8 @@ Sources: TensorFlow's SavedModel, TensorFlow Serving's guide to warm-up.
 import os
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tokenizers
@@ -101,9 +102,10 @@ def _write(
         logging.set_verbosity(before)
     extra = os.path.join(place, EXTRA)
     os.makedirs(extra)
+    of_tasks = [describe(name, task) for name, task in tasks.items()]
     described = {
         "base": bert.base.describe(),
-        "tasks": [describe(name, task) for name, task in tasks.items()],
+        "tasks": of_tasks,
         "versions": {
             "python": sys.version.split()[0],
             "tensorflow": tf.__version__,
@@ -116,7 +118,7 @@ def _write(
         described["embeddings"] = {**vars(model.form), "dense": dense}
     path = os.path.join(extra, "tf_serving_warmup_requests")
     with tf.io.TFRecordWriter(path) as writer:
-        for request in warm_up_requests(tasks):
+        for request in warm_up_requests(of_tasks):
             writer.write(request)
     written = sorted(
         os.path.relpath(os.path.join(folder, name), place)
@@ -146,12 +148,11 @@ def next_version(folder: str) -> int:
     return 1 + max(map(int, names), default=0)
 
 
-def warm_up_requests(tasks: Mapping[str, LoadedTask]) -> Iterator[bytes]:
+def warm_up_requests(described: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
     """Yields `PredictionLog`s that a server computes before other requests.
 
-    The first has one row, the second a row for each of some tasks.
+    The first has one row, the second a row for each of some described tasks.
     """
-    described = [describe(name, task) for name, task in tasks.items()]
     rows = list(map(example, described))
     has_choices = any(map(choice_count, described))
     spec = _field(SPEC_NAME, b"default")

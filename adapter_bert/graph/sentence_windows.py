@@ -41,14 +41,9 @@ def without_long_words(rows: GraphRows) -> GraphRows:
     before, count = 2 * rows.count, tf.size(rows.word_row)
     room = tf.gather(rows.reading[:, LENGTH], rows.word_row) - 2
     is_long = rows.counts[before : before + count] > room
-    end = tf.where(is_long, LARGEST, 0)
-    behind = tf.size(rows.starts) - 1 - before - count
-    return rows.without(
-        tf.zeros_like(rows.counts),
-        tf.concat(
-            [tf.zeros([before], tf.int32), end, tf.zeros([behind], tf.int32)], 0
-        ),
-    )
+    behind = tf.size(rows.counts) - before - count
+    end = tf.pad(tf.where(is_long, LARGEST, 0), [[before, behind]])
+    return rows.without(tf.zeros_like(end), end)
 
 
 def cut(rows: GraphRows, words: tf.Tensor) -> tuple[tf.Tensor, Words]:

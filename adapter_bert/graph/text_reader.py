@@ -64,21 +64,18 @@ class TextReader(tf.Module):
         text, text_b, number = self._check_inputs(text, text_b, task, choices)
         text = _with_prompts(self._prompts, number, text)
         reading = tf.gather(self._readings, number)
-        more = {}
+        of_choices = words = sentences = places = None
         if self.choices:
-            text_b, more["choices"] = self._read_choices(
+            text_b, of_choices = self._read_choices(
                 number, reading, text_b, choices
             )
-        words = None
         if self._has_sentences:
             is_sentence = tf.equal(
                 reading[:, text_windows.FORM], text_windows.SENTENCE
             )
             words = sentence_windows.split(tf.where(is_sentence, text, ""))
             text = tf.where(is_sentence, "", text)
-            more["words"] = words
-        rows = self._tokenize(text, text_b, number, reading, **more)
-        sentences = places = None
+        rows = self._tokenize(text, text_b, number, reading, words, of_choices)
         if words:
             sentences, places = sentence_windows.cut(rows, words[0])
         return rows, text_windows.cut(rows, sentences), places, text_b
@@ -166,18 +163,10 @@ class TextReader(tf.Module):
             tf.gather(self.names, number),
             " reads one text, but text_b is not empty",
         )
-        blocks, of_row = [text, text_b], {}
-        asking = [number, number]
-        if words:
-            blocks.append(words[0])
-            asking.append(tf.gather(number, words[1]))
-            of_row["word_row"] = words[1]
-        if choices:
-            blocks.append(choices[0])
-            asking.append(tf.gather(number, choices[1]))
-            of_row["choice_row"] = choices[1]
-        texts = tf.concat(blocks, axis=0)
-        which = tf.gather(self._tokenizers, tf.concat(asking, axis=0))
+        row = tf.range(tf.size(number))
+        blocks = [(text, row), (text_b, row), *filter(None, (words, choices))]
+        texts, row = (tf.concat(block, axis=0) for block in zip(*blocks))
+        which = tf.gather(self._tokenizers, tf.gather(number, row))
         tokens = self._tokenizer(texts, which)
         rows = GraphRows(
             number,
@@ -185,7 +174,8 @@ class TextReader(tf.Module):
             tokens,
             starts=tf.searchsorted(tokens.text, tf.range(tf.size(texts) + 1)),
             has_b=(least > 1) | is_given,
-            **of_row,
+            word_row=words and words[1],
+            choice_row=choices and choices[1],
         )
         if words:
             rows = sentence_windows.without_long_words(rows)

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from adapter_bert.graph.exported import EMBED, SIGNATURE, Row
 from adapter_bert.json_lines import unique_keys
-from adapter_bert.server.http_guard import ADMIN, TokenGuard, Tokens
+from adapter_bert.server.http_guard import ADMIN, Tokens, guarded
 from adapter_bert.server.request_core import GONE, Refused, RequestCore
 from adapter_bert.server.request_metrics import CONTENT_TYPE
 from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question
@@ -191,7 +191,7 @@ class RestServer:
         if tokens or admin:
             count = core.metrics.count_refused
             middleware.append(
-                Middleware(TokenGuard, tokens=tokens, admin=admin, count=count)
+                Middleware(guarded, tokens=tokens, admin=admin, count=count)
             )
         self.app = Starlette(
             routes=routes,

@@ -121,39 +121,34 @@ class Tokens:
         )
 
 
-class TokenGuard:
-    """Refuses requests without a token, and too many of one token."""
+def guarded(
+    app: Any,
+    tokens: Optional[Tokens],
+    admin: Optional[Tokens] = None,
+    count: Callable[[int], None] = lambda code: None,
+) -> Callable[..., Any]:
+    """Refuses requests without a token, and too many of one token.
 
-    def __init__(
-        self,
-        app: Any,
-        tokens: Optional[Tokens],
-        admin: Optional[Tokens] = None,
-        count: Callable[[int], None] = lambda code: None,
-    ):
-        """Takes an application and tokens.
+    Args:
+        app: answers.
+        tokens: of clients; None lets all ask.
+        admin: those for paths below `ADMIN`, which take no others.
+        count: counts a refusal by its code.
+    """
 
-        Args:
-            app: answers.
-            tokens: of clients; None lets all ask.
-            admin: those for paths below `ADMIN`, which take no others.
-            count: counts a refusal by its code.
-        """
-        self._app, self._tokens, self._admin = app, tokens, admin
-        self._count = count
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answers a refusal, or lets the application answer."""
-        answering = self._app
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        answering = app
         if scope["type"] == "http" and scope["path"] not in OPEN:
-            is_admin = self._admin and scope["path"].startswith(ADMIN)
-            tokens = self._admin if is_admin else self._tokens
+            is_admin = admin and scope["path"].startswith(ADMIN)
+            needed = admin if is_admin else tokens
             authorization = Headers(scope=scope).get("authorization", "")
-            refusal = tokens.refusal(authorization) if tokens else None
+            refusal = needed.refusal(authorization) if needed else None
             if refusal:
-                self._count(refusal.status_code)
+                count(refusal.status_code)
                 answering = refusal
         await answering(scope, receive, send)
+
+    return answer
 
 
 def _hash(token: str) -> bytes:

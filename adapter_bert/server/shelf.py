@@ -133,24 +133,22 @@ class ExportedShelf(Shelf):
         return Question(name, task, row, kind)
 
     def compute(self, questions):
-        results: list[Any] = [None] * len(questions)
+        results: dict[int, Any] = {}
         for is_vector in False, True:
-            numbers = [
-                n
+            rows = {
+                n: question.row
                 for n, question in enumerate(questions)
                 if (question.kind == EMBED) == is_vector
-            ]
-            if numbers:
-                rows = [questions[n].row for n in numbers]
-                model = self._model
-                compute = model.vectors if is_vector else model.answers
-                try:
-                    computed = compute(rows)
-                except tf.errors.InvalidArgumentError as error:
-                    raise UserError(refusal(error)) from error
-                for n, result in zip(numbers, computed):
-                    results[n] = result
-        return results
+            }
+            if not rows:
+                continue
+            model = self._model
+            compute = model.vectors if is_vector else model.answers
+            try:
+                results.update(zip(rows, compute(list(rows.values()))))
+            except tf.errors.InvalidArgumentError as error:
+                raise UserError(refusal(error)) from error
+        return [results[n] for n in range(len(questions))]
 
     def outputs(self, questions, results):
         if not results or "tokens" not in results[0]:
