@@ -102,7 +102,7 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """Describes the run for `run.json`."""
-        experiment, table = self.experiment, self.job.table
+        experiment = self.experiment
         record = describe_settings(self.model, self.job)
         features = self.features.get("train")
         if features is not None:
@@ -117,10 +117,7 @@ class Run:
             **record,
             "data_name": place
             and os.path.basename(os.path.normpath(files.absolute(place))),
-            "parameters": {
-                "total": table.total_count,
-                "trained": table.trained_count,
-            },
+            "parameters": self.job.table.counts,
             "versions": {
                 **run_record.versions(),
                 "engine": type(self.engine).__name__,
