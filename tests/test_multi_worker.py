@@ -257,12 +257,6 @@ def config(task, **cluster):
 CLUSTER = config("chief 0", chief=["a:1"], worker=["b:1"])
 
 
-def test_the_number_of_devices_is_no_matter_of_workers(monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", CLUSTER)
-    engine = StrategyEngine(Hardware(num_devices=2))
-    refusals.check(engine.check_devices, "leave it out", "TF_CONFIG")
-
-
 @pytest.mark.parametrize(
     "value, part",
     [

@@ -307,17 +307,13 @@ class FrozenLayers:
         try:
             # Opens neither a pickle nor an archive of several arrays.
             array = np.lib.format.open_memmap(self.path, "r")
+            if (array.shape, array.dtype) != (self._shape, self._dtype):
+                raise ValueError(f"it holds {array.dtype} {array.shape}")
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({error}); delete it to compute "
                 "it again"
             ) from error
-        if (array.shape, array.dtype) != (self._shape, self._dtype):
-            raise UserError(
-                f"{self.path} holds {array.dtype} {list(array.shape)}, expected"
-                f" {self._dtype} {list(self._shape)}; delete it to compute it "
-                "again"
-            )
         return array
 
     def _compute(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from absl import logging
@@ -54,6 +54,7 @@ class Run:
         step: steps that are done.
         resumed: whether an earlier process did some of them.
         is_over: whether no step is left.
+        extras: what it does besides training, evaluating and predicting.
         stops: steps after which the training pauses for the extras' `look`.
         checkpoint: the best or newest one in the run's folder, if any.
     """
@@ -70,6 +71,7 @@ class Run:
     step: int = 0
     resumed: bool = False
     is_over: bool = False
+    extras: Sequence[Any] = ()
     stops: frozenset[int] = frozenset()
     checkpoint: Optional[str] = None
 
