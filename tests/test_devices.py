@@ -26,7 +26,7 @@ from engine_jobs import (
 from numpy.testing import assert_allclose
 
 from adapter_bert.training import cpu_cores, devices
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import Hardware
 
 SETS = "tasks.sets/logits"
 DEVICES = """
@@ -142,15 +142,6 @@ def test_devices_are_as_many_as_asked_for_or_all_gpus(
         assert counted() == number
 
 
-@pytest.mark.parametrize("use_tpu, workers", [(True, False), (False, True)])
-def test_a_number_of_devices_is_for_one_machine_without_a_tpu(
-    monkeypatch, use_tpu, workers
-):
-    monkeypatch.setattr(devices, "is_cluster", lambda: workers)
-    hardware = Hardware(num_devices=2, use_tpu=use_tpu)
-    refusals.check(lambda: devices.strategy(hardware), "--num_devices=2")
-
-
 # Lanes
 
 
@@ -205,7 +196,7 @@ OTHERS = [{"use_tpu": True}, {"num_devices": 2}]
 
 @pytest.mark.parametrize("others", OTHERS)
 def test_there_is_one_lane_beside_other_devices(threads, others):
-    for count in (0, 1):
+    for count in (0, 1, 2):
         assert devices.use_lanes(Hardware(cpu_lanes=count, **others)) == 1
     assert not threads
 
@@ -213,18 +204,8 @@ def test_there_is_one_lane_beside_other_devices(threads, others):
 def test_there_is_one_lane_on_a_gpu(monkeypatch, threads):
     monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["x"])
     assert devices.use_lanes(Hardware()) == 1
-    refusals.check(
-        lambda: devices.use_lanes(Hardware(cpu_lanes=2)), "--cpu_lanes=2"
-    )
+    assert devices.use_lanes(Hardware(cpu_lanes=2)) == 1
     assert not threads
-
-
-@pytest.mark.parametrize("others", OTHERS)
-def test_lanes_beside_other_devices_are_one_clear_line(engine, threads, others):
-    """Of either engine, before it looks for those devices."""
-    hardware = Hardware(cpu_lanes=2, **others)
-    made = choose_engine(engine)[0](hardware)
-    refusals.check(made.check_devices, "--cpu_lanes=2", "leave it out")
 
 
 def test_products_are_as_exact_as_the_run_says():

@@ -200,7 +200,7 @@ def test_a_tpu_is_fed_known_outputs_as_bfloat16(tiny_config, tmp_path):
     """Its infeed does not know the type of their bits."""
     rows = make_rows(CLASSIFICATION, [9] * 40)
     bits = np.zeros((len(rows.tokens), tiny_config.hidden_size), np.uint16)
-    cached = KnownOutputs.of(rows, bits, first_token=False)
+    cached = KnownOutputs(rows, bits, first_token=False)
     graph = tpu_training_graph(
         tiny_config, tmp_path, cached, method="head", compute_dtype="bfloat16"
     )

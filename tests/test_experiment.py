@@ -95,7 +95,7 @@ def stopped(classify, monkeypatch):
     """Runs as far as the training; gives what it takes."""
     seen = []
 
-    def stop(run, others):
+    def stop(run):
         seen.append(run)
         raise Stopped
 

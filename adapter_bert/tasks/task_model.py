@@ -310,6 +310,11 @@ class ParameterTable:
     def trained_count(self) -> int:
         return sum(p.count for p in self.trained)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """Gives `parameters` of `run.json`."""
+        return {"total": self.total_count, "trained": self.trained_count}
+
     def to_text(self) -> str:
         groups: dict[str, list[int]] = {}
         for p in self.parameters:

@@ -50,12 +50,6 @@ def use_lanes(hardware: Hardware) -> int:
     """
     others = hardware.use_tpu or hardware.num_devices > 1
     if others or tf.config.list_physical_devices("GPU"):
-        if hardware.cpu_lanes > 1:
-            raise UserError(
-                f"--cpu_lanes={hardware.cpu_lanes} is for training on one "
-                "CPU device; leave it out on a GPU or TPU and with "
-                "--num_devices"
-            )
         return 1
     cores = cpu_cores.count()
     lanes = hardware.cpu_lanes or min(cores, MAX_LANES)
@@ -126,19 +120,15 @@ def names(hardware: Hardware) -> list[str]:
 
 
 def strategy(hardware: Hardware) -> tf.distribute.Strategy:
-    """Gives the strategy of a training."""
-    workers = is_cluster()
-    if hardware.num_devices and (hardware.use_tpu or workers):
-        raise UserError(
-            f"--num_devices={hardware.num_devices} is for one machine without "
-            "a TPU; leave it out under TF_CONFIG (a worker takes all of its "
-            "GPUs) and with --use_tpu (--num_tpu_cores)"
-        )
+    """Gives the strategy of a training.
+
+    A TPU has `--num_tpu_cores`, and a worker takes all of its GPUs.
+    """
     if hardware.use_tpu:
         from adapter_bert.training import tpu
 
         return tpu.strategy(hardware)
-    if workers:
+    if is_cluster():
         from adapter_bert.training import multi_worker
 
         return multi_worker.strategy()

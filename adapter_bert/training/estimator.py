@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 import functools
-import itertools
 import os
 from collections.abc import Iterator
 from concurrent import futures
@@ -16,15 +15,12 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from adapter_bert import optimization
 from adapter_bert.bert import int8
 from adapter_bert.checkpoints import training_state
-from adapter_bert.data import input_pipeline
-from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.training import devices, training_step
 from adapter_bert.training.engines import Course, Engine, Hardware
 from adapter_bert.training.prediction import (
-    Outputs,
     RowPredictor,
     StrategyPredictor,
 )
@@ -32,19 +28,6 @@ from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
 tpu = v1.estimator.tpu
-
-
-class LoadHook(v1.train.SessionRunHook):
-    """Sets variables of a session when it begins."""
-
-    def __init__(self, values: dict[str, np.ndarray]):
-        self._values = values
-
-    def after_create_session(self, session, coord):
-        variables = {v.op.name: v for v in v1.global_variables()}
-        for name, value in self._values.items():
-            assign = variables[name].initializer
-            session.run(assign, {assign.inputs[1]: value})
 
 
 class TrainingHook(v1.train.SessionRunHook):
@@ -184,7 +167,11 @@ class EstimatorEngine(Engine):
         def input_fn(params):
             del params  # The batch has been divided already.
             dataset = course.batches(job.length, self.shards)
-            return dataset.map(_for_tpu) if self._hardware.use_tpu else dataset
+            if not self._hardware.use_tpu:
+                return dataset
+            from adapter_bert.training.tpu import for_tpu
+
+            return dataset.map(for_tpu)
 
         estimator = self._estimator(job, course.batch_size, course.schedule)
         hook = TrainingHook(
@@ -213,7 +200,9 @@ class EstimatorEngine(Engine):
         devices.choose_graph_optimizer(self._hardware, job.compute_dtype)
         if not self._hardware.use_tpu:
             return StrategyPredictor(job, tf.distribute.get_strategy())
-        return _TpuPredictor(
+        from adapter_bert.training.tpu import TpuPredictor
+
+        return TpuPredictor(
             job,
             self.shards,
             lambda batch_size: self._estimator(job, batch_size, None),
@@ -366,14 +355,6 @@ def _variable(
         )
 
 
-def _for_tpu(batch: Batch) -> Batch:
-    """Makes bfloat16 of uint16, which a TPU's infeed does not know."""
-    return {
-        name: tf.bitcast(x, tf.bfloat16) if x.dtype == tf.uint16 else x
-        for name, x in batch.items()
-    }
-
-
 def _run_config(job: Job, **arguments: Any) -> dict[str, Any]:
     config = v1.ConfigProto(
         intra_op_parallelism_threads=(
@@ -397,39 +378,3 @@ def _run_config(job: Job, **arguments: Any) -> dict[str, Any]:
         "save_summary_steps": None,
         "log_step_count_steps": None,
     }
-
-
-class _TpuPredictor(RowPredictor):
-    def __init__(
-        self, job: Job, shards: int, make_estimator: Callable[[int], Any]
-    ):
-        super().__init__(job, shards)
-        self._make_estimator = make_estimator
-        self._values: dict[str, np.ndarray] = {}
-
-    def _run(
-        self, read: Callable[[], Iterator[list[Batch]]], features: Features
-    ) -> Iterator[Outputs]:
-        def input_fn(params: Any) -> tf.data.Dataset:
-            del params  # Batches have been divided already.
-            return input_pipeline.to_dataset(
-                lambda: itertools.chain.from_iterable(read()),
-                features,
-                self._job.length,
-                None,
-            )
-
-        size = sum(len(batch["row"]) for batch in next(read()))
-        checkpoint, _ = training_state.latest_step(self._job.output_dir)
-        return self._make_estimator(size).predict(
-            input_fn,
-            hooks=[LoadHook(self._values)],
-            checkpoint_path=checkpoint,
-            yield_single_examples=False,
-        )
-
-    def load(self, values: dict[str, np.ndarray]) -> None:
-        self._values = values
-
-    def close(self) -> None:
-        self._values = {}

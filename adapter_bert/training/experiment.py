@@ -27,7 +27,6 @@ from adapter_bert.training.engines import (
     check_batch_size,
     choose_engine,
 )
-from adapter_bert.training.extras import Extra
 from adapter_bert.training.run import Answers, Run, make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
 
@@ -35,15 +34,15 @@ from adapter_bert.training.settings import Experiment
 def run(experiment: Experiment) -> dict[str, float]:
     """Trains, evaluates and predicts; gives dev scores under BERT's names."""
     began = time.monotonic()
-    this, others = _open(experiment)
+    this = _open(experiment)
     with _own_folder(this):
         _tokenize(this)
         first_step = this.step
-        _train(this, others)
+        _train(this)
         if not this.engine.is_chief:
             logging.info("the chief evaluates and writes the results")
             return {}
-        results = _answer(this, others)
+        results = _answer(this)
         # Of several workers none knows what the others took.
         if this.step > first_step and this.engine.workers == 1:
             run_files.write_cost(
@@ -52,7 +51,7 @@ def run(experiment: Experiment) -> dict[str, float]:
     return results
 
 
-def _open(experiment: Experiment) -> tuple[Run, list[Extra]]:
+def _open(experiment: Experiment) -> Run:
     """Opens model and rows, each refusal before a longer step."""
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
@@ -82,11 +81,11 @@ def _open(experiment: Experiment) -> tuple[Run, list[Extra]]:
     this = Run(engine, model, setup.make_job(engine, model), dev, test, rows)
     record = setup.describe_settings(model, this.job)
     run_record.check(folder, record, experiment.do_train, partial=True)
-    others = extras.of(model)
-    for extra in others:
+    this.extras = extras.of(model)
+    for extra in this.extras:
         extra.check(this)
     logging.info("%s", "\n" + this.job.table.to_text())
-    return this, others
+    return this
 
 
 def _choose_splits(experiment: Experiment) -> tuple[SplitNames, SplitNames]:
@@ -208,7 +207,7 @@ def _best_checkpoint(run: Run) -> Optional[str]:
     return dev_scores.best_checkpoint(run.folder)
 
 
-def _train(run: Run, others: list[Extra]) -> None:
+def _train(run: Run) -> None:
     """Trains, or goes on with it, and writes `run.json` and the artifact."""
     is_chief, table = run.engine.is_chief, run.job.table
     if not run.experiment.do_train:
@@ -218,7 +217,7 @@ def _train(run: Run, others: list[Extra]) -> None:
     run.resumed = run.step > 0
     run.is_over = run.step >= run.schedule.num_train_steps
     # All refusals of the folder precede the first change in it.
-    needed = sum([extra.reserve(run) for extra in others])
+    needed = sum([extra.reserve(run) for extra in run.extras])
     if is_chief:
         needed += run.checkpoint_bytes(table, run.folder, run.step)
         # Every run writes artifacts.
@@ -232,7 +231,7 @@ def _train(run: Run, others: list[Extra]) -> None:
         run_record.write(
             run.folder, run.record, run.model.base, run.model.part_folders
         )
-    for extra in others:
+    for extra in run.extras:
         extra.begin(run)
     if run.is_over:
         logging.info("already trained to step %d", run.step)
@@ -246,7 +245,7 @@ def _train(run: Run, others: list[Extra]) -> None:
             run.step,
             stops=run.stops,
             look=lambda step, predictor: any(
-                [extra.look(run, step, predictor) for extra in others]
+                [extra.look(run, step, predictor) for extra in run.extras]
             ),
         )
     if is_chief:
@@ -254,7 +253,7 @@ def _train(run: Run, others: list[Extra]) -> None:
         run_files.write_artifact(run)
 
 
-def _answer(run: Run, others: list[Extra]) -> dict[str, float]:
+def _answer(run: Run) -> dict[str, float]:
     step = training_state.step_of(run.checkpoint or "")
     with run.engine.predictor(run.job) as predictor:
         if step != run.step:
@@ -266,7 +265,7 @@ def _answer(run: Run, others: list[Extra]) -> dict[str, float]:
             predictor.load({p.name: weights.read(p.name) for p in trained})
         splits = dict.fromkeys(name for _, name in (*run.dev, *run.test))
         answers = run.answer(predictor, splits)
-        for extra in others:
+        for extra in run.extras:
             extra.end(run, answers)
     results = _score(run, answers, step) if run.dev else {}
     for suffix, name in run.test:

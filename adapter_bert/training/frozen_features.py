@@ -86,6 +86,8 @@ class Novelty(Extra):
         distinct = novelty.distinct(texts)
         some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
         layers = lower_half(run.model.config).num_hidden_layers
+        # One model in memory at a time.
+        answers.predictor.close()
         with frozen_outputs.predictor(
             run.engine, run.model, run.job, layers, build_head
         ) as predictor:

@@ -55,35 +55,42 @@ GB = 1e9
 NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-class KnownOutputs:
-    """Rows with the outputs of frozen layers; otherwise as `inner`.
+class Around:
+    """Rows that are as `inner` but for what a subclass says."""
+
+    def __init__(self, inner: Features):
+        self.inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+
+class KnownOutputs(Around):
+    """Rows with the outputs of frozen layers.
 
     `outputs`, float32 or the bits of bfloat16 as uint16, are of all tokens
     [sum of lengths, D], or of first tokens [sequences, D].
     """
 
     def __init__(self, inner: Features, outputs: np.ndarray, first_token: bool):
-        self._inner, self._outputs = inner, outputs
-        self._first_token = first_token
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __len__(self) -> int:
-        return len(self._inner)
+        super().__init__(inner)
+        self._outputs, self._first_token = outputs, first_token
 
     def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
         """Adds `finish`'s."""
         width = 1 if self._first_token else length
         shape = *self.row_shape, width, self._outputs.shape[1]
         outputs = {FROZEN_OUTPUTS: (shape, self._outputs.dtype)}
-        return {**self._inner.added(length), **outputs}
+        return {**self.inner.added(length), **outputs}
 
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
     ) -> None:
         """Adds `frozen_outputs`, [B, ..., T or 1, D], zeros in padding."""
-        self._inner.finish(batch, rows, step)
+        self.inner.finish(batch, rows, step)
         sequences = self.sequences(rows)
         if self._first_token:
             outputs = self._outputs[sequences][..., np.newaxis, :]
@@ -300,17 +307,13 @@ class FrozenLayers:
         try:
             # Opens neither a pickle nor an archive of several arrays.
             array = np.lib.format.open_memmap(self.path, "r")
+            if (array.shape, array.dtype) != (self._shape, self._dtype):
+                raise ValueError(f"it holds {array.dtype} {array.shape}")
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{self.path} cannot be read ({error}); delete it to compute "
                 "it again"
             ) from error
-        if (array.shape, array.dtype) != (self._shape, self._dtype):
-            raise UserError(
-                f"{self.path} holds {array.dtype} {list(array.shape)}, expected"
-                f" {self._dtype} {list(self._shape)}; delete it to compute it "
-                "again"
-            )
         return array
 
     def _compute(

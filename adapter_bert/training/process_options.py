@@ -54,7 +54,18 @@ def restored() -> Iterator[None]:
         with _lock:
             _users -= 1
             if not _users:
-                _restore(*_before)
+                graphs, uses_tensor_float, is_deterministic, level = _before
+                # Setting adds to what is set; True is the default.
+                tf.config.optimizer.set_experimental_options(
+                    {"arithmetic_optimization": True, **graphs}
+                )
+                tf.config.experimental.enable_tensor_float_32_execution(
+                    uses_tensor_float
+                )
+                if not is_deterministic:
+                    # Else `tf.random` without a seed would be refused for ever.
+                    config.disable_op_determinism()
+                tf.get_logger().setLevel(level)
 
 
 @contextlib.contextmanager
@@ -64,17 +75,3 @@ def of_a_run() -> Iterator[None]:
         yield
     # Graphs hold themselves.
     gc.collect()
-
-
-def _restore(
-    graphs: Any, uses_tensor_float: bool, is_deterministic: bool, level: int
-) -> None:
-    # Setting adds to what is set; True is the default.
-    tf.config.optimizer.set_experimental_options(
-        {"arithmetic_optimization": True, **graphs}
-    )
-    tf.config.experimental.enable_tensor_float_32_execution(uses_tensor_float)
-    if not is_deterministic:
-        # Else `tf.random` without a seed would be refused for ever.
-        config.disable_op_determinism()
-    tf.get_logger().setLevel(level)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from absl import logging
@@ -55,6 +55,7 @@ class Run:
         step: steps that are done.
         resumed: whether an earlier process did some of them.
         is_over: whether no step is left.
+        extras: what it does besides training, evaluating and predicting.
         stops: steps after which the training pauses for the extras' `look`.
         checkpoint: the best or newest one in the run's folder, if any.
     """
@@ -71,6 +72,7 @@ class Run:
     step: int = 0
     resumed: bool = False
     is_over: bool = False
+    extras: Sequence[Any] = ()
     stops: frozenset[int] = frozenset()
     checkpoint: Optional[str] = None
 
@@ -103,7 +105,7 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """Describes the run for `run.json`."""
-        experiment, table = self.experiment, self.job.table
+        experiment = self.experiment
         record = describe_settings(self.model, self.job)
         features = self.features.get("train")
         if features is not None:
@@ -120,10 +122,7 @@ class Run:
             **record,
             "data_name": place
             and os.path.basename(os.path.normpath(files.absolute(place))),
-            "parameters": {
-                "total": table.total_count,
-                "trained": table.trained_count,
-            },
+            "parameters": self.job.table.counts,
             "versions": {
                 **run_record.versions(),
                 "engine": type(self.engine).__name__,

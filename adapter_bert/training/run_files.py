@@ -49,8 +49,6 @@ def write_artifact(run: Run) -> None:
         }
         if carried:
             values = {**values, **adapter_artifact.few(carried)}
-    kept = {"kept": adapter_artifact.count(values)}
-    records = {"": {**record, "parameters": {**record["parameters"], **kept}}}
     # The splits' rows are those of all members together.
     described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in run.task.members.items():
@@ -58,40 +56,31 @@ def write_artifact(run: Run) -> None:
         own_method, task_values = method.of_task(
             model.config, name, run.task.values_of(member, values)
         )
+        about = {**described, "parameters": dict(record["parameters"])}
         if member:
             table = task_model.list_parameters(
                 model.config, own_method, task.build_head
             )
-            records[member] = {
-                **described,
-                "task": describe_task(task),
-                "data_name": name,
-                "parameters": {
-                    "total": table.total_count,
-                    "trained": table.trained_count,
-                    "kept": adapter_artifact.count(task_values),
-                },
-            }
+            about["parameters"] = table.counts
+            about.update(task=describe_task(task), data_name=name)
+        about["parameters"]["kept"] = adapter_artifact.count(task_values)
         config = {
             "checkpoint": os.path.basename(run.checkpoint),
-            **records[member],
+            **about,
             "method": str(own_method),
             "trained_with": str(model.method),
             "task_settings": task.settings,
         }
-        config.pop("cut_rows", None)
         if model.part_hashes:
             config["carries_parts"] = run.experiment.carry_parts
-        folder = os.path.join(job.output_dir, member, ADAPTER)
+        folder = os.path.join(run.folder, member, ADAPTER)
         adapter_artifact.write(folder, config, task_values)
         logging.info("the trained adapter is in %s", folder)
-    for member, content in records.items():
-        run_record.write(
-            os.path.join(job.output_dir, member),
-            content,
-            model.base,
-            model.part_folders,
-        )
+        if member:
+            place = os.path.join(run.folder, member)
+            run_record.write(place, about, model.base, model.part_folders)
+    record["parameters"]["kept"] = adapter_artifact.count(values)
+    run_record.write(run.folder, record, model.base, model.part_folders)
 
 
 def _finish(run: Run, values: Values) -> tuple[TuningMethod, Values]:

@@ -1,15 +1,22 @@
 """Finds this machine's TPU, or why another machine's cannot be used."""
 
 import http.client
+import itertools
 import os
 import urllib.request
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable
 
+import numpy as np
 import tensorflow as tf
 
+from adapter_bert.checkpoints import training_state
+from adapter_bert.data import input_pipeline
+from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.training.engines import Hardware
+from adapter_bert.training.prediction import Outputs, RowPredictor
+from adapter_bert.training.training_step import Job
 
 # The API of TPU VMs; the client's default is for the retired TPU nodes.
 DISCOVERY = "https://tpu.googleapis.com/$discovery/rest?version=v2"
@@ -199,3 +206,62 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
         ) from error
     check(hardware, tpus.extended.num_hosts, tpus.num_replicas_in_sync)
     return tpus
+
+
+def for_tpu(batch: Batch) -> Batch:
+    """Makes bfloat16 of uint16, which a TPU's infeed does not know."""
+    return {
+        name: tf.bitcast(x, tf.bfloat16) if x.dtype == tf.uint16 else x
+        for name, x in batch.items()
+    }
+
+
+class LoadHook(tf.compat.v1.train.SessionRunHook):
+    """Sets variables of a session when it begins."""
+
+    def __init__(self, values: dict[str, np.ndarray]):
+        self._values = values
+
+    def after_create_session(self, session, coord):
+        variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+        for name, value in self._values.items():
+            assign = variables[name].initializer
+            session.run(assign, {assign.inputs[1]: value})
+
+
+class TpuPredictor(RowPredictor):
+    """Predicts with TPUEstimator."""
+
+    def __init__(
+        self, job: Job, shards: int, make_estimator: Callable[[int], Any]
+    ):
+        super().__init__(job, shards)
+        self._make_estimator = make_estimator
+        self._values: dict[str, np.ndarray] = {}
+
+    def _run(
+        self, read: Callable[[], Iterator[list[Batch]]], features: Features
+    ) -> Iterator[Outputs]:
+        def input_fn(params: Any) -> tf.data.Dataset:
+            del params  # Batches have been divided already.
+            return input_pipeline.to_dataset(
+                lambda: itertools.chain.from_iterable(read()),
+                features,
+                self._job.length,
+                None,
+            )
+
+        size = sum(len(batch["row"]) for batch in next(read()))
+        checkpoint, _ = training_state.latest_step(self._job.output_dir)
+        return self._make_estimator(size).predict(
+            input_fn,
+            hooks=[LoadHook(self._values)],
+            checkpoint_path=checkpoint,
+            yield_single_examples=False,
+        )
+
+    def load(self, values: dict[str, np.ndarray]) -> None:
+        self._values = values
+
+    def close(self) -> None:
+        self._values = {}
