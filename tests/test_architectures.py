@@ -57,8 +57,9 @@ def folder_of(golden_dir, tmp_path):
 
     def copy(name):
         ignored = shutil.ignore_patterns("expected.*")
-        place = golden_dir / "architectures" / name
-        return shutil.copytree(place, tmp_path / name, ignore=ignored)
+        of_robertas = name == "roberta"
+        place = golden_dir / ("roberta" if of_robertas else "architectures")
+        return shutil.copytree(place / name, tmp_path / name, ignore=ignored)
 
     return copy
 
@@ -468,6 +469,7 @@ def test_a_merged_model_computes_the_same(
         ("albert", "estimator"),
         ("mpnet", "strategy"),
         ("mpnet", "estimator"),
+        ("roberta", "strategy"),
     ],
 )
 @pytest.mark.older_stack
@@ -573,7 +575,7 @@ def test_frozen_layers_are_cached(
 
 @NEWER
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet"])
+@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet", "roberta"])
 def test_masked_tokens_are_learned(
     folder_of, tiny_texts, tmp_path, caplog, name
 ):

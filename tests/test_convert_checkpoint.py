@@ -267,15 +267,3 @@ def test_refusals(convert, google_bert, golden_dir, tmp_path, tiny_weights):
         "layer_1/inter",
     )
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.newer_stack
-def test_as_a_user_runs_it(tiny_bert, tmp_path):
-    done = run_process(
-        f"--init_checkpoint={tiny_bert}",
-        "--to=google",
-        "--activation=gelu",
-        f"--output_dir={tmp_path / 'out'}",
-        program="convert",
-    )
-    assert done.stdout.startswith(f"wrote {tmp_path}/out/bert_model.ckpt: 39 ")

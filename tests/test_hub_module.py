@@ -218,23 +218,6 @@ def test_tf1_without_its_attention_needs_a_config(tf1, tiny_bert):
     sources.read_config(opened, str(tiny_bert / "config.json"))
 
 
-@pytest.mark.parametrize("scale", [0.4, 3**-0.5])
-def test_tf1_with_an_odd_scale_needs_a_config(tf1, scale):
-    """6.25 numbers a head, and three of the hidden size 16."""
-
-    def edit(graph):
-        for node in graph.graph_def.node:
-            if node.name == hub_module.TF1_SCALE:
-                tensor = tf.make_tensor_proto(scale, tf.float32)
-                node.attr["value"].tensor.CopyFrom(tensor)
-
-    refusals.check(
-        lambda: sources.read_config(tf1(edit)),
-        "lies next to ",
-        " --bert_config_file",
-    )
-
-
 @pytest.mark.parametrize("name", ["scale", "case"])
 @pytest.mark.parametrize("sizes", [[2**40], [2**31, 2], [-1]])
 def test_a_constant_of_terabytes_is_damage(tf1, name, sizes):

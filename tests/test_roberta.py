@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import entry_point, load_predictor, read_json, read_lines
+from conftest import read_json
 from numpy.testing import assert_allclose
 from roberta_folders import BOTH
 from safetensors.numpy import load_file, save_file
@@ -11,7 +11,6 @@ from tiny_artifacts import read_base
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.commands import run_mlm
 from adapter_bert.data.tables import Layout
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
@@ -153,38 +152,6 @@ def scores_of(flags):
 
 
 @pytest.mark.gate
-def test_texts_are_learned_and_answered(
-    flags, roberta_folder, tiny_data, tmp_path, classify
-):
-    flags.update(task_name="custom", data_dir=tiny_data, num_train_epochs=60)
-    # Grouped by length, a batch would be one text again and again.
-    flags.update(train_batch_size=40, length_pool_batches=1)
-    classify(**flags)
-    out, scores = flags["output_dir"], scores_of(flags)
-    assert scores["eval_accuracy"] == 1.0
-    assert (out / "adapter" / "adapter.safetensors").stat().st_size < 30_000
-    again = {
-        "task_name": "custom",
-        "data_dir": tiny_data,
-        "init_checkpoint": roberta_folder,
-        "adapter": out / "adapter",
-        "output_dir": tmp_path / "again",
-        "max_seq_length": 40,
-        "do_eval": True,
-        "do_predict": True,
-    }
-    classify(**again)
-    assert scores_of(again)["eval_loss"] == pytest.approx(
-        scores["eval_loss"], abs=1e-6
-    )
-    lines = (tmp_path / "again" / "test_predictions.tsv").read_text()
-    predictor = load_predictor(roberta_folder, {"one": out / "adapter"})
-    texts = read_lines(tiny_data / "test.tsv")[1:]
-    labels = [a["label"] for a in predictor("one", texts)]
-    assert labels == [row.split("\t")[1] for row in lines.splitlines()[1:]]
-
-
-@pytest.mark.gate
 def test_words_are_tagged(flags, tiny_ner, tag):
     tag(**flags, data_dir=tiny_ner)
     assert scores_of(flags)["eval_f1"] > 0.5
@@ -200,21 +167,3 @@ def test_questions_are_learned(flags, tiny_squad, answer):
         tuning_method="full",
     )
     assert scores_of(flags)["eval_f1"] > 50
-
-
-@pytest.mark.gate
-def test_masked_tokens_are_learned_with_the_pretrained_head(
-    flags, tiny_texts, caplog
-):
-    flags.update(num_train_epochs=80, adapter_size=4)
-    with entry_point(run_mlm) as model_text:
-        model_text(
-            **flags,
-            train_file=tiny_texts / "train.txt",
-            eval_file=tiny_texts / "eval.txt",
-            whole_word_masking=True,
-        )
-    for name in ("transform/dense/kernel", "output_bias"):
-        assert f"cls/predictions/{name}: taken from" in caplog.text
-    # Of about 300 tokens each is as likely at the start.
-    assert scores_of(flags)["eval_perplexity"] < 20

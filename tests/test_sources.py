@@ -19,12 +19,11 @@ from conftest import (
 from hub_modules import tf2_variables, write_tf1, write_tf2
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save_file
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 from torch_writer import as_zip, tensor, written
 from torch_writer import table as torch_table
 
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import google, hugging_face, sources
+from adapter_bert.checkpoints import hugging_face, sources
 from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
@@ -185,34 +184,6 @@ def test_a_checkpoint_of_objects_gives_the_same_weights(
         "json says 4 ",
         " has 2; pass the model",
     )
-
-
-@pytest.mark.parametrize("damage", ["no graph", "a key", "a child"])
-def test_a_damaged_object_graph_is_one_line(tmp_path, tiny_weights, damage):
-    module, prefix = tf.Module(), str(tmp_path / "tf2_model.ckpt")
-    module.its_own = tf2_variables(tiny_weights, 2, 3)
-    tf.train.Checkpoint(model=module).write(prefix)
-    reader = tf.train.load_checkpoint(prefix)
-    values = {
-        name: reader.get_tensor(name)
-        for name in reader.get_variable_to_shape_map()
-    }
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(
-        values[google.OBJECT_GRAPH]
-    )
-    if damage == "a key":
-        graph.nodes[-1].attributes[0].checkpoint_key = "elsewhere"
-    if damage == "a child":
-        child = graph.nodes[0].children.add(local_name="do_lower_case")
-        whole = graph.SerializeToString()
-        save_tensorflow(prefix, {**values, google.OBJECT_GRAPH: whole})
-        # No variable of the name says nothing.
-        assert sources.open_init_checkpoint(prefix).do_lower_case is None
-        child.node_id = 9999
-    is_lost = damage == "no graph"
-    damaged = b"\xff\xff" if is_lost else graph.SerializeToString()
-    save_tensorflow(prefix, {**values, google.OBJECT_GRAPH: damaged})
-    refuses(prefix, "tf2_model.ckpt is damaged or incompl")
 
 
 def test_a_checkpoint_of_other_objects_is_refused(tmp_path):

@@ -157,6 +157,11 @@ RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
         "another processor": (whole(byteorder="big"), "of another processor"),
         "no zip file": (b"PK\3\4", "not a zip file"),
         "no data.pkl": (whole().replace(b"data.pkl", b"data.pkx"),),
+        # Tuples of 2**200 values, which nobody may hash.
+        "a wide name": (
+            whole(b"\x80\x02}(])q\0" + b"h\0\x86q\0" * 200 + b"NNu."),
+            "in the place of str",
+        ),
         "a place for billions of values": (
             whole(b"\x80\x02}r\xff\xff\xff\x7f)u."),
         ),

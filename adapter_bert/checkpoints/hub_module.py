@@ -304,11 +304,11 @@ def _read_tf1(
 
     sizes = _config_of(weights.shapes, 1, weights.source)
     config, scale = None, number(TF1_SCALE)
-    if scale is not None and 0 < scale <= 1:
-        scale = float(scale)
-        head_size = round(scale**-2)
-        heads, rest = divmod(sizes.hidden_size, head_size)
-        if not rest and abs(scale**-2 - head_size) < 1e-3 * head_size:
+    if scale is not None:
+        # One by the root of a head's size.
+        exact = sizes.hidden_size * float(scale) ** 2
+        heads = max(1, round(exact))
+        if abs(exact - heads) < 1e-3 * heads:
             config = dataclasses.replace(sizes, num_attention_heads=heads)
     outputs = graph.signature_def[TF1_SIGNATURE].outputs
     assets = {}

@@ -10,6 +10,7 @@ import math
 import pickle
 import struct
 import zipfile
+from collections.abc import Iterable
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -108,9 +109,17 @@ class View(NamedTuple):
 _ReadStorage = Callable[[Storage], bytes]
 
 
+def _check_types(kind: type, values: Iterable[Any]) -> None:
+    """Refuses other values, as tuples that could take for ever to hash."""
+    if not all(type(value) is kind for value in values):
+        raise ValueError(f"it has other values in the place of {kind.__name__}")
+
+
 def _tensor(storage, offset, shape, strides, *_) -> View:
     """Source: `torch._utils._rebuild_tensor` and `_rebuild_tensor_v2`."""
-    return View(storage, offset, shape, strides)
+    _check_types(Storage, [storage])
+    _check_types(int, [offset, *shape, *strides])
+    return View(storage, offset, tuple(shape), tuple(strides))
 
 
 # What a file may name: functions, and storages by their names.
@@ -136,12 +145,27 @@ class _Unpickler(pickle._Unpickler):
     def persistent_load(self, pid: Any) -> Storage:
         """Describes values that are elsewhere in the file."""
         _, kind, key, _, count, *_ = pid
+        _check_types(str, [kind, key])
+        _check_types(int, [count])
         return Storage(key, kind, count)
 
     def _ignore_state(self) -> None:
         self.stack.pop()
 
-    dispatch = {**pickle._Unpickler.dispatch, pickle.BUILD[0]: _ignore_state}
+    def _set_item(self) -> None:
+        _check_types(str, self.stack[-2:-1])
+        self.load_setitem()
+
+    def _set_items(self) -> None:
+        _check_types(str, self.stack[::2])
+        self.load_setitems()
+
+    dispatch = {
+        **pickle._Unpickler.dispatch,
+        pickle.BUILD[0]: _ignore_state,
+        pickle.SETITEM[0]: _set_item,
+        pickle.SETITEMS[0]: _set_items,
+    }
 
 
 def _open_zip(content: bytes) -> tuple[dict[str, View], _ReadStorage]:
@@ -176,6 +200,7 @@ def _open_older(content: bytes) -> tuple[dict[str, View], _ReadStorage]:
         raise ValueError("it is of another version or processor")
     storages = {view.storage.key: view.storage for view in table.values()}
     place, contents = pickled.tell(), {}
+    _check_types(str, keys)
     for key in keys:
         begin = place + 8
         place = begin + storages[key].count * storages[key].type.itemsize
