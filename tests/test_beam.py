@@ -314,7 +314,7 @@ def test_what_is_refused_before_the_job(jobs, right, tmp_path):
             ".jsonl, or",
         ),
         ({"task": "small,nobody"}, "unknown task 'nobody'; there are: small"),
-        ({"batch_size": 0}, "--batch_size is 0, expected more"),
+        ({"batch_size": 0}, "--batch_size is 0, expected"),
         ({"batch_size": "x"}, "--batch_size: invalid int value"),
         ({"taks": "small"}, "unexpected: --taks; it is no option of Beam's"),
         ({"direct_num_workers": "x"}, "--direct_num_workers: invalid int"),

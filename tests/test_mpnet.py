@@ -31,8 +31,6 @@ from adapter_bert.commands import mpnet
 from adapter_bert.errors import UserError
 from adapter_bert.graph import runtimes, saved_model
 
-PARTS = 5
-
 
 @pytest.fixture
 def packages(monkeypatch, tmp_path):
@@ -45,11 +43,11 @@ def packages(monkeypatch, tmp_path):
             "desktop.ini",
         ):
             archive.writestr(f"{mpnet.NAME}/{name}", name * 9)
-    pieces = np.array_split(np.frombuffer(content.getvalue(), np.uint8), PARTS)
+    pieces = np.array_split(
+        np.frombuffer(content.getvalue(), np.uint8), mpnet.PARTS
+    )
     pieces = [piece.tobytes() for piece in pieces]
-    digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
     weights = hashlib.sha256(b"model.safetensors" * 9).hexdigest()
-    monkeypatch.setattr(mpnet, "PARTS", tuple(digests))
     monkeypatch.setattr(mpnet, "WEIGHTS_DIGEST", weights)
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     pip = types.SimpleNamespace(pieces=pieces, calls=[], returncode=0)
@@ -92,7 +90,7 @@ def test_it_is_put_together_once(packages, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "words, name", [(["--x"], "--x"), (["a.txt"], "no lock a.txt"), ("ab", "b")]
+    "words, name", [(["--x"], "--x"), (["a.txt"], "a.txt"), ("ab", "a b")]
 )
 def test_other_arguments_are_refused(monkeypatch, packages, words, name):
     monkeypatch.setattr("sys.argv", ["mpnet", *words])
@@ -105,7 +103,6 @@ def test_other_arguments_are_refused(monkeypatch, packages, words, name):
     "change, names",
     [
         (lambda p: p.pieces.__setitem__(2, None), "zip.003"),
-        (lambda p: p.pieces.__setitem__(3, b"x"), "zip.004 is damaged"),
         (lambda p: setattr(p, "returncode", 1), "a.txt .*: no hash"),
     ],
 )
