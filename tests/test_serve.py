@@ -322,10 +322,6 @@ BERT = "--init_checkpoint"
             refused(model="", library="nowhere", init_checkpoint="tests"),
             "nowhere",
         ),
-        "no time between looks": (
-            refused(model="", library="tests", poll_seconds=0),
-            *("--poll_seconds", 0),
-        ),
         "no file of admins": (refused(admin_token_file="nowhere"), "nowhere"),
         "no tokens to count": (
             refused(token_requests=9),
@@ -348,7 +344,6 @@ BERT = "--init_checkpoint"
             *("nowhere.invalid", "--host"),
         ),
         "an empty part of a host": (refused(host="127.0.0..1"), "127.0.0..1"),
-        "no port": (refused(port=70000), "--port", 70000, 65535),
         "no exported model": (refused(), "tests", "adapter-bert export"),
     }
 )
