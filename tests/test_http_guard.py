@@ -5,12 +5,11 @@ import shutil
 import ssl
 import subprocess
 import urllib.request
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 import refusals
-from absl.testing import flagsaver
-from conftest import entry_point, module_fixture
+from conftest import module_fixture
 from test_http_api import PREDICT, Echo, Running, Server, app
 
 from adapter_bert.commands import serve
@@ -243,10 +242,13 @@ def test_https(tmp_path):
         check=True,
         capture_output=True,
     )
-    with serve_flags(ssl_certfile=certificate, ssl_keyfile=key):
-        serve.check_certificate()
-    with serve_flags(ssl_certfile=key, ssl_keyfile=certificate):
-        refusals.check(serve.check_certificate, certificate, key, "PEM")
+    files = {"ssl_certfile": certificate, "ssl_keyfile": key}
+    serve.check_certificate(serve.Serving(**files))
+    files = {"ssl_certfile": key, "ssl_keyfile": certificate}
+    refusals.check(
+        lambda: serve.check_certificate(serve.Serving(**files)),
+        *(certificate, key, "PEM"),
+    )
     guarded_app = guarded(app, Tokens(TOKENS))
     made = Running(guarded_app, ssl_certfile=certificate, ssl_keyfile=key)
     with closing(made):
@@ -256,9 +258,3 @@ def test_https(tmp_path):
         context = ssl.create_default_context(cafile=certificate)
         with urllib.request.urlopen(request, context=context) as response:
             assert response.read() == b"small"
-
-
-@contextmanager
-def serve_flags(**flags):
-    with entry_point(serve), flagsaver.flagsaver(**flags):
-        yield

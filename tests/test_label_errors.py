@@ -25,12 +25,6 @@ def test_margins_and_suggestions_of_a_few_rows():
     assert labels.tolist() == [1, 1, 1, 0]
 
 
-def test_the_joint_of_a_few_rows():
-    """Thresholds are 0.55, 0.4, 0.6; rows count for 0, 1, 2, 1."""
-    joint = label_errors.joint(PROBABILITIES, LABELS)
-    assert_allclose(joint, [[1, 1, 0], [0, 1, 0], [0, 0, 1]])
-
-
 def test_a_label_without_rows_is_no_class():
     joint = label_errors.joint(PROBABILITIES, np.array([0, 0, 1, 1]))
     assert not joint[:, 2].any() and not joint[2].any()

@@ -402,20 +402,6 @@ def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
     assert message == f"cannot read {shelf.path}: Permission denied"
 
 
-def test_nothing_is_added_where_a_library_was(shelf, make, monkeypatch):
-    folder = make()
-    check_new = shelf._check_new
-
-    def take(*arguments):
-        check_new(*arguments)
-        os.rename(shelf.path, f"{shelf.path}-away")
-        os.mkdir(shelf.path)
-
-    monkeypatch.setattr(shelf, "_check_new", take)
-    refusals.check(lambda: shelf.add(str(folder), "mine"), shelf.path)
-    assert os.listdir(shelf.path) == []
-
-
 @pytest.mark.parametrize(
     "description,kind",
     [
@@ -462,13 +448,6 @@ def test_own_data_give_their_name(task, data, name):
 )
 def test_names_that_are_none_are_refused(name):
     refusals.check(lambda: library.check_name(name), repr(name), "--name")
-
-
-def test_names_of_adapters_are_checked(shelf, make):
-    folder = str(make())
-    for call in (shelf.rename, shelf.add):
-        with pytest.raises(UserError, match="'a b' cannot be an adapter"):
-            call(folder, "a b")
 
 
 def test_a_name_is_given_once_in_whatever_letters(shelf, make):

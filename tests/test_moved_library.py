@@ -231,12 +231,13 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
 def test_a_killed_move_goes_on_with_the_same_bits(
     moved, move, place, monkeypatch
 ):
-    """At a checkpoint of the run of several adapters."""
+    """At a checkpoint of the second adapter, when the first is added."""
     save = training_state.save_training
 
     def save_and_end(folder, step, values):
         save(folder, step, values)
-        raise KeyboardInterrupt
+        if "sets" in folder:
+            raise KeyboardInterrupt
 
     def go_on():
         dev = f"--dev=one={place / 'dev.tsv'}"
@@ -246,7 +247,7 @@ def test_a_killed_move_goes_on_with_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         go_on()
     monkeypatch.undo()
-    assert AdapterLibrary(str(place / "killed")).names() == []
+    assert AdapterLibrary(str(place / "killed")).names() == ["one"]
     (place / "killed" / "lost+found").mkdir()
     killed = go_on()
     assert read(killed) == read(moved)
@@ -256,18 +257,6 @@ def test_a_killed_move_goes_on_with_the_same_bits(
             for folder in (moved, killed)
         )
         assert first == second
-
-
-def test_an_adapter_is_added_once(moved):
-    """A move that was killed between two of them adds the rest."""
-    library = AdapterLibrary(str(moved))
-    runs = moved / moved_library.WORK_FOLDER / "runs"
-    before = library.entry("one")
-    folder = str(runs / "one" / "tasks" / "one" / "adapter")
-    moved_library._add(library, "one", folder)
-    assert library.entry("one") == before
-    other = str(runs / "value" / "tasks" / "value" / "adapter")
-    refusals.check(lambda: moved_library._add(library, "one", other), "'one'")
 
 
 @pytest.mark.parametrize(

@@ -284,9 +284,10 @@ def test_the_command_writes_a_file(command, made, tmp_path, caplog):
     {
         "weights": (
             {"format": "saved_model", "weights": "int8"},
-            "--weights goes with",
+            "--weights=int8",
+            "tflite",
         ),
-        "vectors": ({"embeddings": "cls"}, "--embeddings goes", "saved_model"),
+        "vectors": ({"embeddings": "cls"}, "--embeddings", "saved_model"),
         "a type": ({"base_dtype": "int8"}, "--base_dtype is int8", "tflite"),
         "far away": ({"output_dir": "gs://bucket/out"}, "is no local folder"),
         "a full folder": ({"output_dir": ROOT}, "is there already"),

@@ -5,8 +5,7 @@ import re
 import socket
 
 import pytest
-from absl import flags
-from conftest import ROOT, entry_point
+from conftest import ROOT
 from test_architecture import attributes, imported, sources
 
 from adapter_bert.commands import serve
@@ -59,12 +58,9 @@ def test_arrays_are_loaded_without_pickles():
 
 
 def test_the_server_listens_on_this_machine_alone():
-    with entry_point(serve):
-        assert flags.FLAGS.host == "127.0.0.1"
-        flags.FLAGS.port = 0
-        with serve.listen() as listening:
-            assert listening.family == socket.AF_INET
-            assert listening.getsockname()[0] == "127.0.0.1"
+    with serve.listen(serve.Serving(port=0)) as listening:
+        assert listening.family == socket.AF_INET
+        assert listening.getsockname()[0] == "127.0.0.1"
 
 
 def test_the_servers_page_runs_no_foreign_script():

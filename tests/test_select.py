@@ -103,7 +103,6 @@ BAD = [
     *(
         ("text\na\n", changes, message)
         for changes, message in (
-            ({"count": 0}, "--count is 0"),
             ({"by": "margin"}, "no adapter is named"),
             ({"adapter": "x", "do_lower_case": True}, "so leave the flag out"),
             ({"pool": "missing.tsv"}, "does not exist"),

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import refusals
 import uvicorn
-from absl.testing import flagsaver
 from conftest import ROOT, entry_point, load_predictor, read_lines
 from exported_models import mixed_questions
 from sweep_stand_in import wait_for
@@ -295,11 +294,10 @@ def test_each_flag_is_the_limit_that_it_names():
     values = dict(max_body_mb=2, max_held_mb=2, max_rows=4, max_text_kb=5)
     values.update(max_waiting_rows=4, max_batch_rows=7, max_batch_kb=8)
     bounds = Bounds(batch_rows=7, batch_bytes=8000, waiting_rows=4)
-    with entry_point(serve), flagsaver.flagsaver(**values, timeout_s=9):
-        # What is equal has room.
-        assert serve.limits_from_flags() == Limits(
-            2_000_000, 2_000_000, 4, 5000, bounds, 9
-        )
+    # What is equal has room.
+    assert serve.limits_of(serve.Serving(**values, timeout_s=9)) == Limits(
+        2_000_000, 2_000_000, 4, 5000, bounds, 9
+    )
 
 
 def refused(**flags):
@@ -319,15 +317,10 @@ BERT = "--init_checkpoint"
     {
         "nothing": (refused(model=""), BERT, "--library", "--model"),
         "a library too": (refused(library="tests"), "--library", "--model"),
-        "a library's flag": (refused(compute_dtype="auto"), "--compute_dtype"),
         "no BERT": (refused(model="", library="tests"), BERT),
         "no library": (
             refused(model="", library="nowhere", init_checkpoint="tests"),
             "nowhere",
-        ),
-        "no time between looks": (
-            refused(model="", library="tests", poll_seconds=0),
-            *("--poll_seconds", 0),
         ),
         "no file of admins": (refused(admin_token_file="nowhere"), "nowhere"),
         "no tokens to count": (
@@ -351,7 +344,6 @@ BERT = "--init_checkpoint"
             *("nowhere.invalid", "--host"),
         ),
         "an empty part of a host": (refused(host="127.0.0..1"), "127.0.0..1"),
-        "no port": (refused(port=70000), "--port", 70000, 65535),
         "no exported model": (refused(), "tests", "adapter-bert export"),
     }
 )

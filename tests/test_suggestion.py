@@ -210,7 +210,6 @@ BAD = {
     "number": (TWO, "--regression=true", "expected a number"),
     "dev": (TWO, "--try_steps=3", "--eval_file"),
     "steps": (TWO, "--eval_file=dev.tsv", "--try_steps"),
-    "rows": (TWO, "--rows=0", "--rows is 0"),
     "length": (TWO, "--max_seq_length=999", "--max_seq_length is 999"),
 }
 

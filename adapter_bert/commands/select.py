@@ -11,7 +11,7 @@ Without one they are rows that differ most from one another
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -106,16 +106,6 @@ def least_sure(
     return chosen, margins[chosen]
 
 
-def _in_chunks(rows: Sequence, what: str, compute) -> np.ndarray:
-    progress, values = Progress(what, len(rows), "rows"), []
-    for first in range(0, len(rows), CHUNK):
-        chunk = rows[first : first + CHUNK]
-        values.append(compute(chunk))
-        progress.update(len(chunk))
-    progress.close()
-    return np.concatenate(values)
-
-
 def choose_by_margin(
     selection: Selection, bert: Optional[FrozenBert]
 ) -> tuple[list[TextRow], np.ndarray, np.ndarray]:
@@ -135,17 +125,15 @@ def choose_by_margin(
             f"{names[0]} does not give each row one label, so that there is no "
             f"margin; pass --by={K_CENTRE}"
         )
-    rows, places = read_pool(selection, predict.columns_of({names[0]: loaded}))
-    numbered = list(zip(rows, places))
 
-    def compute(chunk: Sequence) -> np.ndarray:
-        [answers] = predictor.answer_all([loaded], *zip(*chunk))
+    def compute(rows: Sequence[TextRow], places: Sequence[str]) -> np.ndarray:
+        [answers] = predictor.answer_all([loaded], rows, places)
         return np.array([list(x["scores"].values()) for x in answers])
 
-    probabilities = _in_chunks(numbered, "margins", compute)
-    count = min(selection.count, len(rows))
+    columns = predict.columns_of({names[0]: loaded})
+    rows, probabilities = _compute(selection, columns, compute)
     texts = number_texts(map(tuple, rows))
-    return rows, *least_sure(probabilities, texts, count)
+    return rows, *least_sure(probabilities, texts, selection.count)
 
 
 def choose_by_distance(
@@ -153,25 +141,28 @@ def choose_by_distance(
 ) -> tuple[list[TextRow], np.ndarray, np.ndarray]:
     """Gives the pool's rows, the chosen ones, and their distances."""
     embedder, columns = predict.open_embedder(VectorForm(normalize=True), bert)
-    rows, places = read_pool(selection, columns)
-    numbered = list(zip(rows, places))
-    vectors = _in_chunks(
-        numbered, "vectors", lambda chunk: embedder(*zip(*chunk))
-    )
+    rows, vectors = _compute(selection, columns, embedder)
     return rows, *k_centre(vectors, min(selection.count, len(rows)))
 
 
-def read_pool(
-    selection: Selection, columns: row_stream.Alternatives
-) -> tuple[list[TextRow], list[str]]:
-    """Reads the pool's rows, and their places for messages."""
+def _compute(
+    selection: Selection,
+    columns: row_stream.Alternatives,
+    compute: Callable[[Sequence[TextRow], Sequence[str]], np.ndarray],
+) -> tuple[list[TextRow], np.ndarray]:
+    """Reads the pool's rows, and computes values [rows, ...] of them."""
     placed = list(
         row_stream.file_rows(selection.pool, columns, lambda size: None)
     )
     if not placed:
         raise UserError(f"--pool {selection.pool} holds no rows to choose from")
-    rows, places = map(list, zip(*placed))
-    return rows, places
+    progress, values = Progress("rows of the pool", len(placed), "rows"), []
+    for first in range(0, len(placed), CHUNK):
+        rows, places = zip(*placed[first : first + CHUNK])
+        values.append(compute(rows, places))
+        progress.update(len(rows))
+    progress.close()
+    return [row for row, _ in placed], np.concatenate(values)
 
 
 def choose(

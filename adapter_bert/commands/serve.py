@@ -197,42 +197,25 @@ def _abort(seconds: int) -> None:
     os._exit(1)
 
 
-def limits_from_flags() -> Limits:
-    """What the flags allow; checks the other flags too."""
-    read(Serving)
+def limits_of(serving: Serving) -> Limits:
+    """Gives the limits in bytes, rows and seconds."""
     return Limits(
-        max_body_bytes=FLAGS.max_body_mb * 10**6,
-        max_held_bytes=FLAGS.max_held_mb * 10**6,
-        max_rows=FLAGS.max_rows,
-        max_text_bytes=FLAGS.max_text_kb * 1000,
+        max_body_bytes=serving.max_body_mb * 10**6,
+        max_held_bytes=serving.max_held_mb * 10**6,
+        max_rows=serving.max_rows,
+        max_text_bytes=serving.max_text_kb * 1000,
         batching=Bounds(
-            batch_rows=FLAGS.max_batch_rows,
-            batch_bytes=FLAGS.max_batch_kb * 1000,
-            waiting_rows=FLAGS.max_waiting_rows,
+            batch_rows=serving.max_batch_rows,
+            batch_bytes=serving.max_batch_kb * 1000,
+            waiting_rows=serving.max_waiting_rows,
         ),
-        timeout=FLAGS.timeout_s,
+        timeout=serving.timeout_s,
     )
 
 
-def _check_served() -> None:
-    """Refuses flags that do not name one thing to serve."""
-    for field in dataclasses.fields(adapter_flags.OneBert):
-        flag = FLAGS[field.name]
-        if FLAGS.model and flag.value != flag.default:
-            raise UserError(
-                f"--{flag.name} is for serving a library, and --model is "
-                "passed too; pass one of the two"
-            )
-    if not (FLAGS.model or FLAGS.library):
-        raise UserError(
-            "nothing to serve is named; pass --init_checkpoint and --library, "
-            "or --model, the folder of an exported model"
-        )
-
-
-def check_certificate() -> None:
+def check_certificate(serving: Serving) -> None:
     """Checks that the files of https belong together."""
-    certificate, key = FLAGS.ssl_certfile, FLAGS.ssl_keyfile
+    certificate, key = serving.ssl_certfile, serving.ssl_keyfile
     if not (certificate or key):
         return
     if not (certificate and key):
@@ -249,13 +232,13 @@ def check_certificate() -> None:
         ) from error
 
 
-def open_shelf() -> Shelf:
+def open_shelf(serving: Serving) -> Shelf:
     """Loads what the flags name, ready to answer."""
-    if FLAGS.model:
-        model = ExportedModel(FLAGS.model)
+    if serving.model:
+        model = ExportedModel(serving.model)
         model.warm_up()
         return ExportedShelf(model)
-    settings = adapter_flags.read_asked(adapter_flags.OneBert)
+    settings = adapter_flags.read_flags(adapter_flags.OneBert)
     library = AdapterLibrary(settings.library)
     predictor = Predictor(
         adapter_flags.open_bert(settings),
@@ -265,20 +248,15 @@ def open_shelf() -> Shelf:
         library.path,
     )
     live = LiveLibrary(library, predictor)
-    live.watch(FLAGS.poll_seconds)
+    live.watch(serving.poll_seconds)
     return live
 
 
-def _read_tokens(flag: str, per_minute: Optional[int] = None) -> Any:
-    path = FLAGS[flag].value
-    return Tokens(read_tokens(path), per_minute) if path else None
-
-
-def listen() -> socket.socket:
-    """A socket at the flags' host and port; 0 is any that is free."""
-    with _at_address():
+def listen(serving: Serving) -> socket.socket:
+    """Takes a socket at the flags' host and port; 0 is any that is free."""
+    with _at_address(serving):
         family, kind, protocol, _, address = socket.getaddrinfo(
-            FLAGS.host, FLAGS.port, type=socket.SOCK_STREAM
+            serving.host, serving.port, type=socket.SOCK_STREAM
         )[0]
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -287,14 +265,14 @@ def listen() -> socket.socket:
 
 
 @contextlib.contextmanager
-def _at_address() -> Iterator[None]:
-    """Makes errors about the flags' host and port a UserError."""
+def _at_address(serving: Serving) -> Iterator[None]:
+    """Makes errors about the host and the port a UserError."""
     try:
         yield
     # A name with an empty part is a `UnicodeError`.
     except (OSError, UnicodeError) as error:
         raise UserError(
-            f"cannot listen at {FLAGS.host}, port {FLAGS.port}: {error}; "
+            f"cannot listen at {serving.host}, port {serving.port}: {error}; "
             "choose another --host or --port"
         ) from error
 
@@ -302,58 +280,67 @@ def _at_address() -> Iterator[None]:
 def main() -> None:
     """Serves until a signal."""
     logging.set_verbosity(logging.INFO)
-    if FLAGS.log_format == JSON:
+    serving = read(Serving)
+    if serving.log_format == JSON:
         json_log.use()
-    _check_served()
-    limits = limits_from_flags()
-    if FLAGS.token_requests and not FLAGS.token_file:
+    if bool(serving.model) == bool(FLAGS.library):
+        raise UserError(
+            "pass one of the two: --init_checkpoint and --library, or --model, "
+            "the folder of an exported model"
+        )
+    if serving.token_requests and not serving.token_file:
         raise UserError("--token_requests needs tokens; pass --token_file too")
-    tokens = _read_tokens("token_file", FLAGS.token_requests)
-    admin = _read_tokens("admin_token_file")
-    origins = list(map(origin_of, FLAGS.cors_origins))
-    check_certificate()
-    listening = listen()
+    check_certificate(serving)
+    tokens, admin = (
+        Tokens(read_tokens(path), per_minute) if path else None
+        for path, per_minute in (
+            (serving.token_file, serving.token_requests),
+            (serving.admin_token_file, None),
+        )
+    )
+    origins = list(map(origin_of, serving.cors_origins))
+    listening = listen(serving)
     # A connection is a file, and few files are allowed by default.
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     if allowed != most:
         logging.info("open files: up to %d, raised from %d", most, allowed)
-    shelf = open_shelf()
-    core = RequestCore(FLAGS.name, shelf, limits)
+    shelf = open_shelf(serving)
+    core = RequestCore(serving.name, shelf, limits_of(serving))
     rest = RestServer(core, origins, tokens, admin)
     # From now on clients wait; before, they are refused. Another server may
     # have taken the address meanwhile.
-    with _at_address():
+    with _at_address(serving):
         listening.listen(BACKLOG)
     logging.info(
         "%s version %s, %d tasks, at %s://%s:%d/v1/models/%s",
-        FLAGS.model or FLAGS.library,
+        serving.model or FLAGS.library,
         shelf.version,
         len(shelf.tasks),
-        "https" if FLAGS.ssl_certfile else "http",
-        FLAGS.host,
+        "https" if serving.ssl_certfile else "http",
+        serving.host,
         listening.getsockname()[1],
-        FLAGS.name,
+        serving.name,
     )
-    keep_alive = FLAGS.keep_alive_s or FLAGS.timeout_s
+    keep_alive = serving.keep_alive_s or serving.timeout_s
     # A connection may wait, and then has time for an answer.
-    patience = FLAGS.timeout_s + max(FLAGS.timeout_s, keep_alive)
+    patience = serving.timeout_s + max(serving.timeout_s, keep_alive)
     server = EndingServer(
         uvicorn.Config(
             rest.app,
             http=functools.partial(PatientProtocol, patience=patience),
             ws="none",
-            ssl_certfile=FLAGS.ssl_certfile or None,
-            ssl_keyfile=FLAGS.ssl_keyfile or None,
+            ssl_certfile=serving.ssl_certfile or None,
+            ssl_keyfile=serving.ssl_keyfile or None,
             log_config=None,
             access_log=False,
             lifespan="on",
             backlog=BACKLOG,
             timeout_keep_alive=keep_alive,
-            timeout_graceful_shutdown=FLAGS.end_s,
+            timeout_graceful_shutdown=serving.end_s,
         ),
         core,
-        FLAGS.end_s + UNTIL_ABORT,
-        FLAGS.drain_s,
+        serving.end_s + UNTIL_ABORT,
+        serving.drain_s,
     )
     server.run(sockets=[listening])

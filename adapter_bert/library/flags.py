@@ -235,13 +235,8 @@ def read_layers(settings: Embedding) -> tuple[int, ...]:
         ) from error
 
 
-def read_flags() -> Answering:
-    """Reads the flags of what answers with trained adapters."""
-    return read_asked(Answering)
-
-
-def read_asked(declaring: type[Declared]) -> Declared:
-    """As `read_flags`, of `OneBert` or a class made of it."""
+def read_flags(declaring: type[Declared] = Answering) -> Declared:
+    """Reads the flags of what answers with trained adapters, `OneBert`."""
     settings = read(declaring)
     if not settings.init_checkpoint:
         raise UserError(

@@ -332,12 +332,11 @@ class Push(Form):
         self, library: AdapterLibrary, name: str, repository: str, folder: str
     ) -> None:
         """Writes an adapter's files as they are, with a card."""
-        for flag in ("without_head", "init_checkpoint"):
-            if getattr(self, flag):
-                raise UserError(
-                    f"--{flag} is for the form of another program; leave it "
-                    "out, or pass --to"
-                )
+        if self.without_head:
+            raise UserError(
+                "--without_head is for the form of another program; leave it "
+                "out, or pass --to"
+            )
         entry = library.entry(name)
         config = check(library.folder(name)).config
         base = self.base_model or base_name(config["base"])

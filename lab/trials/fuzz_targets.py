@@ -641,7 +641,11 @@ def flag_readers() -> dict[str, Reader]:
         **_program(run_tagger, SHARED, run_from_flags.tuning_method),
         **_program(run_mlm, SHARED, run_from_flags.tuning_method),
         **_program(predict, requests, adapter_flags.read_flags),
-        **_program(serve, limits, serve.limits_from_flags),
+        **_program(
+            serve,
+            limits,
+            lambda: serve.limits_of(program_flags.read(serve.Serving)),
+        ),
         "command line of library": _reader(library.encode(), _library),
     }
 
