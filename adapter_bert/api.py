@@ -53,7 +53,7 @@ from adapter_bert.flags import at_home, declared, is_given, of_keywords, read
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
-from adapter_bert.reports.curves import Curve, read_curves
+from adapter_bert.reports.report_run import Curve, read_curves
 from adapter_bert.tasks import custom, masked_lm, tagging, tagging_files
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.kinds import VECTORS

@@ -210,15 +210,15 @@ def draw_per_task(figure: Figure, settings: pandas.DataFrame) -> bool:
     columns = min(4, math.ceil(math.sqrt(len(tasks))))
     rows = -(-len(tasks) // columns)
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes, task in zip(panels, tasks):
-        draw_scores(axes, settings, task)
-    for axes in panels[len(tasks) :]:
-        axes.remove()
+    panels = figure.subplots(rows, columns, squeeze=False).flat
     # Panels may lack kinds.
     handles = {}
-    for axes in figure.axes:
-        handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
+    for axes, task in itertools.zip_longest(panels, tasks):
+        if task is None:
+            axes.remove()
+        else:
+            draw_scores(axes, settings, task)
+            handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
     figure.legend(
         handles.values(), handles, fontsize="small", loc="outside right upper"
     )
