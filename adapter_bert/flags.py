@@ -198,7 +198,17 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
 
 
 def check(values: Declared) -> Declared:
-    """Refuses a dataclass's values that are out of range; returns them."""
+    """Refuses a dataclass's values that are out of range; returns them.
+
+    A dataclass may name the fields that need a value in `REQUIRED`.
+    """
+    required = getattr(values, "REQUIRED", ())
+    for name in required:
+        if getattr(values, name) in (None, "", []):
+            raise UserError(
+                f"--{name} is missing; expected "
+                + ", ".join(f"--{needed}" for needed in required)
+            )
     for field in dataclasses.fields(values):
         about, value = field.metadata.get("about"), getattr(values, field.name)
         within = about and about.within
@@ -353,15 +363,21 @@ def _find_home(flag: flags.Flag) -> None:
         flag.value = at_home(flag.value)
 
 
-def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
+def parse(
+    values: flags.FlagValues,
+    arguments: list[str],
+    names: Optional[Sequence[str]] = (),
+) -> list[str]:
     """Gives flags the values of a command line.
 
     Args:
         values: the flags.
         arguments: the program's name, then its arguments.
+        names: of the words that go with the flags; None takes any words, and
+            flags that are not among `values`.
 
     Returns:
-        The program's name.
+        The program's name, then the words.
     """
     for argument in arguments:
         if BROKEN & set(map(unicodedata.category, argument)):
@@ -373,11 +389,12 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
                 break
             # absl takes long to find names that resemble a long one.
             name = argument.partition("=")[0]
-            if name.startswith("-") and len(name) > LONGEST_NAME:
+            is_long = name.startswith("-") and len(name) > LONGEST_NAME
+            if is_long and names is not None:
                 raise UserError(
                     f"no flag has so long a name as {name[:LONGEST_NAME]}..."
                 )
-        left = values(arguments)
+        left = values(arguments, known_only=names is None)
         for name in values:
             _find_home(values[name])
     except UnicodeError as error:
@@ -387,19 +404,25 @@ def parse(values: flags.FlagValues, arguments: list[str]) -> list[str]:
     # ValueError: of "--noflag=value".
     except (flags.Error, ValueError, OSError) as error:
         raise UserError(str(error)) from error
-    if left[1:]:
-        for flag, word in zip(arguments, arguments[1:]):
-            for name in (flag.lstrip("-"), flag.lstrip("-").removeprefix("no")):
-                if word == left[1] and name in values and values[name].boolean:
-                    raise UserError(
-                        f"unexpected: {word} after {flag}; write --{name}=true "
-                        f"or --{name}=false"
-                    )
+    if names is None or len(left) - 1 == len(names):
+        return left
+    if len(left) - 1 < len(names):
         raise UserError(
-            f"unexpected: {left[1]}; expected --name=value, with commas "
-            "between several values"
+            f"{names[len(left) - 1]} is missing; expected "
+            f"{' '.join([left[0], *names])}"
         )
-    return left
+    extra = left[1 + len(names)]
+    for flag, word in zip(arguments, arguments[1:]):
+        for name in (flag.lstrip("-"), flag.lstrip("-").removeprefix("no")):
+            if word == extra and name in values and values[name].boolean:
+                raise UserError(
+                    f"unexpected: {word} after {flag}; write --{name}=true "
+                    f"or --{name}=false"
+                )
+    raise UserError(
+        f"unexpected: {extra}; expected --name=value, with commas "
+        "between several values"
+    )
 
 
 def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
@@ -415,6 +438,35 @@ def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
         print(shown, end="")
         sys.exit(0)
     return parse(flags.FLAGS, arguments)
+
+
+def read_command_line(
+    declaring: type[Declared],
+    doc: str,
+    names: Optional[Sequence[str]] = (),
+    arguments: Optional[Sequence[str]] = None,
+) -> tuple[Declared, list[str]]:
+    """Reads a command line, or prints its page and ends the program.
+
+    Args:
+        declaring: dataclass of the flags.
+        doc: the program's purpose, for `--help`.
+        names: as of `parse`.
+        arguments: the program's name, then its arguments; default: this
+            process's.
+
+    Returns:
+        The flags' values, and the words.
+    """
+    program, *words = sys.argv if arguments is None else arguments
+    values = define([declaring], flags.FlagValues())
+    if any(map(HELP.fullmatch, words)):
+        shown = " ".join([program, *(names or ())])
+        print(page(shown, doc, [declaring], values), end="")
+        sys.exit(0)
+    words = parse(values, [program, *words], names)[1:]
+    with _as_current(values):
+        return read(declaring), words
 
 
 # Keywords

@@ -1,11 +1,14 @@
 """Commands of the pages: each program is there, and takes each flag."""
 
+import dataclasses
 import functools
+import importlib
 import re
 
 import pytest
 from conftest import ROOT
 
+from adapter_bert import flags
 from adapter_bert.commands import PROGRAMS, STEPS
 
 pytestmark = pytest.mark.older_stack
@@ -28,13 +31,6 @@ ALSO = {
     "adapter_bert.commands.baseline": "run_classifier",
     "lab.speed.compare": "lab.speed.measuring",
     "lab.speed.start": "lab.speed.measuring",
-    **dict.fromkeys(
-        (
-            f"adapter_bert.commands.{x}"
-            for x in ("plot", "plot_fusion", "summarize")
-        ),
-        "adapter_bert.reports.collect_runs",
-    ),
 }
 # It hands on what it does not know.
 WITHOUT_END = "beam"
@@ -74,15 +70,19 @@ def flags_of(program):
     """The flags of a subcommand, or of a module of the laboratory."""
     if program in LISTED:
         return LISTED[program] | ALWAYS
+    declared = ()
     if program in {**PROGRAMS, **STEPS}:
         program = f"adapter_bert.commands.{program}"
+        module = importlib.import_module(program)
+        classes = filter(dataclasses.is_dataclass, vars(module).values())
+        declared = [name for name, *_ in flags.declared([*classes])]
     path = ROOT / program.replace(".", "/")
     path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     source = path.read_text()
     names = re.findall(r'"--(\w+)"', source)
     names += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
     also = flags_of(ALSO[program]) if program in ALSO else ()
-    return {*names, *also, *ALWAYS}
+    return {*names, *declared, *also, *ALWAYS}
 
 
 def program_of(command):

@@ -46,14 +46,15 @@ from adapter_bert.reports.collect_runs import (
     OMITTED,
     SQUAD,
     TITLES,
+    Output,
     check_one_bert,
     choose,
     find_files,
     find_runs,
     notice,
     of_usual_scale,
+    read_arguments,
     replace_results,
-    runs_parser,
     settings_of,
 )
 
@@ -403,8 +404,8 @@ def render(
 
 def main() -> None:
     """Draws all figures that the runs allow, and deletes its earlier ones."""
-    arguments = runs_parser(__doc__, "figures").parse_args()
-    folders, output = arguments.runs, arguments.output_dir
+    options, folders = read_arguments(Output, __doc__)
+    output = options.output_dir
     for folder in folders:
         if not pathlib.Path(folder).is_dir():
             raise UserError(f"{folder} is no folder of runs")

@@ -1,6 +1,5 @@
 """Scores of the runs in some folders, for tables, figures and reports."""
 
-import argparse
 import dataclasses
 import functools
 import json
@@ -13,10 +12,11 @@ from typing import Any, Optional
 
 import pandas
 
-from adapter_bert import command_line, files
+from adapter_bert import files, flags
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import dev_scores, run_record
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import metrics
@@ -84,16 +84,20 @@ LISTS = ("folder", "seed", "scores", "cost")
 COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
 
 
-def runs_parser(description: str, results: str) -> command_line.Parser:
-    """A parser of `RUNS... --output_dir=OUT`."""
-    parser = command_line.Parser(
-        description=description, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument(
-        "--output_dir", required=True, help=f"folder for the {results}"
-    )
-    return parser
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Folder for tables or figures."""
+
+    output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
+    REQUIRED = ("output_dir",)
+
+
+def read_arguments(declaring: type, doc: str) -> tuple[Any, list[str]]:
+    """Reads `RUNS... --output_dir=OUT`: the flags, and the folders."""
+    options, folders = flags.read_command_line(declaring, doc, None)
+    if not folders:
+        raise UserError("RUNS is missing; expected folders with runs below")
+    return options, folders
 
 
 @functools.cache
