@@ -260,16 +260,6 @@ def test_the_list_has_every_name_once(download):
         assert int(heads) * 64 == int(size)
 
 
-def test_other_names_are_refused(download):
-    for arguments in ((), ("x",), ("x", "y", "z")):
-        done = download(*arguments)
-        assert done.returncode == 1
-        assert done.stderr.startswith("usage: scripts/download_bert.sh NAME FO")
-    done = download("bert-base-uncased", "berts")
-    assert done.returncode == 1
-    assert "no BERT called bert-base-uncased; scripts/download" in done.stderr
-
-
 def test_an_archive_for_which_there_is_no_room_stays(
     download, publish, server, tmp_path
 ):
