@@ -81,7 +81,12 @@ EQUAL = ["BERT", "description of the task", "training data", "dev data"]
 SETTING = ["task", "method", "conditions"]
 # Of settings, a value for each seed.
 LISTS = ("folder", "seed", "scores", "cost")
-COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
+COST = {
+    "resumed": bool,
+    "seconds": float,
+    "processor_seconds": float,
+    "peak_memory_bytes": float,
+}
 
 
 @dataclasses.dataclass(frozen=True)
