@@ -33,12 +33,6 @@ def test_a_step_is_timed_when_its_line_comes():
     assert set(stand_in(STEPS).measure()) == {"exit"}
 
 
-def test_each_measurement_writes_into_an_empty_folder():
-    program = stand_in("import os, sys; os.mkdir(sys.argv[1][13:])")
-    for _ in range(2):
-        program.measure()
-
-
 MEASURED = {
     "strategy": [{"step": 2.0, "exit": s} for s in (10.0, 20.0, 40.0)],
     "peer": [{"step": 4.0, "exit": s} for s in (5.0, 5.0, 80.0)],

@@ -31,13 +31,6 @@ ALSO = {
     "adapter_bert.commands.baseline": "run_classifier",
     "lab.speed.compare": "lab.speed.measuring",
     "lab.speed.start": "lab.speed.measuring",
-    **dict.fromkeys(
-        (
-            f"adapter_bert.commands.{x}"
-            for x in ("plot", "plot_fusion", "summarize")
-        ),
-        "adapter_bert.reports.collect_runs",
-    ),
 }
 # It hands on what it does not know.
 WITHOUT_END = "beam"

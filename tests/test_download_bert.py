@@ -234,3 +234,19 @@ def test_other_names_are_refused(download):
     done = download("bert-base-uncased", "berts")
     assert done.returncode == 1
     assert "no BERT called bert-base-uncased; scripts/download" in done.stderr
+
+
+def test_an_archive_for_which_there_is_no_room_stays(
+    download, publish, server, tmp_path
+):
+    publish()
+    folder = tmp_path / "berts"
+    folder.mkdir()
+    # In the way of what is unpacked.
+    (folder / SMALL).write_text("")
+    failed = download(SMALL, "berts")
+    assert failed.returncode == 1
+    assert f"error: cannot write berts/{SMALL}: " in failed.stderr
+    (folder / SMALL).unlink()
+    assert download(SMALL, "berts").returncode == 0
+    assert len(server.requests) == 1

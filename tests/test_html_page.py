@@ -25,11 +25,6 @@ def read(*content):
     return Page(page("A page", [section(2, "Part", *content)]).decode())
 
 
-def test_text_and_elements_keep_their_order():
-    made = element("p", "a", element("b", "c"), "d", "e", element("i"), "f")
-    assert read(made).texts("p") == ["acdef"]
-
-
 def test_a_table_names_its_rows_and_columns():
     rows = [("x", "1.5 ± 0.1", "a"), ("y", "-2", "b")]
     shown = read(table("What", ("name", "n", "text"), rows, ["text"]))

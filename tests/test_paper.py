@@ -358,27 +358,6 @@ def test_a_killed_study_goes_on_and_says_what_is_missing(study):
     assert "1 of 1 runs are missing: about 0.0 hours\n" in done.stderr
 
 
-REFUSED = [
-    (("--preset=x",), {}, "--preset=x", "two_cores"),
-    (("--quick",), {"DATA": "/nowhere"}, "/nowhere", "DATA"),
-    (("--quick", "--", "--seed=3"), {}, "--seed", "--"),
-]
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize("arguments, environment, name, way", REFUSED)
-def test_wrong_arguments_are_one_line(study, arguments, environment, name, way):
-    if environment:
-        done = study.sweep.run_script(
-            "paper/table_1.sh", *arguments, **environment
-        )
-    else:
-        done = study("table_1", *arguments)
-    assert done.returncode == 1 and started(study) == []
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ") and name in line and way in line
-
-
 def row(**changes):
     """A row of results."""
     return {

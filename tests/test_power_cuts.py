@@ -346,10 +346,3 @@ def test_a_recording_that_lacks_a_write_is_found(make_bench, monkeypatch):
     monkeypatch.setattr(strace, "read", without_writes)
     with pytest.raises(RuntimeError, match="not recorded as is: out/result"):
         make_bench()
-
-
-def test_what_tells_of_a_process_need_not_be_synced():
-    assert power_cuts.is_kept("out/run.json")
-    assert power_cuts.is_kept("out/adapter/adapter.safetensors")
-    for path in ("out/run.lock", "out/events.out.tfevents.1", "source/a"):
-        assert not power_cuts.is_kept(path)

@@ -1,19 +1,15 @@
 """Rights, mounts, clocks and company, as the soak gives them to a stand-in."""
 
 import dataclasses
-import datetime
-import json
 import multiprocessing
 import os
-import sys
-import time
 
 import pytest
-from conftest import ROOT, run_command
+from conftest import ROOT
 
 from lab.trials import faults, linux
 from lab.trials import trial as benches
-from lab.trials.faults import PERMISSION, TWO, VANISHED, Away
+from lab.trials.faults import PERMISSION, TWO, VANISHED
 from lab.trials.runs import OUT, ProgramRun
 from lab.trials.trial import (
     DIFFERENT,
@@ -178,34 +174,6 @@ def test_a_folder_that_is_made_anew_is_found(make_bench, mounts):
     assert (bench.place / OUT / "run.lock").exists()
 
 
-def test_what_is_mounted_is_taken_from_its_users(tmp_path):
-    folder = tmp_path / "folder"
-    (folder / "in").mkdir(parents=True)
-    (folder / "file").write_text("text")
-
-    def look():
-        assert linux.has_own_mounts()
-        thing = Away(folder, is_mounted=True)
-        with open(folder / "file") as file:
-            thing.take()
-            assert file.read() == "text"
-        assert list(folder.iterdir()) == []
-        (folder / "new").write_text("new")
-        assert thing.give_back() == ["new"]
-        assert (folder / "file").read_text() == "text"
-        thing.end()
-        linux.mount_memory(folder / "in", 4096)
-        with pytest.raises(OSError, match="No space"):
-            (folder / "in" / "large").write_bytes(bytes(9000))
-        linux.unmount(folder / "in")
-
-    if not may_mount():
-        pytest.skip("this user may not mount")
-    in_fork(look)
-    names = sorted(path.name for path in folder.rglob("*"))
-    assert names == ["file", "in"]
-
-
 @pytest.mark.gate
 def test_of_several_processes_one_runs(make_bench):
     bench = make_bench()
@@ -239,35 +207,6 @@ def test_a_program_that_believes_its_clock_is_found(make_bench, monkeypatch):
     monkeypatch.setattr(bench, "finish", bench.judge)
     wrong = (0.0, -YEAR, -YEAR)
     assert try_plan(bench, faults.CLOCK, wrong=wrong).what == DIFFERENT
-
-
-def test_a_process_sees_the_clock_that_it_is_given(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import datetime, json, sys, time\n"
-        "first = time.time()\n"
-        "time.sleep(0.4)\n"
-        "utc = datetime.timezone.utc\n"
-        "print(json.dumps([first, time.time(), time.time_ns() / 1e9,\n"
-        "    datetime.datetime.now(utc).timestamp(),\n"
-        "    datetime.datetime.now().timestamp(), sys.argv[1:]]))\n"
-    )
-    changed = {"clock": [[0, -7200], [0.3, 86400]]}
-    words = [json.dumps(changed), str(program), "word"]
-    done = run_command(
-        *(sys.executable, "-m", "lab.trials.surroundings", *words),
-        cwd=ROOT,
-        check=True,
-    )
-    now = time.time()
-    first, *later, arguments = json.loads(done.stdout)
-    assert first == pytest.approx(now - 7200, abs=60)
-    assert later == [pytest.approx(now + 86400, abs=60)] * 4
-    assert arguments == ["word"]
-    # This process has its own.
-    assert time.time() == pytest.approx(
-        datetime.datetime.now().timestamp(), abs=60
-    )
 
 
 @pytest.mark.gate

@@ -24,6 +24,7 @@ from adapter_bert import files, folder_lock
 from adapter_bert.answering.embeddings import Embedder, VectorForm
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.commands import run_classifier
+from adapter_bert.commands.baseline import fit_classes
 from adapter_bert.data import divisions
 from adapter_bert.data.tables import Rows, shown
 from adapter_bert.errors import UserError

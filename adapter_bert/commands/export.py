@@ -30,7 +30,7 @@ from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL
 from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
-from adapter_bert.tasks.kinds import kind_of
+from adapter_bert.tasks.kinds import KINDS, kind_of
 from adapter_bert.training import composition_parts
 from adapter_bert.training.devices import FLOAT32
 
@@ -125,10 +125,11 @@ def run(bert: Optional[FrozenBert] = None) -> str:
             )
         [(name, folder)] = folders.items()
         kind = kind_of(adapter_artifact.read_config(folder)["task"])
-        if kind not in OUTPUTS:
+        computed = [name for name, one in KINDS.items() if one.runtime]
+        if kind not in computed:
             raise UserError(
                 f"{name} is of the kind {kind}, which cannot be exported with "
-                f"--format={FLAGS.format}; expected {', '.join(OUTPUTS)}"
+                f"--format={FLAGS.format}; expected {', '.join(computed)}"
             )
     bert = bert or adapter_flags.open_bert(flags)
     loaded: dict[str, LoadedTask] = {}

@@ -29,7 +29,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 import numpy as np
 import pandas
 
-from adapter_bert import command_line, files
+from adapter_bert import files
 from adapter_bert.data import tables
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
@@ -657,29 +657,23 @@ def print_best(path: str, *words: str) -> None:
         )
 
 
-# Functions and their arguments, by step.
+# Functions and the names of their words, by step.
 STEPS = {
-    "divide": (divide, "task", "folder", "new_folder", "seed"),
-    "missing": (print_missing, "results", "commit"),
-    "collect": (collect, "results", "folder", "commit"),
-    "best": (print_best, "results"),
-    "show": (show, "study", "results"),
+    "divide": (divide, "TASK FOLDER NEW_FOLDER SEED"),
+    "missing": (print_missing, "RESULTS COMMIT"),
+    "collect": (collect, "RESULTS FOLDER COMMIT"),
+    "best": (print_best, "RESULTS"),
+    "show": (show, "STUDY RESULTS"),
 }
 
 
 def main() -> None:
     """Does one of the steps."""
-    parser = command_line.Parser(description=__doc__.split("\n")[0])
-    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
-    for step, (_, *arguments) in STEPS.items():
-        added = steps.add_parser(step)
-        for argument in arguments:
-            added.add_argument(argument)
-        if step == "best":
-            added.add_argument("wanted", nargs="*")
-    options = parser.parse_args()
-    function, *arguments = STEPS[options.step]
-    function(
-        *(getattr(options, argument) for argument in arguments),
-        *getattr(options, "wanted", ()),
-    )
+    step, *words = sys.argv[1:] or [""]
+    function, names = STEPS.get(step, (None, ""))
+    more = len(words) - len(names.split())
+    if not function or more < 0 or (more and step != "best"):
+        raise UserError(
+            f"adapter-bert paper {step} takes {names or ' or '.join(STEPS)}"
+        )
+    function(*words)

@@ -46,14 +46,15 @@ from adapter_bert.reports.collect_runs import (
     OMITTED,
     SQUAD,
     TITLES,
+    Output,
     check_one_bert,
     choose,
     find_files,
     find_runs,
     notice,
     of_usual_scale,
+    read_arguments,
     replace_results,
-    runs_parser,
     settings_of,
 )
 
@@ -210,15 +211,15 @@ def draw_per_task(figure: Figure, settings: pandas.DataFrame) -> bool:
     columns = min(4, math.ceil(math.sqrt(len(tasks))))
     rows = -(-len(tasks) // columns)
     figure.set_size_inches(3.4 * columns + 0.4, 3 * rows + 0.4)
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes, task in zip(panels, tasks):
-        draw_scores(axes, settings, task)
-    for axes in panels[len(tasks) :]:
-        axes.remove()
+    panels = figure.subplots(rows, columns, squeeze=False).flat
     # Panels may lack kinds.
     handles = {}
-    for axes in figure.axes:
-        handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
+    for axes, task in itertools.zip_longest(panels, tasks):
+        if task is None:
+            axes.remove()
+        else:
+            draw_scores(axes, settings, task)
+            handles.update(zip(*axes.get_legend_handles_labels()[::-1]))
     figure.legend(
         handles.values(), handles, fontsize="small", loc="outside right upper"
     )
@@ -403,8 +404,8 @@ def render(
 
 def main() -> None:
     """Draws all figures that the runs allow, and deletes its earlier ones."""
-    arguments = runs_parser(__doc__, "figures").parse_args()
-    folders, output = arguments.runs, arguments.output_dir
+    options, folders = read_arguments(Output, __doc__)
+    output = options.output_dir
     for folder in folders:
         if not pathlib.Path(folder).is_dir():
             raise UserError(f"{folder} is no folder of runs")

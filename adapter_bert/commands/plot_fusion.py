@@ -19,9 +19,10 @@ from adapter_bert import files
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fusion import ATTENTION
 from adapter_bert.reports.collect_runs import (
+    Output,
     choose,
     find_runs,
-    runs_parser,
+    read_arguments,
     settings_of,
 )
 from adapter_bert.training import fusion_report
@@ -32,8 +33,8 @@ CONTENT = {"adapters": list, "places": list, "weights": list}
 
 def main() -> None:
     """Draws what the arguments name."""
-    arguments = runs_parser(__doc__, "figure").parse_args()
-    settings = settings_of(find_runs(arguments.runs))
+    options, folders = read_arguments(Output, __doc__)
+    settings = settings_of(find_runs(folders))
     fusions = settings[settings.family == "fusion"]
     panels = {}
     for _, chosen in choose(fusions, "family").iterrows():
@@ -59,9 +60,9 @@ def main() -> None:
             "runs": len(chosen.folder),
         }
     if not panels:
-        raise UserError(f"no fusion in {', '.join(arguments.runs)}")
-    files.prepare_folder(arguments.output_dir)
-    path = os.path.join(arguments.output_dir, ATTENTION)
+        raise UserError(f"no fusion in {', '.join(folders)}")
+    files.prepare_folder(options.output_dir)
+    path = os.path.join(options.output_dir, ATTENTION)
     files.write_bytes(f"{path}.png", fusion_report.heatmaps(panels))
     files.write_json(f"{path}.json", panels)
     print(f"{path}.png and .json have {', '.join(panels)}")

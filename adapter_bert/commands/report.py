@@ -11,15 +11,16 @@ its settings, the best setting of each task, and scores over parameters. The
 page says what a run lacks.
 """
 
-import argparse
+import dataclasses
 import os
 import pathlib
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from adapter_bert import command_line, files
+from adapter_bert import files, flags
 from adapter_bert.checkpoints import run_record
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic
 from adapter_bert.reports.html_page import GENERATOR, page
 from adapter_bert.reports.report_run import sections_of_run
 from adapter_bert.reports.report_sweep import sections_of_sweep
@@ -60,17 +61,21 @@ def write_report(folder: str, output: str, earlier: str = "") -> None:
     files.write_bytes(output, page(title, sections))
 
 
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Where a report is, and what a run is compared to."""
+
+    earlier: str = Topic.TO_DO.setting(
+        "", "A run of the same task, to compare to."
+    )
+    output: str = Topic.TO_DO.setting(
+        "", "The page; default: FOLDER/report.html."
+    )
+
+
 def main() -> None:
     """Writes the page that the arguments name; raises as `write_report`."""
-    parser = command_line.Parser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("folder", help="a run, or a folder of runs")
-    parser.add_argument(
-        "--earlier", default="", help="a run of the same task, to compare to"
-    )
-    parser.add_argument("--output", help="default: FOLDER/report.html")
-    arguments = parser.parse_args()
-    output = arguments.output or os.path.join(arguments.folder, "report.html")
-    write_report(arguments.folder, output, arguments.earlier)
+    options, [folder] = flags.read_command_line(Report, __doc__, ["FOLDER"])
+    output = options.output or os.path.join(folder, "report.html")
+    write_report(folder, output, options.earlier)
     print(f"the report is {output}")

@@ -16,6 +16,7 @@ OUT also gets settings.json, all settings with all scores, and hparams/, the
 runs for TensorBoard's HParams.
 """
 
+import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -27,7 +28,8 @@ import pandas
 import tensorflow as tf
 from tensorboard.plugins.hparams import api as hparams
 
-from adapter_bert import files
+from adapter_bert import files, flags
+from adapter_bert.flags import Topic
 from adapter_bert.reports.baselines import find_baselines
 from adapter_bert.reports.collect_runs import (
     GLUE,
@@ -36,13 +38,14 @@ from adapter_bert.reports.collect_runs import (
     OMITTED,
     SQUAD,
     TITLES,
+    Output,
     check_one_bert,
     choose,
     find_runs,
     notice,
     of_usual_scale,
+    read_arguments,
     replace_results,
-    runs_parser,
     settings_of,
     show_score,
 )
@@ -311,26 +314,28 @@ def hparams_files(runs: pandas.DataFrame) -> dict[str, bytes]:
     return contents
 
 
+@dataclasses.dataclass(frozen=True)
+class Tables(Output):
+    """What tables show."""
+
+    fixed_size: int = Topic.TO_DO.setting(
+        64, "Adapter size of the third row of Table 1.", flags.POSITIVE
+    )
+
+
 def main() -> None:
     """Writes all tables, and deletes its earlier ones."""
-    parser = runs_parser(__doc__, "tables")
-    parser.add_argument(
-        "--fixed_size",
-        type=int,
-        default=64,
-        help="adapter size of Table 1's third row; default: %(default)s",
-    )
-    arguments = parser.parse_args()
-    runs = find_runs(arguments.runs)
+    options, folders = read_arguments(Tables, __doc__)
+    runs = find_runs(folders)
     settings = settings_of(runs)
-    baselines = find_baselines(arguments.runs, runs)
+    baselines = find_baselines(folders, runs)
     contents, texts = {}, []
     for name, title, table in (
         (
             "glue",
             f"GLUE, {CHOSEN}; {MEAN}; parameters and means are over the "
             "columns that all rows have, without WNLI",
-            glue_table(settings, arguments.fixed_size, baselines),
+            glue_table(settings, options.fixed_size, baselines),
         ),
         (
             "other",
@@ -353,6 +358,6 @@ def main() -> None:
         settings_json(settings)
     ).encode()
     contents.update(hparams_files(runs))
-    replace_results(arguments.output_dir, "summarize", contents)
+    replace_results(options.output_dir, "summarize", contents)
     print(*texts, sep="\n")
-    print(f"tables of {len(runs)} runs are in {arguments.output_dir}")
+    print(f"tables of {len(runs)} runs are in {options.output_dir}")

@@ -1,6 +1,5 @@
 """Scores of the runs in some folders, for tables, figures and reports."""
 
-import argparse
 import dataclasses
 import functools
 import json
@@ -13,10 +12,11 @@ from typing import Any, Optional
 
 import pandas
 
-from adapter_bert import command_line, files
+from adapter_bert import files, flags
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import dev_scores, run_record
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import metrics
@@ -81,19 +81,28 @@ EQUAL = ["BERT", "description of the task", "training data", "dev data"]
 SETTING = ["task", "method", "conditions"]
 # Of settings, a value for each seed.
 LISTS = ("folder", "seed", "scores", "cost")
-COST = {"resumed": bool, "processor_seconds": float, "peak_memory_bytes": float}
+COST = {
+    "resumed": bool,
+    "seconds": float,
+    "processor_seconds": float,
+    "peak_memory_bytes": float,
+}
 
 
-def runs_parser(description: str, results: str) -> command_line.Parser:
-    """A parser of `RUNS... --output_dir=OUT`."""
-    parser = command_line.Parser(
-        description=description, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("runs", nargs="+", help="folders with runs below")
-    parser.add_argument(
-        "--output_dir", required=True, help=f"folder for the {results}"
-    )
-    return parser
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """Folder for tables or figures."""
+
+    output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
+    REQUIRED = ("output_dir",)
+
+
+def read_arguments(declaring: type, doc: str) -> tuple[Any, list[str]]:
+    """Reads `RUNS... --output_dir=OUT`: the flags, and the folders."""
+    options, folders = flags.read_command_line(declaring, doc, None)
+    if not folders:
+        raise UserError("RUNS is missing; expected folders with runs below")
+    return options, folders
 
 
 @functools.cache
@@ -412,17 +421,12 @@ def replace_results(
     old: set[str] = set()
     if list_path.exists():
         names = files.read_json(str(list_path), "the list of files")
-        if not isinstance(names, list) or not all(
-            isinstance(name, str)
-            and not pathlib.PurePath(name).is_absolute()
-            and ".." not in pathlib.PurePath(name).parts
-            for name in names
-        ):
-            raise UserError(
-                f"{list_path} is no list of files of this program; choose "
-                "another --output_dir"
-            )
-        old = set(names)
+        # Whatever the list says, nothing outside of the folder is deleted.
+        old = {
+            name
+            for name in map(str, names)
+            if root.resolve() in (root / name).resolve().parents
+        }
     for name in contents:
         if (root / name).exists() and name not in old:
             raise UserError(

@@ -55,25 +55,13 @@ def _pearson(
     return _share(both, np.sqrt(np.maximum(spread_x * spread_y, 0)))
 
 
-# The last two are for two classes.
+# Of counts, float64 [..., C, C], by label and prediction: fractions [...], 0
+# where undefined, as of `tasks.metrics`. The last two are for two classes.
 SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "matthews_correlation": _matthews,
 }
-
-
-def score_tables(score: str, tables: np.ndarray) -> np.ndarray:
-    """Scores of tables of counts; equals `tasks.metrics` of their rows.
-
-    Args:
-        score: a name of `SCORES`.
-        tables: float64 [..., C, C], rows by label and prediction.
-
-    Returns:
-        float64 [...], in points of 100, 0 where undefined.
-    """
-    return 100 * SCORES[score](tables)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +120,8 @@ def compare(
         count = 1 + max(kinds.max(), 1)
         cells = np.eye(count * count)[kinds[0] * count + kinds[1:]]
         tables = np.einsum("dk,skc->dsc", times, cells, optimize=True)
-        return score_tables(score, tables.reshape(*tables.shape[:2], count, -1))
+        tables = tables.reshape(*tables.shape[:2], count, count)
+        return 100 * SCORES[score](tables)
 
     def resampled(scores: np.ndarray) -> np.ndarray:
         """float64 [draws, seeds] -> means over drawn seeds, [draws]."""

@@ -5,6 +5,7 @@ text of users is escaped. Figures are SVG in the colour of the page's text.
 Lines differ in dashes and markers, to be told apart in grey and in print.
 """
 
+import html
 import io
 import itertools
 import re
@@ -56,6 +57,17 @@ figure { margin: 1rem 0; max-width: 36rem; }
 figure svg { display: block; width: 100%; height: auto; }
 figure svg text { fill: currentColor; }
 figure svg * { stroke-linejoin: round; }
+"""
+
+
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="{generator}">
+<title>{title}</title><style>{style}</style></head>
+<body><main><h1>{title}</h1><nav aria-label="Contents">{links}</nav>
+{sections}</main></body></html>
 """
 
 
@@ -116,24 +128,21 @@ def table(
 
     Cells are texts or `td` elements; `long_columns` hold whole sentences.
     """
-    rows = list(rows)
     body = element("tbody")
+    names = [element("th", name, scope="col") for name in header]
     for first, *others in rows:
         row = element("tr", element("th", first, scope="row"))
-        for name, cell in zip(header[1:], others):
+        for name, head, cell in zip(header[1:], names[1:], others):
             if not isinstance(cell, Element):
                 is_number = re.match(r"-?\d", cell)
-                cell = element("td", cell)
-                if name in long_columns:
-                    cell.set("class", "long")
-                elif is_number:
-                    cell.set("class", "number")
+                kind = {"class": "number"} if is_number else {}
+                kind = {"class": "long"} if name in long_columns else kind
+                cell = element("td", cell, **kind)
+            # As the first row's cell is.
+            if not len(body) and cell.get("class") == "number":
+                head.set("class", "number")
             row.append(cell)
         body.append(row)
-    names = [element("th", name, scope="col") for name in header]
-    for name, cell in zip(names, body[0] if rows else ()):
-        if "number" in cell.get("class", ""):
-            name.set("class", "number")
     made = element(
         "table",
         element("caption", element("span", caption)),
@@ -160,33 +169,24 @@ def page(
 
     `style` comes after the page's own, `generator` names the program.
     """
-    links: list[Element] = []
+    links = element("ul")
     for number, part in enumerate(sections):
         part.set("id", f"section-{number}")
         link = element("a", part[0].text or "", href=f"#section-{number}")
         links.append(element("li", link))
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element(
-            "meta",
-            name="viewport",
-            content="width=device-width, initial-scale=1",
-        ),
-        element("meta", name="generator", content=generator),
-        element("title", title),
-        element("style", STYLE + style),
+    text = PAGE.format(
+        title=html.escape(title),
+        generator=generator,
+        style=STYLE + style,
+        links=_written(links),
+        sections="".join(map(_written, sections)),
     )
-    main = element(
-        "main",
-        element("h1", title),
-        element("nav", element("ul", *links), aria_label="Contents"),
-        *sections,
-    )
-    whole = element("html", head, element("body", main), lang="en")
-    text = ElementTree.tostring(whole, encoding="unicode", method="html")
     # Descriptions may hold lone surrogates, which UTF-8 cannot encode.
-    return f"<!DOCTYPE html>\n{text}\n".encode("utf-8", "replace")
+    return text.encode("utf-8", "replace")
+
+
+def _written(part: Element) -> str:
+    return ElementTree.tostring(part, encoding="unicode", method="html")
 
 
 def _for_page(part: Element, name: str) -> None:

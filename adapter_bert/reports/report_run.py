@@ -40,7 +40,6 @@ RUN = {
     "task.tasks?": dict,
     "task.tasks?.*": dict,
 }
-COST = {"resumed": bool, "seconds": float, **collect_runs.COST}
 # Of more labels, only the most frequent confusions are shown.
 MOST_LABELS = 25
 MOST_CONFUSIONS = 25
@@ -464,7 +463,7 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     ]
     path, cost = folder / "cost.json", {}
     if path.exists():
-        cost = files.read_object(str(path), "a run's costs", COST)
+        cost = files.read_object(str(path), "a run's costs", collect_runs.COST)
         rows = [
             ("time", f"{cost['seconds'] / 60:,.1f} min"),
             ("processor time", f"{cost['processor_seconds'] / 60:,.1f} min"),

@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from logging import WARNING, getLogger
 from typing import Any
 
@@ -89,33 +89,22 @@ def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
         1, len(panels), squeeze=False, width_ratios=widths
     )[0]
     for axes, (title, shown) in zip(columns, panels.items()):
-        _draw(axes, title, shown["adapters"], shown["places"], shown["weights"])
-    image = io.BytesIO()
-    # No version, so that equal numbers give equal bytes.
-    figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
-    return image.getvalue()
-
-
-def _draw(
-    axes: Any,
-    title: str,
-    adapters: Sequence[str],
-    places: Sequence[Sequence[Any]],
-    weights: Sequence[Sequence[float]],
-) -> None:
-    axes.imshow(
-        weights, vmin=0, vmax=1, cmap="Blues", origin="lower", aspect="auto"
-    )
-    axes.set_title(title)
-    axes.set_xticks(range(len(adapters)), adapters, rotation=45, ha="right")
-    both = len({site for _, site in places}) > 1
-    axes.set_yticks(
-        range(len(places)),
-        [f"{layer} {site}" if both else str(layer) for layer, site in places],
-    )
-    axes.set_ylabel("layer")
-    for y, row in enumerate(weights):
-        for x, weight in enumerate(row):
+        adapters, places = shown["adapters"], shown["places"]
+        axes.imshow(
+            shown["weights"],
+            vmin=0,
+            vmax=1,
+            cmap="Blues",
+            origin="lower",
+            aspect="auto",
+        )
+        axes.set_title(title)
+        axes.set_xticks(range(len(adapters)), adapters, rotation=45, ha="right")
+        both = len({site for _, site in places}) > 1
+        names = [f"{layer} {site}" if both else layer for layer, site in places]
+        axes.set_yticks(range(len(places)), names)
+        axes.set_ylabel("layer")
+        for (y, x), weight in np.ndenumerate(shown["weights"]):
             axes.text(
                 x,
                 y,
@@ -125,3 +114,7 @@ def _draw(
                 fontsize=7,
                 color="white" if weight > 0.6 else "black",
             )
+    image = io.BytesIO()
+    # No version, so that equal numbers give equal bytes.
+    figure.savefig(image, format="png", dpi=130, metadata={"Software": None})
+    return image.getvalue()
