@@ -494,8 +494,8 @@ class Predictor:
             process_options.restored(),
             of_keywords((Answering,), settings, "Predictor()", fixed),
         ):
-            self._bert = bert.frozen
-            self._predictor = predict.open_predictor(self._bert)
+            self._bert = bert
+            self._predictor = predict.open_predictor(bert.frozen)
 
     @property
     def names(self) -> list[str]:
@@ -563,10 +563,11 @@ class Predictor:
 
 
 @contextlib.contextmanager
-def _computing(bert: FrozenBert) -> Iterator[None]:
+def _computing(bert: Bert) -> Iterator[FrozenBert]:
     with process_options.restored():
-        devices.choose_graph_optimizer(Hardware(), bert.compute_dtype.name)
-        yield
+        frozen = bert.frozen
+        devices.choose_graph_optimizer(Hardware(), frozen.compute_dtype.name)
+        yield frozen
 
 
 def _rows_of(
@@ -658,8 +659,7 @@ def embed(
         answering, form = read(Answering), adapter_flags.read_form()
     form.check(_checked(bert).config)
     task = None
-    frozen = bert.frozen
-    with _computing(frozen):
+    with _computing(bert) as frozen:
         if folder is not None:
             task = load_task(frozen, folder, answering.max_seq_length)
         columns = task.task.columns if task else TEXT_COLUMNS[:1]
@@ -764,12 +764,11 @@ def select(
     }
     fixed = _adapter_settings(bert, [] if adapter is None else adapter)
     fixed["pool"] = source
-    with (
-        _computing(bert.frozen),
-        of_keywords(select_program.SETTINGS, settings, "select()", fixed),
-    ):
+    classes = select_program.SETTINGS
+    with of_keywords(classes, settings, "select()", fixed):
         selection = read(select_program.Selection)
-        return select_program.choose(selection, bert.frozen)
+        with _computing(bert) as frozen:
+            return select_program.choose(selection, frozen)
 
 
 @_shows_settings(export_program.SETTINGS, OF_ADAPTERS)
@@ -793,7 +792,7 @@ def export(
     fixed = {**_adapter_settings(bert, adapters), "output_dir": output_dir}
     program = export_program
     with (
-        _computing(bert.frozen),
         of_keywords(program.SETTINGS, settings, "export()", fixed),
+        _computing(bert) as frozen,
     ):
-        return program.run(bert.frozen)
+        return program.run(frozen)
