@@ -23,6 +23,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
 from adapter_bert.data.input_pipeline import (
+    Features,
     batch_signature,
     make_batch,
     train_batches,
@@ -34,12 +35,13 @@ from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
     JoinedFeatures,
     MultiTaskPlan,
-    OneTaskFeatures,
+    RowsOfTasks,
     as_predicted,
     choose_tasks,
     find_folder,
     multi_task,
     scoped,
+    unscoped,
 )
 from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import training_step
@@ -137,8 +139,15 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
             for name in ("output_weights", "output_bias")
         },
     )
-    of_task = replace(features, counts={}, task_labels={})
-    of_task.labels.update(features.task_labels["labels"])
+    of_task = RowsOfTasks.of(
+        Features(
+            features.tokens,
+            features.segments,
+            features.starts,
+            unscoped("labels", features.labels),
+        ),
+        0,
+    )
     expected_loss, expected = alone(of_task, rows)
     assert loss == expected_loss
     others = [n for n in gradients if n.startswith(("tasks.sc", "tasks.se"))]
@@ -519,7 +528,7 @@ def test_plans_say_what_they_depend_on():
 @pytest.mark.parametrize("labelled", [True, False])
 def test_rows_of_one_task_say_which(labelled):
     plain = make_features([3, 5, 2])
-    features = OneTaskFeatures.of(plain, 2)
+    features = RowsOfTasks.of(plain, 2)
     assert features.fingerprint() == plain.fingerprint()
     if not labelled:
         features, plain = features.unlabelled(), plain.unlabelled()

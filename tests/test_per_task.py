@@ -18,7 +18,7 @@ from adapter_bert.data.input_pipeline import (
 )
 from adapter_bert.methods.per_task import SCOPE
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks.multi_task import OneTaskFeatures
+from adapter_bert.tasks.multi_task import RowsOfTasks
 from adapter_bert.training import training_step
 
 METHODS = (
@@ -59,7 +59,7 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
     method = parse("per_task(lora(rank=2))").for_tasks(MULTI.trained_together)
     job = make_job(tiny_config, tmp_path, method, task=MULTI)
     model = job.build_model(partial(create_variable, seed=1))
-    rows = OneTaskFeatures.of(Features.from_rows([([2, 5, 3], [0] * 3)], {}), 1)
+    rows = RowsOfTasks.of(Features.from_rows([([2, 5, 3], [0] * 3)], {}), 1)
     batch = make_batch(rows, np.array([0]), None)
     outputs = []
     for lanes in (1, 3):
