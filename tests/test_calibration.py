@@ -10,7 +10,6 @@ from conftest import (
     TINY_WORDS,
     load_predictor,
     module_fixture,
-    open_bert,
     read_adapter_config,
     read_json,
     read_lines,
@@ -21,8 +20,6 @@ from hypothesis import strategies as st
 from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.answering.answers import from_outputs, to_outputs
-from adapter_bert.answering.trained_task import describe, load_task
 from adapter_bert.checkpoints import (
     adapter_artifact,
 )
@@ -30,10 +27,6 @@ from adapter_bert.commands import merge
 from adapter_bert.exchange import (
     foreign_base,
 )
-from adapter_bert.graph import saved_model
-from adapter_bert.graph.exported import ExportedModel, Row
-from adapter_bert.graph.ids_model import IdsModel
-from adapter_bert.graph.text_model import TextModel
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.from_description import restore_task
@@ -255,70 +248,6 @@ def test_unsure_rows_have_no_label_but_probabilities(calibrated):
         assert missing == {False, True}
         for one in answers[name]:
             assert (one[key] is None) == (one["probability"] < least[name])
-
-
-@module_fixture
-def exported(tiny_bert, calibrated, tmp_path_factory):
-    bert = open_bert(tiny_bert)
-    tasks = {
-        name: load_task(bert, path, None)
-        for name, path in calibrated[0].items()
-    }
-    place = tmp_path_factory.mktemp("exported")
-    saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(place))
-    return str(place), tasks
-
-
-def assert_alike(answer, expected):
-    """Equal labels; numbers to the fifth digit."""
-    assert set(expected) <= set(answer)
-    for name in ("label", "choice"):
-        assert answer.get(name) == expected.get(name)
-    for name, value in expected["scores"].items():
-        assert answer["scores"][name] == pytest.approx(value, abs=2e-5)
-
-
-@pytest.mark.newer_stack
-def test_exports_answer_as_predict(exported, calibrated):
-    place, _ = exported
-    answers = calibrated[1]
-    model = ExportedModel(place)
-    for name, texts in ROWS.items():
-        rows = (list(map(str.encode, row)) for row in texts)
-        rows = [Row(x, b"", name.encode(), tuple(more)) for x, *more in rows]
-        for outputs, answer in zip(model.answers(rows), answers[name]):
-            assert_alike(from_outputs(model.tasks[name], outputs), answer)
-    least = calibrated[2]["fitted"]
-    assert model.tasks["fitted"]["abstain_below"] == least
-    assert "abstain_below" not in model.tasks["plain"]
-
-
-def test_a_served_library_tells_what_an_export_tells(exported, calibrated):
-    (_, tasks), answers = exported, calibrated[1]
-    for name in ("fitted", "choice"):
-        description = describe(name, tasks[name])
-        for answer in answers[name]:
-            [outputs] = to_outputs([description], [answer], 2)
-            assert isinstance(outputs["label"], str)
-            assert from_outputs(description, outputs) == answer
-
-
-def test_a_model_of_ids_divides_too(exported, tiny_bert):
-    _, tasks = exported
-    bert = open_bert(tiny_bert)
-    task = tasks["fitted"]
-    features = task.task.featurize(
-        task.task.make_rows([("a cat sat on the mat",)]), task.tokenizer, 32
-    )
-    ids = np.int32([features.tokens])
-    more = np.ones_like(ids), np.int32([features.segments])
-    [fitted, plain] = (
-        IdsModel(bert, tasks[name]).compute(ids, *more)["scores"].numpy()[0]
-        for name in ("fitted", "plain")
-    )
-    odds = np.log(plain.astype(float)) / 0.02
-    odds = np.exp(odds - odds.max())
-    assert fitted == pytest.approx(odds / odds.sum(), abs=1e-4)
 
 
 def test_other_programs_get_divided_heads(calibrated, caplog):

@@ -37,6 +37,7 @@ from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.commands import export, library, run_mlm
 from adapter_bert.commands import predict as predict_command
 from adapter_bert.data.input_pipeline import make_batch
+from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.library.flags import named_folders
@@ -46,6 +47,7 @@ from adapter_bert.tasks.masked_lm import (
     WORD_EMBEDDINGS,
     Lines,
     MaskedLM,
+    Masking,
     cut,
 )
 from adapter_bert.training.engines import Hardware, choose_engine
@@ -111,6 +113,30 @@ def test_rows_in_which_nothing_can_be_masked_are_left_out(tmp_path, tokenizer):
     refusals.check(
         lambda: TASK.featurize(rows, tokenizer, 24), "holds no token"
     )
+
+
+@pytest.mark.parametrize("whole_words", [True, False])
+@pytest.mark.parametrize(
+    "text, shares",
+    [
+        ("\u4e2d\u6587 cat", "0 of 3"),
+        ("the cats sat", None),
+        ("sat " * 150 + "cats", "1 of 151"),
+    ],
+)
+def test_whole_words_that_are_single_tokens_are_named(
+    tmp_path, caplog, text, shares, whole_words
+):
+    """As all of a Chinese BERT's."""
+    vocabulary = [*TINY_WORDS, "\u4e2d", "\u6587"]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocabulary))
+    tokenizer = FullTokenizer(str(tmp_path / "vocab.txt"))
+    rows = write_lines(tmp_path / "a.txt", text.encode())
+    task = MaskedLM(masking=Masking(whole_words=whole_words))
+    task.featurize(rows, tokenizer, 24)
+    message = f"a.txt: {shares} words have more than one token"
+    assert (message in caplog.text) == bool(shares and whole_words)
+    assert bool(shares and whole_words) == ("words have more" in caplog.text)
 
 
 @hypothesis.given(st.integers(0, 300), st.integers(1, 40))

@@ -23,6 +23,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from test_input_pipeline import PROPERTY, SEEDS, make_features
 
 from adapter_bert.data.input_pipeline import (
+    Features,
     batch_signature,
     make_batch,
     train_batches,
@@ -40,6 +41,7 @@ from adapter_bert.tasks.multi_task import (
     multi_task,
     of_one_task,
     scoped,
+    unscoped,
 )
 from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import training_step
@@ -137,8 +139,15 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
             for name in ("output_weights", "output_bias")
         },
     )
-    of_task = replace(features, counts={}, task_labels={})
-    of_task.labels.update(features.task_labels["labels"])
+    of_task = RowsOfTasks.of(
+        Features(
+            features.tokens,
+            features.segments,
+            features.starts,
+            unscoped("labels", features.labels),
+        ),
+        0,
+    )
     expected_loss, expected = alone(of_task, rows)
     assert loss == expected_loss
     others = [n for n in gradients if n.startswith(("tasks.sc", "tasks.se"))]

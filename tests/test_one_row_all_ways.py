@@ -76,10 +76,11 @@ UNIT = {"mean": 50.0, "deviation": 32.0, "low": 5.0, "high": 95.0}
 COLUMNS = {"columns": ["text", "one", "two"]}
 MEAN = {"name": "vectors", "pooling": "mean", "normalize": True}
 FIRST = {"name": "vectors", "pooling": "cls", "normalize": False}
+FITTED = {"temperature": 0.5, "abstain_below": 0.6}
 # Method, task, its settings and rows, by kind.
 TASKS = {
     "classification": [
-        ("houlsby(size=3)", CLASSIFICATION, {}, ONE),
+        ("houlsby(size=3)", CLASSIFICATION, {"calibration": FITTED}, ONE),
         ("lora(rank=3)", PAIR, {}, [*PAIRS[:3], (LONG, LONG)]),
     ],
     "regression": [
@@ -451,6 +452,8 @@ def decoded(world, task, rows, features, outputs):
         logits = np.log(scores)
         if getattr(task, "has_sets", False):
             logits -= np.log1p(-scores)
+        if task.chooses_one:
+            logits *= task.calibration.temperature
         if isinstance(features, input_pipeline.Choices):
             logits = logits.reshape(-1, 1)
         outputs = {"logits": logits.astype(np.float32)}

@@ -171,25 +171,6 @@ def test_the_loss_is_the_published_one(
     assert tuple(measured) == task.score_names
 
 
-WRONG = {
-    "a hole in the mask": {"input_mask": [1, 0, 1] + [0] * 9},
-    "no token": {"input_mask": [0] * LENGTH},
-    "a negative id": {"input_ids": [-1] * LENGTH},
-    "a third segment": {"segment_ids": [2] * LENGTH},
-    "a place behind the row": {"masked_lm_positions": [8, 0, 0, 0]},
-    "a third label": {"next_sentence_labels": [2]},
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_records_of_another_kind(name, tmp_path, tokenizer):
-    path = write(tmp_path / "rows", [example(TOKENS, **WRONG[name])])
-    task = Pretraining(input_file=str(path), max_predictions_per_seq=MOST)
-    _, rows = task.read("", ["train"])
-    error = refusal(task.featurize, rows["train"], tokenizer, LENGTH)
-    assert "as create_pretraining_data.py writes them" in error
-
-
 def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
     _, rows = task.read("", ["train"])
     for length in (LENGTH - 1, LENGTH + 1):

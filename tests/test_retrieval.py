@@ -62,7 +62,7 @@ def test_queries_of_all_chunks_are_scored(monkeypatch):
     queries, corpus = rng.normal(size=(7, 5)), rng.normal(size=(12, 5))
     relevant = [{n: 1.0, 11 - n: 2.0} for n in range(6)] + [{3: 1.0}]
     whole = retrieval.retrieval_scores(queries, corpus, relevant)
-    monkeypatch.setattr(retrieval, "MOST_COSINES", 36)
+    monkeypatch.setattr(retrieval, "CHUNK", 3)
     monkeypatch.setattr(retrieval, "BLOCK", 5)
     assert retrieval.retrieval_scores(queries, corpus, relevant) == whole
     unit = corpus / np.linalg.norm(corpus, axis=1, keepdims=True)

@@ -88,12 +88,6 @@ def listed(prediction):
     return [(text, *pair) for text, pair in zip(texts, logits.tolist())]
 
 
-# Which pairs of a start and an end
-
-
-# How many, in which order
-
-
 def test_probabilities_are_a_softmax_over_sums():
     candidates = NBest(
         ("a", "b", "c"),
@@ -105,18 +99,6 @@ def test_probabilities_are_a_softmax_over_sums():
     )
     large = candidates._replace(logits=np.array([[9e3, 9e3], [-9e3, 0.0]]))
     assert large.probabilities().tolist() == [1.0, 0.0]
-
-
-# No answer
-
-
-@pytest.mark.parametrize("negative", [False, True])
-def test_a_question_without_candidates_has_an_empty_answer(negative):
-    """The only end is before the only start."""
-    rules = make_rules(negative=negative, threshold=2e6)
-    prediction = predict([(5, 1.0)], [(4, 1.0)], rules)
-    assert prediction.text == "" and prediction.candidates.texts == ("",)
-    assert prediction.null_odds == CERTAINLY_NONE
 
 
 NONE = {"starts": [], "ends": [], "null": []}

@@ -147,8 +147,8 @@ def test_types_are_renamed_in_every_file_that_is_scored(tmp_path):
 @refusals.table(
     {
         "squad": ({"name": "squad"}, "trained on the task squad, not on tagg"),
-        "no tags": ({}, "tagging, without a list of tags"),
-        "numbers": ({"tags": [1]}, "without a list of tags"),
+        "no tags": ({}, "tagging with the tags ; expected"),
+        "numbers": ({"tags": [1]}, "the tags 1; expected"),
         "plain": ({"tags": ["O", "X"]}, "the tags O, X; expected", "of BIO"),
         "no O": ({"tags": ["B-X"]}, "O among them, each once"),
         "twice": ({"tags": ["O", "O"]}, "each once"),

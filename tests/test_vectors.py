@@ -155,7 +155,7 @@ def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
     squad_file(tmp_path / "train.json", ("the cat", {"a cat": True, " ": True}))
     refusals.check(
         lambda: task.read(str(tmp_path), ["train"]),
-        "train.json: the question ' ' or its paragraph is empty",
+        "train.json:2: the text is empty",
     )
 
 

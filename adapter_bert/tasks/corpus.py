@@ -5,6 +5,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,58 +82,43 @@ class Search:
     """Questions, each once, and the corpus in which they are searched.
 
     Attributes:
+        rows: questions and ids of their documents.
         questions: texts in the order of their first row.
-        documents: texts of the whole corpus.
-        pairs: int64 [rows, 2], places of a question and its document.
-        gains: float64 [rows], above 0, how much they belong together.
+        relevant: gains above 0 of each question's documents, by their places.
         copies: of each question, places of documents that are its own text.
     """
 
+    rows: Rows
+    corpus: Corpus
     questions: Sequence[str]
-    documents: Sequence[str]
-    pairs: np.ndarray
-    gains: np.ndarray
+    relevant: Sequence[dict[int, float]]
     copies: Sequence[Sequence[int]]
 
     @classmethod
     def of(cls, rows: Rows, corpus: Corpus) -> "Search":
         """Searches for pairs' second texts, ids; labels are gains, else 1."""
-        places: dict[str, int] = {}
-        question_places = [
-            places.setdefault(x, len(places)) for x in rows.text_a
-        ]
-        document_places = corpus.find(rows, rows.text_b)
-        pairs = np.array([question_places, document_places], np.int64).T
-        gains = np.ones(len(rows))
+        gains = itertools.repeat(1.0)
         if rows.label is not None:
-            gains = np.array(list(map(float, rows.label)))
-        questions = list(places)
+            gains = map(float, rows.label)
+        relevant: dict[str, dict[int, float]] = {}
+        places = corpus.find(rows, rows.text_b)
+        for text, place, gain in zip(rows.text_a, places, gains):
+            of_text = relevant.setdefault(text, {})
+            of_text[place] = max(gain, of_text.get(place, gain))
+        questions = list(relevant)
         copies = corpus.copies_of(questions)
-        return cls(questions, corpus.texts, pairs, gains, copies)
+        return cls(rows, corpus, questions, list(relevant.values()), copies)
+
+    @property
+    def documents(self) -> Sequence[str]:
+        return self.corpus.texts
 
     def __len__(self) -> int:
         return len(self.questions) + len(self.documents)
 
     def first(self, count: int) -> "Search":
-        pairs = self.pairs[:count]
-        questions = self.questions[: pairs[:, 0].max(initial=-1) + 1]
-        return dataclasses.replace(
-            self,
-            questions=questions,
-            pairs=pairs,
-            gains=self.gains[:count],
-            copies=self.copies[: len(questions)],
-        )
-
-    @property
-    def relevant(self) -> list[dict[int, float]]:
-        gains: list[dict[int, float]] = [{} for _ in self.questions]
-        for (question, document), gain in zip(
-            self.pairs.tolist(), self.gains.tolist()
-        ):
-            of_question = gains[question]
-            of_question[document] = max(gain, of_question.get(document, gain))
-        return gains
+        rows = self.rows.take(np.arange(len(self.rows)) < count)
+        return Search.of(rows, self.corpus)
 
 
 @dataclasses.dataclass(frozen=True)

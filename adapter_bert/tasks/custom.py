@@ -21,6 +21,7 @@ from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TextTask
 
 MOST_CHOICES = 1000
+USUAL_LABEL = " (--label_column is 'label' unless it is named)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,18 +212,15 @@ def _check_own_columns(
     `flags` have a column each, `lists` several. The column of the rows' names
     may be a text's.
     """
-    used = check_distinct(
-        flags, " (--label_column is 'label' unless it is named)"
-    )
-    others = [*used, row_id]
+    used = {row_id, *check_distinct(flags, USUAL_LABEL)}
     for flag, columns in lists.items():
         for name in columns:
-            if name in others:
+            if name in used:
                 raise UserError(
                     f"{flag} names {str(name)!r}, a column that it or another "
                     "flag names too"
                 )
-            others.append(name)
+            used.add(name)
 
 
 def _check_choices(table: OwnTables) -> None:

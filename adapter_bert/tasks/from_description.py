@@ -2,7 +2,7 @@
 
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from adapter_bert.errors import UserError
@@ -89,26 +89,20 @@ def custom_arguments(
             f"{MOST_CHOICES}"
         )
     usual = [*TEXT_COLUMNS[:texts], *map("choice{}".format, range(choices))]
-    named = settings.get("columns", usual)
     has_header = settings.get("column_numbers") is None
-    columns = named if has_header else settings["column_numbers"]
-    labels = settings.get("label_columns", [])
-    label = settings.get("label_column", "label")
     kind = str if has_header else int
-    for name, value, type_of_it in (
-        ("columns", named, str),
-        ("columns" if has_header else "column_numbers", columns, kind),
-        ("label_columns", labels, kind),
-        ("label_column", [] if labels else [label], kind),
-    ):
-        is_text = name in ("columns", "column_numbers")
+
+    def check(
+        name: str,
+        column: Any,
+        kind: type,
+        counts: Container[int] = range(2**20),
+    ) -> list[str]:
         if (
-            not isinstance(value, list)
-            or is_text
-            and len(value) != len(usual)
+            not isinstance(column, list)
+            or len(column) not in counts
             or not all(
-                type(x) is type_of_it and (type_of_it is str or x >= 0)
-                for x in value
+                type(x) is kind and (kind is str or x >= 0) for x in column
             )
         ):
             raise UserError(
@@ -116,13 +110,22 @@ def custom_arguments(
                 f"expected columns of {len(usual)} texts and of labels, by "
                 "their names, or by numbers from 0 where files have no header"
             )
-    columns, labels = list(map(str, columns)), list(map(str, labels))
+        return list(map(str, column))
+
+    columns = check(
+        "columns", settings.get("columns", usual), str, [len(usual)]
+    )
+    if not has_header:
+        numbers = settings["column_numbers"]
+        columns = check("column_numbers", numbers, int, [len(usual)])
+    marks = check("label_columns", settings.get("label_columns", []), kind)
+    labels = [] if marks else [settings.get("label_column", "label")]
     multi_label = bool(description.get("multi_label"))
     return {
         **dict(zip(("text_a_column", "text_b_column"), columns[:texts])),
         "choice_columns": columns[texts:],
-        **({} if labels else {"label_column": str(label)}),
-        "label_columns": labels,
+        **dict(zip(("label_column",), check("label_column", labels, kind))),
+        "label_columns": marks,
         "header": has_header,
         "regression": bool(description.get("regression")),
         "multi_label": multi_label,

@@ -131,7 +131,7 @@ class Choosing(Labelling):
         return {"choice": choice, **answer}
 
 
-class Answering(Kind):
+class Spans(Kind):
     """A model's `start` is -1 without an answer, a missing score 0."""
 
     def answer(self, task, outputs):
@@ -199,7 +199,7 @@ print(model(**inputs).logits.item())
 """,
             main_score="pearson",
         ),
-        Answering(
+        Spans(
             QUESTIONS,
             {
                 "answer": TEXT,

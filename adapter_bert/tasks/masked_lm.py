@@ -103,6 +103,12 @@ class Pieces(NamedTuple):
         unspaced[..., 1:] = self.is_unspaced[ids[..., :-1]]
         return is_plain & ~(follows & (self.continues[ids] > unspaced))
 
+    def count_words(self, ids: np.ndarray) -> tuple[int, int]:
+        is_plain = self.is_plain[ids]
+        begins = self.begin_words(ids, is_plain)
+        several = begins[:-1] & is_plain[1:] & ~begins[1:]
+        return np.count_nonzero(begins), np.count_nonzero(several)
+
 
 def _continues(letters: str, is_marked: bool) -> int:
     if not is_marked or not letters:
@@ -311,6 +317,8 @@ def draw(
 
 
 NAME = MASKED_LM
+# Least share of words of several tokens for `--whole_word_masking` to matter.
+SEVERAL = 0.01
 
 
 class MaskedLMHead(Head):
@@ -496,6 +504,16 @@ class MaskedLM(Task[Lines]):
         count = len(features)
         tokens = len(features.tokens) - 2 * count
         logging.info("%s: %d tokens in %d rows", rows.path, tokens, count)
+        if self.masking.whole_words:
+            words, several = pieces.count_words(features.tokens)
+            if several < SEVERAL * words:
+                logging.warning(
+                    "%s: %d of %d words have more than one token; "
+                    "--whole_word_masking has an effect on these alone",
+                    rows.path,
+                    several,
+                    words,
+                )
         return features
 
     def build_head(self, config, create):

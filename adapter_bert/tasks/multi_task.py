@@ -15,7 +15,7 @@ import re
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, CreateVariable
-from adapter_bert.data.input_pipeline import Batch, Features, Texts, TrainPlan
+from adapter_bert.data.input_pipeline import Features, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Head, Task, scoped, unscoped, with_suffix
@@ -47,31 +47,37 @@ def of_one_task(features: Features, number: int) -> Texts:
 
 
 @dataclasses.dataclass(frozen=True)
-class JoinedFeatures(Features):
-    """Rows of several tasks, task by task.
+class JoinedFeatures(RowsOfTasks):
+    """Rows of several tasks, task by task; `counts` are rows by task.
 
-    Batches hold each row's task number, and the labels of all tasks, zeros
-    where a row is of another task. `counts` are rows by task, `task_labels`
-    arrays [rows of the task, ...] by task and feature name.
+    Labels are those of all tasks, zeros where a row is of another one.
     """
 
-    counts: Mapping[str, int]
-    task_labels: Mapping[str, Mapping[str, np.ndarray]]
-    cut_rows: int = 0
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def join(cls, features: Mapping[str, Features]) -> "JoinedFeatures":
         of_tasks = list(features.values())
         *firsts, count = np.cumsum([0, *(len(one.tokens) for one in of_tasks)])
         starts = [one.starts[:-1] + n for one, n in zip(of_tasks, firsts)]
+        counts = {name: len(one) for name, one in features.items()}
+        sides = np.repeat(np.arange(len(counts)), list(counts.values()))
+        labels = {}
+        for number, (task, one) in enumerate(features.items()):
+            for name, values in sorted(one.labels.items()):
+                shape = len(sides), *values.shape[1:]
+                of_all = labels[scoped(task, name)] = np.zeros(
+                    shape, values.dtype
+                )
+                of_all[sides == number] = values
         return cls(
             np.concatenate([one.tokens for one in of_tasks]),
             np.concatenate([one.segments for one in of_tasks]),
             np.concatenate([*starts, [count]]),
-            labels={},
-            counts={name: len(one) for name, one in features.items()},
-            task_labels={name: one.labels for name, one in features.items()},
-            cut_rows=sum(one.cut_rows for one in of_tasks),
+            labels,
+            sides.astype(np.int32),
+            sum(one.cut_rows for one in of_tasks),
+            counts,
         )
 
     @property
@@ -80,37 +86,15 @@ class JoinedFeatures(Features):
         return np.cumsum([0, *self.counts.values()])[:-1]
 
     def fingerprint(self):
-        digest = hashlib.sha256(super().fingerprint().encode())
-        for task, name, values in self._labels():
-            digest.update(f"{scoped(task, name)} {len(values)}\0".encode())
-            digest.update(np.ascontiguousarray(values).data)
+        plain = dataclasses.replace(self, labels={})
+        digest = hashlib.sha256(Features.fingerprint(plain).encode())
+        for number, task in enumerate(self.counts):
+            for name, of_all in self.labels.items():
+                if name.startswith(scoped(task, "")):
+                    values = of_all[self.sides == number]
+                    digest.update(f"{name} {len(values)}\0".encode())
+                    digest.update(np.ascontiguousarray(values).data)
         return digest.hexdigest()
-
-    def added(self, length):
-        labels = {
-            scoped(task, name): (values.shape[1:], values.dtype)
-            for task, name, values in self._labels()
-        }
-        return {"task_ids": ((), np.int32), **labels}
-
-    def finish(self, batch: Batch, rows: np.ndarray, step: Optional[int]):
-        ids = np.searchsorted(self.firsts, rows, side="right") - 1
-        batch["task_ids"] = ids.astype(np.int32)
-        numbers = list(self.counts)
-        for task, name, values in self._labels():
-            of_task = ids == numbers.index(task)
-            labels = np.zeros((len(rows), *values.shape[1:]), values.dtype)
-            labels[of_task] = values[
-                rows[of_task] - self.firsts[numbers.index(task)]
-            ]
-            batch[scoped(task, name)] = labels
-
-    def _labels(self) -> list[tuple[str, str, np.ndarray]]:
-        return [
-            (task, name, labels[name])
-            for task, labels in self.task_labels.items()
-            for name in sorted(labels)
-        ]
 
 
 def as_predicted(features: Features) -> Features:

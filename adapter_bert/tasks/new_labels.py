@@ -26,6 +26,7 @@ from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
 )
+from adapter_bert.tasks.text_task import divide
 
 # Of the logits of both models; the paper's, equation 3.
 TEMPERATURE = 2.0
@@ -151,7 +152,8 @@ class NewLabels(TextClassification):
             )
         divided = {"train": replayed}
         if self.held_out:
-            divided = task._divide(replayed)
+            sets = task.strata(replayed)
+            divided = divide(replayed, task.held_out, replayed.texts, sets)
         return task, {
             split: file_rows.followed_by(divided[split])
             if split in divided

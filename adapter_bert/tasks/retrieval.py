@@ -1,14 +1,12 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
-# Texts of the corpus that are compared at once; as many queries are as have so
-# many cosines.
-BLOCK, MOST_QUERIES, MOST_COSINES = 8192, 256, 2**27
+# Queries and texts of the corpus that are compared at once.
+CHUNK, BLOCK = 256, 8192
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -23,14 +21,16 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.sum(unit(first) * unit(second), axis=-1)
 
 
-def _compare(queries: np.ndarray, corpus: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields each query's cosines to the whole corpus, float64 [N]."""
-    count = max(1, min(MOST_QUERIES, MOST_COSINES // max(1, len(corpus))))
-    firsts = range(0, len(corpus), BLOCK)
-    for start in range(0, len(queries), count):
-        some = unit(queries[start : start + count])
-        blocks = [some @ unit(corpus[n : n + BLOCK]).T for n in firsts]
-        yield from np.concatenate(blocks, axis=1)
+def _compare(
+    queries: np.ndarray, corpus: np.ndarray
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Yields a query, a block's first text, cosines, float64 [block]."""
+    for first in range(0, len(corpus), BLOCK):
+        texts = unit(corpus[first : first + BLOCK]).T
+        for start in range(0, len(queries), CHUNK):
+            compared = unit(queries[start : start + CHUNK]) @ texts
+            for place, scores in enumerate(compared, start):
+                yield place, first, scores
 
 
 def retrieval_scores(
@@ -42,7 +42,9 @@ def retrieval_scores(
     """Averages over queries how high their relevant texts are ranked.
 
     Ranks are those of cosines over the whole corpus; of equal cosines the
-    corpus's order decides.
+    corpus's order decides. Memory does not grow with the corpus. So all cosines
+    are computed twice: first for the relevant texts, then to count the texts
+    before them.
 
     Takes float32 queries [Q, D] and corpus [N, D], places and gains above 0 of
     each query's relevant texts, at least one, and places of its copies, which
@@ -52,19 +54,34 @@ def retrieval_scores(
     `recall_at_1` and `recall_at_10`, the share of the relevant texts among the
     first ones.
     """
+    gains_of_queries = [np.array(list(gains)) for gains in relevant]
+    left_out = [
+        np.array([x for x in places if x not in gains], np.int64)
+        for places, gains in zip(
+            copies or [()] * len(gains_of_queries), relevant
+        )
+    ]
+    cosines_of = [np.zeros(len(places)) for places in gains_of_queries]
+    for query, first, scores in _compare(queries, corpus):
+        places = gains_of_queries[query] - first
+        is_here = (places >= 0) & (places < len(scores))
+        cosines_of[query][is_here] = scores[places[is_here]]
+    before = [np.zeros(len(places), np.int64) for places in gains_of_queries]
+    for query, first, scores in _compare(queries, corpus):
+        mine = cosines_of[query][:, np.newaxis]
+        is_earlier = (
+            first + np.arange(len(scores))
+            < gains_of_queries[query][:, np.newaxis]
+        )
+        is_before = (scores > mine) | (scores == mine) & is_earlier
+        places = left_out[query] - first
+        is_here = (places >= 0) & (places < len(scores))
+        is_before[:, places[is_here]] = False
+        before[query] += np.count_nonzero(is_before, axis=1)
     measured: dict[str, list[float]] = collections.defaultdict(list)
-    for cosines_of, gains_of, copies_of in itertools.zip_longest(
-        _compare(queries, corpus), relevant, copies, fillvalue=()
-    ):
-        left_out = [place for place in copies_of if place not in gains_of]
-        cosines_of[left_out] = -np.inf
-        before = [
-            np.count_nonzero(cosines_of > cosines_of[place])
-            + np.count_nonzero(cosines_of[:place] == cosines_of[place])
-            for place in gains_of
-        ]
-        order = np.argsort(before)
-        ranks, gains = 1 + np.sort(before), np.array(list(gains_of.values()))
+    for counts, gains_of in zip(before, relevant):
+        order = np.argsort(counts)
+        ranks, gains = 1 + counts[order], np.array(list(gains_of.values()))
         best = -np.sort(-gains)[:10]
         is_high = ranks <= 10
         gain = np.sum(gains[order][is_high] / np.log2(1 + ranks[is_high]))

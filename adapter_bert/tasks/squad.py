@@ -370,10 +370,6 @@ class Squad(Task[Sequence[SquadQuestion]]):
     @classmethod
     def from_settings(cls, recorded, settings, source):
         task = cls(**recorded(cls))
-        if unknown := set(settings) - set(task.settings):
-            raise UserError(
-                f"{source}: task_settings has an unknown {min(unknown)!r}"
-            )
         if task.n_best_size > MOST_CANDIDATES:
             raise UserError(
                 f"{source}: task_settings.n_best_size is {task.n_best_size}, "

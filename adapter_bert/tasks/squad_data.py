@@ -138,12 +138,6 @@ def read_pairs(path: str) -> Rows:
     the paragraph has an answer, or where the file says nothing.
     """
     questions = read_questions(path, with_negative=True)
-    for question in questions:
-        if not (question.text.strip() and question.context.strip()):
-            raise UserError(
-                f"{path}: the question {question.id!r} or its paragraph is "
-                "empty; expected texts, or no such question"
-            )
     return Rows(
         path,
         np.arange(len(questions)),

@@ -350,10 +350,7 @@ class Tagging(Task[Sentences]):
         self.check_name(description, source)
         trained = f"{source} was trained on the task {self.name}"
         names = description.get("tags")
-        if not isinstance(names, list) or not all(
-            isinstance(text, str) for text in names
-        ):
-            raise UserError(f"{trained}, without a list of tags")
+        names = list(map(str, names)) if isinstance(names, list) else []
         tags = tuple(map(split_tag, names))
         has_each_once = len(set(tags)) == len(tags) and NO_ENTITY in tags
         if None in tags or not has_each_once or {t[0] for t in tags} - {*"BIO"}:

@@ -250,10 +250,7 @@ class WordColumns:
                     "have numbers, from 0, or from -1 at the end"
                 )
             numbers.append(int(text))
-        token, tag = numbers
-        if token == tag:
-            raise UserError(f"--token_column and --tag_column are both {tag}")
-        return token, tag
+        return tuple(numbers)
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -384,11 +381,6 @@ def _read_conll(
     first = 0
     for number, line in enumerate(text):
         where = f"{path}:{number + 1}"
-        if "\r" in line.rstrip("\r\n"):
-            raise UserError(
-                f"{where}: a carriage return is within the line; "
-                "end lines with a line feed, or with both"
-            )
         if _is_between(line):
             if sentence:
                 yield sentence
@@ -543,8 +535,6 @@ def read_map(path: str) -> dict[str, str]:
         if cells[0] in table:
             raise UserError(f"{where}: the type {cells[0]} occurs twice")
         table[cells[0]] = cells[1]
-    if not table:
-        raise UserError(f"{path} is empty")
     return table
 
 
