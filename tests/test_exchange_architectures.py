@@ -260,7 +260,10 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
 @NEWER
 @pytest.mark.parametrize(
     "name, other, message",
-    [("roberta", "electra", "lacks the tensor"), ("electra", "distilbert", "holds no")],
+    [
+        ("roberta", "electra", "lacks the tensor"),
+        ("electra", "distilbert", "holds no"),
+    ],
 )
 def test_pefts_adapters_are_of_one_kind_of_model(
     open_bert, name, other, message
