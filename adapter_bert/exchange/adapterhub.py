@@ -768,7 +768,8 @@ def read(
     if is_union:
         foreign_fields.check(fields, UNION_FIELDS, path)
     methods, values = [], {}
-    for one in is_union and fields.get("configs") or [fields]:
+    configs = fields.get("configs") if is_union else None
+    for one in configs or [fields]:
         method, added = specs.read(
             specs.choose(SPECS, one, path),
             Adapter(one, tensors, config, path, name),
