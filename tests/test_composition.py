@@ -65,12 +65,17 @@ NEVER_MET = "no two parts have an adapter"
             )
             for other in ("houlsby", "full", "bitfit", "layernorm")
         ),
-        ("average(a, b, scale=0)", ["scale is 0", "positive"]),
         ("average(a, b, scale=-0.5)", ["scale is -0.5", "positive"]),
-        ("union(lora, {'b': pfeiffer})", ["'b' is no method", "union"]),
+        ("average(a, b, weights='1,x')", ["'1,x'", "2 positive numbers"]),
+        ("average(a, full)", ["average is made of trained adapters alone"]),
+        ("fusion(a, b, penalty=-1)", ["penalty is -1.0, expected 0.0 to inf"]),
+        ("fusion({'a': pfeiffer, 'b': pfeiffer}, first=2)", ["layers 0 to 1"]),
+        (
+            "union(lora, {'b': pfeiffer})",
+            ["union is made of methods alone", "b"],
+        ),
         ("union(pfeiffer(layers='1'), parallel)", ["train the same variable"]),
         ("stack(a, lora, a)", ["'a' is no name, or is there twice"]),
-        ("stack({'a': lora}, a)", ["'a' is no name, or is there twice"]),
         ("fusion(sst-2, rte)", ["quotation marks", "stack('sst-2'"]),
         ("mam(size=3)", ["mam takes no arguments", "union"]),
         ("unipelt(size=3)", ["unipelt takes no arguments", "union"]),

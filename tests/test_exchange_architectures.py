@@ -212,7 +212,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
             "albert",
             "houlsby(size=5, layer_norms=False)",
             True,
-            "which read the layer's input there",
+            "read the layer's input; expected sites",
         ),
     ],
 )
@@ -260,7 +260,10 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
 @NEWER
 @pytest.mark.parametrize(
     "name, other, message",
-    [("roberta", "electra", "holds no"), ("electra", "distilbert", "holds no")],
+    [
+        ("roberta", "electra", "lacks the tensor"),
+        ("electra", "distilbert", "holds no"),
+    ],
 )
 def test_pefts_adapters_are_of_one_kind_of_model(
     open_bert, name, other, message

@@ -522,22 +522,22 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     config = dataclasses.replace(config_of_bert(), num_hidden_layers=1)
     refusals.check(
         lambda: foreign_adapters.read(str(GOLDEN / case), config),
-        "this BERT has 1 layers",
+        "of no part that this project reads",
     )
 
 
 @pytest.mark.parametrize(
-    "name, message",
+    "name",
     [
-        ("layer.000000000099", "in layer 000000000099 too"),
-        ("layer.\u0661", "in layer \u0661 too"),
-        ("layer.01", "in layer 01 too"),
-        ("layer.1", "of no part that this project reads"),
+        "layer.000000000099",
+        "layer.\u0661",
+        "layer.01",
+        "layer.1",
     ],
     ids=["zeros", "other digits", "two names", "without bert"],
 )
 @pytest.mark.parametrize("layers", [None, [0, 1, 2]])
-def test_a_layer_has_one_name(copied, name, message, layers):
+def test_a_layer_has_one_name(copied, name, layers):
     """Else one of two updates would be lost silently."""
     folder, place = copied("peft/lora_7"), "bert.encoder.layer.1"
     other = place.replace("layer.1", name)
@@ -550,7 +550,7 @@ def test_a_layer_has_one_name(copied, name, message, layers):
         return {**tensors, **added}
 
     change_tensors(folder / PEFT_TENSORS, add)
-    refusals.check(lambda: read(folder), message)
+    refusals.check(lambda: read(folder), "of no part that this")
 
 
 def test_virtual_tokens_of_a_union_leave_heads_of_tokens_their_places(copied):

@@ -201,20 +201,15 @@ def test_a_checkpoint_without_importances_is_of_another_training(
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("rank=12", "rank is 12, expected below 12"),
+        ("rank=12", "expected rank below init_rank"),
         ("rank=0", "rank is 0, expected at least 1"),
-        ("tinit=-0.1", "tinit is -0.1, expected a share from 0"),
-        ("tinit=200", "tinit is 200.0, expected a share from 0 to below 1"),
-        ("tinit=0.5", r"tfinal is 0.5, .* below 1 - tinit, 0.5"),
-        ("beta1=1.0", "beta1 is 1.0, expected a number between 0 and 1"),
-        ("beta2=0", "beta2 is 0.0, expected a number between 0 and 1"),
-        ("delta_t=0", "delta_t is 0, expected at least 1"),
-        ("orth_reg_weight=-1", "orth_reg_weight is -1.0, expected a number"),
-        ("orth_reg_weight=1e999", "orth_reg_weight is inf, expected a number"),
-        ("targets='value,value'", "'value' is unknown or named twice"),
-        ("dropout=1", "dropout is 1.0, expected 0 to 0.99"),
+        ("tinit=-0.1", "tinit is -0.1, expected 0.0 to 0.999"),
+        ("tinit=0.5", r"tinit \+ tfinal below 1"),
+        ("beta1=1.0", "beta1 is 1.0, expected 0.0 to 0.999"),
+        ("beta2=0", "beta2 is 0.0, expected a positive number"),
+        ("orth_reg_weight=-1", "orth_reg_weight is -1.0, expected 0.0 to inf"),
     ],
 )
 def test_arguments_out_of_range_are_one_line(text, words):
-    with pytest.raises(UserError, match=f"^adalora: .*{words}"):
+    with pytest.raises(UserError, match=f"^adalora.*{words}"):
         parse(f"adalora({text})")

@@ -1,10 +1,7 @@
 """Fields of other programs' descriptions, and those that are refused.
 
-Sources: `LoraConfig`, `IA3Config` and `LNTuningConfig` of peft 0.21.2;
-`BnConfig`, `LoRAConfig`, `PrefixTuningConfig`, `build_full_config` and the
-heads' `config` of `adapters` 1.3.0, AdapterHub's library; modules of
-sentence-transformers 5.7.0; names that older versions of these wrote. The table
-in results/exchange.md says what each field decides.
+Source of the fields below: modules of sentence-transformers 5.7.0, and names
+that older versions wrote.
 """
 
 from collections.abc import Mapping

@@ -31,7 +31,6 @@ from adapter_bert.exchange.foreign_base import (
     Exported,
     Head,
     as_lora_number,
-    check_depth,
     check_number,
     is_of,
     lora_of,
@@ -762,7 +761,6 @@ def read(
     tensors.rename(
         lambda tensor: OF_BERT.sub("bert.", as_bert(tensor, config.model_type))
     )
-    check_depth(tensors.names, config, path)
     # Copies: a prefix is in the model once, and in each layer.
     copies = f".prefix_tuning.pool.prefix_tunings.{name}."
     tensors.drop([tensor for tensor in tensors.names if copies in tensor])
@@ -770,7 +768,8 @@ def read(
     if is_union:
         foreign_fields.check(fields, UNION_FIELDS, path)
     methods, values = [], {}
-    for one in is_union and fields.get("configs") or [fields]:
+    configs = fields.get("configs") if is_union else None
+    for one in configs or [fields]:
         method, added = specs.read(
             specs.choose(SPECS, one, path),
             Adapter(one, tensors, config, path, name),

@@ -64,29 +64,21 @@ def choose(folder: str, name: str = "") -> str:
     Programs save several adapters in a folder for each, peft the first of them
     outside. `name` is that of a folder, or of an adapter in its description.
     """
-    places: dict[str, str] = {}
     inner = sorted(files.folders(folder)) if files.is_folder(folder) else []
-    for place in (folder, *(os.path.join(folder, below) for below in inner)):
-        path = os.path.join(place, CONFIG_FILE)
-        if files.exists(path) and detect(place):
-            described = files.read_json(path, "an adapter's description")
-            saved_as = (
-                described.get("name") if isinstance(described, dict) else None
-            )
-            places[place] = saved_as if isinstance(saved_as, str) else ""
+    places = [folder, *(os.path.join(folder, below) for below in inner)]
+    places = list(filter(detect, places))
     if not name and (folder in places or not places):
         return folder
-    meant = [
-        place
-        for place, saved_as in places.items()
-        if not name or name in (saved_as, os.path.basename(place))
-    ]
+    names = {place: [os.path.basename(place)] for place in places}
+    for place, of_place in names.items():
+        path = os.path.join(place, CONFIG_FILE)
+        described = files.read_json(path, "an adapter's description")
+        of_place.append(str(described.get("name", of_place[0])))
+    meant = [place for place in places if not name or name in names[place]]
     if len(meant) != 1:
-        names = (
-            saved_as or os.path.basename(p) for p, saved_as in places.items()
-        )
+        shown = ", ".join(last for *_, last in names.values())
         raise UserError(
-            f"{folder} holds {len(places)} adapters, {', '.join(names)[:200]}; "
+            f"{folder} holds {len(places)} adapters, {shown[:200]}; "
             f"{len(meant)} are meant; name one (--adapter), or pass a --name "
             "for each, with commas between them"
         )

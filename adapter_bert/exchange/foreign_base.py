@@ -2,8 +2,7 @@
 
 import collections
 import dataclasses
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import (
     Any,
     Callable,
@@ -149,22 +148,6 @@ def is_of(model_type: str, config: BertConfig) -> bool:
     """True if other programs' `model_type` names the model of a config."""
     architecture = ARCHITECTURES[config.model_type]
     return ARCHITECTURES.get(model_type) is architecture
-
-
-def check_depth(names: Iterable[str], config: BertConfig, source: str) -> None:
-    """Refuses tensors of a layer that a model does not have.
-
-    A number has no zeros before it: two names would be of one layer.
-    """
-    layers = set(map(str, range(config.num_hidden_layers)))
-    for name in names:
-        match = re.search(r"\bencoder\.layer\.(\d+)\.", name)
-        if match and match[1] not in layers:
-            raise UserError(
-                f"{source}: the adapter is in layer {match[1][:80]} too, but "
-                f"this BERT has {len(layers)} layers, from 0 on; expected the "
-                "BERT that it was trained on"
-            )
 
 
 def module_of(scope: str) -> str:

@@ -21,7 +21,6 @@ from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import sentence_transformers
 from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.checkpoints.hugging_face import (
-    as_bert,
     describe_head,
     hugging_face_name,
     kind_of_head,
@@ -37,7 +36,6 @@ from adapter_bert.exchange.foreign_base import (
     Exported,
     Head,
     as_lora_number,
-    check_depth,
     check_number,
     lora_of,
     unit_scales,
@@ -482,10 +480,6 @@ def read(
                 name if name.startswith(root) else name.replace(ROOT, root, 1)
             )
         )
-    modules = (name.removeprefix(ROOT) for name in tensors.names)
-    check_depth(
-        (as_bert(name, config.model_type) for name in modules), config, path
-    )
     adapter = Adapter(described, tensors, config, path)
     head = _read_head(adapter, options)
     method, values = specs.read(spec, adapter)

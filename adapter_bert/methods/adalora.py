@@ -113,7 +113,7 @@ class AdaLora(TuningMethod):
     )
     limits = {
         **base.DROPOUT,
-        **dict.fromkeys(("tinit", "tfinal", "beta1", "beta2"), (0.0, 1.0)),
+        **dict.fromkeys(("tinit", "tfinal", "beta1", "beta2"), (0.0, 0.999)),
         "orth_reg_weight": (0.0, math.inf),
     }
     init_rank: int = 12

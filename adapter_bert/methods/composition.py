@@ -175,8 +175,13 @@ class ComposedHooks(Hooks):
 
 @dataclasses.dataclass(frozen=True)
 class Composition(TuningMethod):
-    """A method that is made of methods."""
+    """A method that is made of methods.
 
+    Attributes:
+        made_of: "methods" or "trained adapters" if it takes these alone.
+    """
+
+    made_of = ""
     parts: tuple[Part, ...] = ()
 
     def __post_init__(self):
@@ -186,6 +191,13 @@ class Composition(TuningMethod):
                 f"{self.name} has no parts; expected names of trained adapters "
                 f"or methods, as in {self.name}(a, b)"
             )
+        for part in self.parts:
+            kind = "trained adapters" if part.name else "methods"
+            if self.made_of and kind != self.made_of:
+                raise UserError(
+                    f"{self.name} is made of {self.made_of} alone, but "
+                    f"{part.name or part.method} is none of these"
+                )
         for method in self.trained:
             if method.parts:
                 raise UserError(
@@ -482,16 +494,7 @@ class Union(Composition):
 
     name = "union"
     hooks_class = UnionHooks
-
-    def __post_init__(self):
-        super().__post_init__()
-        for part in self.parts:
-            if part.name:
-                raise UserError(
-                    f"union: {part.name!r} is no method; expected methods, "
-                    "which are trained together, as in "
-                    "union(prefix, parallel); stack takes trained adapters too"
-                )
+    made_of = "methods"
 
 
 class AverageHooks(ComposedHooks):
@@ -571,17 +574,13 @@ class Average(Composition):
 
     name = "average"
     hooks_class = AverageHooks
+    made_of = "trained adapters"
     positive = ("scale",)
     weights: str = added_later("")
     scale: float = added_later(1.0)
 
     def __post_init__(self):
         super().__post_init__()
-        if self.trained:
-            raise UserError(
-                f"average: {self.trained[0]} is no trained adapter; expected "
-                "names of those alone"
-            )
         self.shares()
 
     def shares(self) -> list[float]:

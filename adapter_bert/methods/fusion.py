@@ -192,6 +192,7 @@ class Fusion(Composition):
     learning_rate = 5e-5
     observes = (ATTENTION,)
     hooks_class = FusionHooks
+    made_of = "trained adapters"
     limits = {
         "penalty": (0.0, math.inf),
         "first": (0, math.inf),
@@ -203,10 +204,9 @@ class Fusion(Composition):
 
     def __post_init__(self):
         super().__post_init__()
-        if len(self.parts) < 2 or self.trained:
+        if len(self.parts) < 2:
             raise UserError(
-                "fusion takes names of two or more trained adapters, and "
-                "nothing else, as in fusion(mrpc, rte)"
+                "fusion takes two or more adapters, as in fusion(mrpc, rte)"
             )
 
     def check(self, config):

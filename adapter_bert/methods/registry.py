@@ -96,13 +96,10 @@ def _parts(node: ast.expr) -> Iterator[Part]:
     if isinstance(node, ast.Dict):
         for name, method in zip(node.keys, node.values):
             yield Part(ast.literal_eval(name), _method(method))
-    elif isinstance(node, ast.Call) or getattr(node, "id", "") in METHODS:
+    elif isinstance(node, ast.Call) or (
+        getattr(node, "id", "") in (*METHODS, *PRESETS)
+    ):
         yield Part("", _method(node))
-    elif getattr(node, "id", "") in PRESETS:
-        raise UserError(
-            f"{node.id} is a union, and no part of another method; write its "
-            f"parts out: {PRESETS[node.id]}"
-        )
     else:
         yield Part(_value(node), None)
 
