@@ -139,7 +139,7 @@ def test_a_batch_of_a_task_trains_what_it_would_train_alone(tiny_config):
             for name in ("output_weights", "output_bias")
         },
     )
-    of_task = RowsOfTasks.of(
+    of_task = of_one_task(
         Features(
             features.tokens,
             features.segments,

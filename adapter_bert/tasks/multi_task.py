@@ -23,7 +23,7 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, CreateVariable
-from adapter_bert.data.input_pipeline import Features, TrainPlan
+from adapter_bert.data.input_pipeline import Features, Texts, TrainPlan
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Head, Task, scoped, unscoped, with_suffix
@@ -47,7 +47,7 @@ def of_one_task(features: Features, number: int) -> Texts:
 
 
 @dataclasses.dataclass(frozen=True)
-class JoinedFeatures(RowsOfTasks):
+class JoinedFeatures(Texts):
     """Rows of several tasks, task by task; `counts` are rows by task.
 
     Labels are those of all tasks, zeros where a row is of another one.
@@ -61,22 +61,23 @@ class JoinedFeatures(RowsOfTasks):
         *firsts, count = np.cumsum([0, *(len(one.tokens) for one in of_tasks)])
         starts = [one.starts[:-1] + n for one, n in zip(of_tasks, firsts)]
         counts = {name: len(one) for name, one in features.items()}
-        sides = np.repeat(np.arange(len(counts)), list(counts.values()))
+        ids = np.arange(len(counts), dtype=np.int32)
+        ids = np.repeat(ids, list(counts.values()))
         labels = {}
         for number, (task, one) in enumerate(features.items()):
             for name, values in sorted(one.labels.items()):
-                shape = len(sides), *values.shape[1:]
+                shape = len(ids), *values.shape[1:]
                 of_all = labels[scoped(task, name)] = np.zeros(
                     shape, values.dtype
                 )
-                of_all[sides == number] = values
+                of_all[ids == number] = values
         return cls(
             np.concatenate([one.tokens for one in of_tasks]),
             np.concatenate([one.segments for one in of_tasks]),
             np.concatenate([*starts, [count]]),
             labels,
-            sides.astype(np.int32),
             sum(one.cut_rows for one in of_tasks),
+            {"task_ids": ids},
             counts,
         )
 
@@ -91,7 +92,7 @@ class JoinedFeatures(RowsOfTasks):
         for number, task in enumerate(self.counts):
             for name, of_all in self.labels.items():
                 if name.startswith(scoped(task, "")):
-                    values = of_all[self.sides == number]
+                    values = of_all[self.columns["task_ids"] == number]
                     digest.update(f"{name} {len(values)}\0".encode())
                     digest.update(np.ascontiguousarray(values).data)
         return digest.hexdigest()
