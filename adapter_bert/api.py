@@ -587,7 +587,6 @@ def _rows_of(
 
 
 def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
-    """A row's texts; a dictionary's in a task's or the usual columns."""
     if not isinstance(row, Mapping):
         return row
     for names in (columns, TEXT_COLUMNS[: len(columns)]):

@@ -38,8 +38,6 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Stdout(io.FileIO):
-    """Standard output whose errors end the program."""
-
     def write(self, content: Any) -> int:
         """Writes bytes, and returns their number.
 
@@ -105,8 +103,6 @@ def _as_utf8() -> contextlib.AbstractContextManager:
 
 
 class _WithoutPandas:
-    """Keeps Keras and scikit-learn from loading it, slowly and for nothing."""
-
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:
         if name == "pandas":

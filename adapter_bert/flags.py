@@ -39,8 +39,6 @@ _current: contextvars.ContextVar = contextvars.ContextVar(
 
 
 class _Current:
-    """Flags that the running code was given."""
-
     def __getattr__(self, name: str) -> Any:
         return getattr(_current.get(), name)
 

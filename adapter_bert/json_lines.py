@@ -111,7 +111,6 @@ def _value_at(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _as_text(name: str, value: Any) -> str:
-    """A text, a number or a boolean as a cell of a table shows it."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)) or value in INFINITE:
@@ -126,7 +125,6 @@ def _shown(value: Any) -> str:
 
 
 def _check(name: str, text: str) -> str:
-    """Refuses half a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

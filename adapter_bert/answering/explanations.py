@@ -244,7 +244,6 @@ def explain(
 def _read(
     loaded: LoadedTask, row: TextRow
 ) -> tuple[list[int], list[int], list[Word]]:
-    """Reads a row's tokens, segments and words, cut as predictions are."""
     tokenizer, between = loaded.tokenizer, loaded.tokenizer.between
     texts = tokenizer.encode(row)
     first, second = [*(text.ids for text in texts), None][:2]

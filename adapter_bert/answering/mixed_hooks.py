@@ -30,8 +30,6 @@ def scope_of(number: int) -> str:
 
 
 class _KindHooks:
-    """One method's values and hooks."""
-
     def __init__(
         self,
         number: int,
@@ -306,7 +304,6 @@ def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
 def _fill_up(
     tensors: Sequence[tf.Tensor], axis: int, fill: float, is_before: bool
 ) -> tf.Tensor:
-    """Joins rows of kinds, which are filled up to the longest along an axis."""
     length = tf.reduce_max([tf.shape(x)[axis] for x in tensors])
     padded = []
     for x in tensors:

@@ -146,8 +146,6 @@ class _Tables:
 
 
 class _Row(NamedTuple):
-    """A row of tables, and the shapes of a task's values there."""
-
     of: _Tables
     slot: Slot
     shapes: Mapping[str, encoder.Shape]
@@ -273,7 +271,6 @@ class MixedBert:
         return self._kinds.setdefault(kind.key, both)
 
     def _put_own(self, values: Values) -> _Row:
-        """Puts the values of BERT's variables, if a task has any."""
         of_bert, own = self._bert.variables, self._own
         names = sorted(set(values) & set(of_bert))
         for name in names:

@@ -226,7 +226,6 @@ def _to_tensors(value: Any) -> Any:
 
 
 def _of_layer(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Selects values of one layer, renamed to layer 0's, and of all layers."""
     return {
         rename_layer(name, 0): value
         for name, value in values.items()

@@ -413,7 +413,6 @@ def _weights(
     shapes: Mapping[str, tuple[int, ...]],
     read_tensor: Callable[[str], np.ndarray],
 ) -> Weights:
-    """Gives tensors by Google's names that have shapes by Hugging Face's."""
     names = {google_name(name): name for name in shapes}
     sources = {
         name: (source, is_transposed)

@@ -163,7 +163,6 @@ def _mean_head(
     heads: Sequence[Values],
     weights: Sequence[float],
 ) -> Values:
-    """Averages heads, with outputs in the order of the first one's."""
     if min(weights) <= 0:
         raise UserError(
             "heads have no mean with weights that are not positive; pass the "

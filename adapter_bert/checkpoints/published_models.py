@@ -103,7 +103,6 @@ def _digest(path: str) -> str:
 
 
 def _unpack_to(path: str, folder: str) -> None:
-    """Unpacks into a new folder, which appears whole."""
     cache, name = os.path.split(folder)
     with contextlib.suppress(OSError):
         os.makedirs(cache, exist_ok=True)

@@ -219,7 +219,6 @@ def _read_dense(folder: str) -> Dense:
 
 
 def _read_model(folder: str) -> Optional[int]:
-    """Reads the longest input of the model in a folder, in tokens."""
     tokenizer: dict[str, Any] = {}
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
     if files.exists(path):

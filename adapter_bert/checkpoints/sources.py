@@ -455,7 +455,6 @@ def find_vocabulary(opened: Pretrained) -> str:
 def _checked(
     tokenizer: TextTokenizer, config: Optional[BertConfig]
 ) -> TextTokenizer:
-    """Fits the tokenizer's size, segments and padding to the model's."""
     if config is None:
         return tokenizer
     if config.type_vocab_size == 1 and tokenizer.second_segment:

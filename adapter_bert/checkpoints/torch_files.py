@@ -110,7 +110,6 @@ _ReadStorage = Callable[[Storage], bytes]
 
 
 def _check_types(kind: type, values: Iterable[Any]) -> None:
-    """Refuses other values, as tuples that could take for ever to hash."""
     if not all(type(value) is kind for value in values):
         raise ValueError(f"it has other values in the place of {kind.__name__}")
 

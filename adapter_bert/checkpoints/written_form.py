@@ -176,7 +176,6 @@ def write_vocabulary(
 
 
 def _write_files(folder: str, contents: Mapping[str, Any]) -> None:
-    """Writes JSON, bytes, or arrays where a name is that of safetensors."""
     for name, content in contents.items():
         path = os.path.join(folder, name)
         files.make_folder(os.path.dirname(path))

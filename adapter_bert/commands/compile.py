@@ -269,7 +269,6 @@ def _cache() -> str:
 
 
 def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:
-    """Gives the compiler's account or reason, kept by a hash of the step."""
     from adapter_bert import files
     from adapter_bert.accelerators import compilers
 

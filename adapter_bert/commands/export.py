@@ -179,7 +179,6 @@ def run(bert: Optional[FrozenBert] = None) -> str:
 
 
 def _supported(loaded: dict[str, LoadedTask]) -> dict[str, LoadedTask]:
-    """Leaves out, or refuses, the tasks that a model cannot have."""
     faults = {name: fault_of(name, task) for name, task in loaded.items()}
     supported = {n: task for n, task in loaded.items() if not faults[n]}
     problems = list(filter(None, faults.values()))

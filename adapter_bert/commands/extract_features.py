@@ -123,7 +123,6 @@ def _features(
     length: int,
     tokenizer: TextTokenizer,
 ) -> list[upstream.InputFeatures]:
-    """Makes the features of each line, as other programs read it."""
     names = {number: name for name, number in tokenizer.vocabulary.items()}
     features, cut = [], 0
     firsts = in_chunks(tokenizer.encode_ids, (e.text_a for e in examples))

@@ -107,7 +107,6 @@ def _row(entry: dict[str, Any]) -> list[str]:
 
 
 def _plain_json(value: Any) -> str:
-    """A value as JSON with escaped control characters."""
     return "".join(
         c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1]
         for c in files.json_text(value)

@@ -65,7 +65,6 @@ def install(lock: str) -> None:
 
 
 def _fetch(lock: str, packages: str) -> None:
-    """Has pip install the packages of a lock into a folder."""
     options = (
         "--quiet --disable-pip-version-check --no-deps --require-hashes "
         "--no-cache-dir --no-compile"

@@ -293,7 +293,6 @@ def _rows_of(
 
 
 def _numbers(name: str, *columns: Sequence[str]) -> list[np.ndarray]:
-    """Float64 of a regression, else int places among a task's labels."""
     task = get_task(name) if name.lower() in TASKS else None
     if isinstance(task, TextRegression):
         return [np.array(column, float) for column in columns]
@@ -338,7 +337,6 @@ def points_of(rows: Runs, members: list[str], split: str = "dev") -> Runs:
 
 
 def _tested(rows: Runs, method: str, size: Optional[int] = None) -> Runs:
-    """Points of the test rows of a method, by task."""
     rows = rows[(rows.method == method) & (rows.variant == "")]
     if method == BASELINE:
         return rows.set_index("task").rename(columns={"score": "mean score"})
@@ -583,7 +581,6 @@ def _draw(
     y_label: str,
     scale: str = "log",
 ) -> None:
-    """Draws a panel for each title, a line for each label."""
     from matplotlib.figure import Figure
 
     titles = points.panel.nunique()

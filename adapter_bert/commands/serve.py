@@ -179,7 +179,6 @@ class EndingServer(uvicorn.Server):
             self._end(sig, frame)
 
     def _end(self, sig: int, frame: Any) -> None:
-        """Lets uvicorn wait for requests, but not for long."""
         super().handle_exit(sig, frame)
         _later(self._seconds, functools.partial(_abort, self._seconds))
 
@@ -192,7 +191,6 @@ def _later(seconds: int, call: Callable[[], Any]) -> None:
 
 
 def _abort(seconds: int) -> None:
-    """Ends the process, whatever is being computed."""
     logging.error("a batch did not end within %d seconds", seconds)
     os._exit(1)
 
@@ -266,7 +264,6 @@ def listen(serving: Serving) -> socket.socket:
 
 @contextlib.contextmanager
 def _at_address(serving: Serving) -> Iterator[None]:
-    """Makes errors about the host and the port a UserError."""
     try:
         yield
     # A name with an empty part is a `UnicodeError`.

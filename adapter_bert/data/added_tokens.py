@@ -260,7 +260,6 @@ def _content(token: Any) -> str:
 
 
 def _token(token: Any, special: bool = False) -> AddedToken:
-    """A token from its content, or from an object, whose rules go first."""
     flags = token if isinstance(token, dict) else {}
     flags = {name: flags[name] for name in RULES if name in flags}
     return AddedToken(_content(token), **{"special": special, **flags})

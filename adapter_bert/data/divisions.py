@@ -113,7 +113,6 @@ class HeldOut:
         sets: Sequence[Sequence[Any]],
         rng: np.random.Generator,
     ) -> None:
-        """Changes the choice so that each label is on both sides, if it can."""
         places = _places(sets)
         # Texts of each label in training, and held out.
         counts = {

@@ -202,7 +202,6 @@ def _kind(described: Any) -> str:
 
 
 def _read_ids(described: Any, path: str) -> dict[str, int]:
-    """Reads every piece's id; refuses other tokenizers."""
     kind = _kind(described)
     if kind not in SPACES:
         raise UserError(
@@ -231,7 +230,6 @@ def _read_ids(described: Any, path: str) -> dict[str, int]:
 def _make(
     described: dict[str, Any], path: str, special: frozenset[str]
 ) -> Tokenizer:
-    """Makes the library's tokenizer, which finds no special token in a text."""
     model = described["model"]
     for key in UNUSED:
         # The library fails at some of them, and chooses at random at others.

@@ -162,14 +162,12 @@ def _with_class_names(
 
 
 def _member(feature: Any, name: str) -> Any:
-    """A member of a column's feature, an object or its JSON."""
     if isinstance(feature, Mapping):
         return feature.get(name) if "_type" in feature else None
     return getattr(feature, name, None)
 
 
 def _named(value: Any, feature: Any) -> Any:
-    """A value with names in the place of classes' numbers."""
     if isinstance(value, (list, tuple)):
         # Of lists the elements' feature, however deep.
         inner = _member(feature, "feature") or feature

@@ -176,7 +176,6 @@ def appearance(label: str) -> Any:
 
 
 def _composed(text: str) -> str:
-    """A text in NFKC, without variation selectors."""
     composed = unicodedata.normalize("NFKC", text)
     return "".join(c for c in composed if ord(c) not in VARIATIONS)
 
@@ -541,8 +540,6 @@ def _read_tsv(path: str, text: Iterator[str], layout: Layout) -> Lines:
 
 
 def _read_csv(path: str, text: Iterator[str], layout: Layout) -> Lines:
-    """Cells with a comma or a line break stand in quotation marks."""
-
     def split() -> Lines:
         reader = csv.reader(text, strict=True)
         line = 0
@@ -629,7 +626,6 @@ def _near(names: list[str], column: str) -> str:
 
 
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
-    """An object on each line; its keys are the columns."""
     columns = layout.columns
 
     def read(

@@ -538,7 +538,6 @@ class Refts(HubSpec):
         return {name: values[name] for name in method.variables(adapter.config)}
 
     def _make_bases(self, adapter: Adapter, method: LoReft) -> None:
-        """Puts bases into the place of their parametrizations."""
         size = adapter.config.hidden_size
         for variable in _of_both_sides(method).variables(adapter.config):
             if variable.endswith(PROJECTION):

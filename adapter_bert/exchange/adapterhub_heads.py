@@ -90,7 +90,6 @@ WRITTEN = {
 
 
 def _masked_lm_modules(config: BertConfig) -> dict[str, str]:
-    """Modules of a flexible head of masked words -> transformers' modules."""
     names = ("transform/dense/bias", "transform/LayerNorm/beta")
     theirs = [
         foreign_heads.theirs_of(f"{MASKED_LM_SCOPE}{name}", config)[0]

@@ -427,6 +427,5 @@ def lora_of(
 
 
 def _most_common(numbers: Mapping[Place, Any]) -> Any:
-    """Finds the number that is there most often, the greatest of several."""
     counts = collections.Counter(numbers.values())
     return max(counts, key=lambda number: (counts[number], number))

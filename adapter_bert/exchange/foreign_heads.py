@@ -157,7 +157,6 @@ def make_head(
 def _choices(
     described: Mapping[str, Any], options: HeadOptions, source: str
 ) -> tuple[str, ...]:
-    """Names of choices, whose number alone has a meaning."""
     names = options.labels or tuple(described.get("label2id") or ())
     count = described.get("num_choices", len(names))
     if not names and type(count) is int and count <= MOST_CHOICES:

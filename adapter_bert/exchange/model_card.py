@@ -192,7 +192,6 @@ def _head(program, names, kind, description, scores) -> dict[str, Any]:
 
 
 def _yaml(values: Mapping[str, Any]) -> list[str]:
-    """Lines of YAML, whose scalars are written as JSON."""
     lines = []
     for key, value in values.items():
         items = value if isinstance(value, list) else [value]

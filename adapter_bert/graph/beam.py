@@ -123,7 +123,6 @@ class ExportedModelHandler(ModelHandler[Row, PredictionResult, ExportedModel]):
 
 
 def _answers(model: ExportedModel, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Answers or errors; each row alone if the model refuses all."""
     try:
         return model.answers(rows)
     except tf.errors.InvalidArgumentError as error:
@@ -164,8 +163,6 @@ class _ReadRows(beam.io.ReadFromTextWithFilename):
 
 
 class _Lines(filebasedsink.FileBasedSink):
-    """Writes texts as lines of files, and deletes no file."""
-
     def write_encoded_record(self, file_handle: IO[bytes], encoded: bytes):
         file_handle.write(encoded + b"\n")
 
@@ -183,7 +180,6 @@ def _write(output: str, **options) -> beam.PTransform:
 
 
 def _ask(element: tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
-    """Yields (question, row) of a line for each task, and refusals."""
     for question in bulk_rows.questions(*element, tasks, names):
         if question.reason:
             yield beam.pvalue.TaggedOutput(REFUSED, question)
@@ -192,7 +188,6 @@ def _ask(element: tuple[str, bytes], tasks: Tasks, names: Sequence[str]):
 
 
 def _tell(element: tuple[BulkRow, PredictionResult], tasks: Tasks):
-    """Yields a prediction's line, or a refusal."""
     question, prediction = element
     outputs = prediction.inference
     if ERROR in outputs:

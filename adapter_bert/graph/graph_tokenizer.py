@@ -380,7 +380,6 @@ class GraphTokenizer(tf.Module):
         )
 
     def _characters(self, texts: tf.Tensor, which: tf.Tensor) -> _Characters:
-        """Normalized characters of words, without spaces between them."""
         decoded = tf.strings.unicode_decode(
             texts, "UTF-8", errors="replace", replacement_char=REPLACEMENT
         )
@@ -430,7 +429,6 @@ class GraphTokenizer(tf.Module):
     def _sigmas(
         self, codes: tf.Tensor, text: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Capital sigmas, and the small one for each (Unicode 15, 3-17)."""
         sigmas = places_of(tf.equal(codes, SIGMA))
         seen = places_of(~tf.gather(self._ignorable, codes))
         before = tf.searchsorted(seen, sigmas, side="left") - 1

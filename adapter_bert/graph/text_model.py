@@ -61,7 +61,6 @@ def fault_of(name: str, task: LoadedTask) -> Optional[str]:
 
 
 def _only_form(forms: Mapping[str, VectorForm]) -> VectorForm:
-    """Gives the form of all tasks' vectors, without their prompts."""
     first, form = "", None
     for name, other in forms.items():
         other = dataclasses.replace(other, prompt=None)

@@ -94,7 +94,6 @@ class TextReader(tf.Module):
         return self._tokenize(text, text_b, number, reading)
 
     def _check_inputs(self, text, text_b, task, choices=None):
-        """Texts without bytes that are no UTF-8, and the tasks' numbers."""
         inputs = {TEXTS[0]: text, TEXTS[1]: text_b, TEXTS[2]: task}
         if choices is not None:
             inputs[CHOICES] = choices
@@ -112,7 +111,6 @@ class TextReader(tf.Module):
         text_b: tf.Tensor,
         choices: tf.Tensor,
     ) -> tuple[tf.Tensor, tuple[tf.Tensor, tf.Tensor]]:
-        """Second texts in words, and the choices' texts and their rows."""
         missing = tf.maximum(self.choices - tf.shape(choices)[1], 0)
         choices = tf.pad(
             _utf_8(choices), [[0, 0], [0, missing]], constant_values=""

@@ -176,7 +176,6 @@ class AdapterLibrary:
         return folder
 
     def _place(self, name: str) -> str:
-        """Gives an adapter's folder, whose files are not looked at."""
         names = self.names()
         if name not in names:
             listed = ", ".join(names)[:200] or "none"
@@ -275,7 +274,6 @@ class AdapterLibrary:
             self._move(self._place(name), os.path.join(unfinished, name))
 
     def _needing(self, name: str) -> list[str]:
-        """Adapters that would lack a part without the named one."""
         gone = set(part_values.by_hash([self.path])) - set(
             part_values.by_hash([self.path], without=self._place(name))
         )
@@ -299,12 +297,10 @@ class AdapterLibrary:
             self._move(folder, os.path.join(self.path, new_name))
 
     def _move(self, folder: str, new: str) -> None:
-        """Moves a folder, and calls fsync before files may be deleted."""
         os.rename(folder, new)
         files.sync(self.path)
 
     def _check_new(self, name: str, artifact: Artifact) -> None:
-        """Refuses a taken name, another BERT, and the same adapter again."""
         names = self.names()
         self.check_free(name, names)
         config = artifact.config
@@ -344,7 +340,6 @@ class AdapterLibrary:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[str]:
-        """Holds the lock; yields an empty hidden folder, deleted at the end."""
         left = re.escape(UNFINISHED) + ".*"
         with folder_lock.hold(self.path, LOCK_FILE, True, left):
             unfinished = os.path.join(
@@ -426,7 +421,6 @@ def check(folder: str) -> Artifact:
 
 
 def _find_artifact(folder: str) -> str:
-    """Finds an adapter's folder by that folder or its run's."""
     program = foreign_adapters.detect(folder)
     if program:
         raise UserError(

@@ -143,7 +143,6 @@ class Import(LetterCase, BertFiles):
     def _add_fetched(
         self, library: AdapterLibrary, folder: str, hub: str
     ) -> None:
-        """Adds an adapter of this project, if it fits the BERT."""
         names = ("adapter", "do_lower_case", "texts", "label", "multi_label")
         passed = [f"--{name}" for name in names if getattr(self, name)]
         if passed:
@@ -242,7 +241,6 @@ class Form:
         name: str,
         program: str,
     ) -> Exported:
-        """Adds what an adapter's files hold of its BERT."""
         opened = open_init_checkpoint(self.init_checkpoint)
         bert = opened.weights
         variables, shapes = encoder.list_variables(adapter.config), bert.shapes
@@ -331,7 +329,6 @@ class Push(Form):
     def _write_own(
         self, library: AdapterLibrary, name: str, repository: str, folder: str
     ) -> None:
-        """Writes an adapter's files as they are, with a card."""
         if self.without_head:
             raise UserError(
                 "--without_head is for the form of another program; leave it "

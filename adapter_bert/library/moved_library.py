@@ -238,7 +238,6 @@ def _choose(
     texts: Mapping[str, str],
     dev: Mapping[str, str],
 ) -> list[_Adapter]:
-    """Finds the adapters that can be moved, with their rows."""
     adapters = []
     for name in library.names():
         config = adapter_artifact.read_config(library.folder(name))
@@ -306,7 +305,6 @@ def _problem(
 
 
 def _read_texts(path: str, name: str, loaded: LoadedTask) -> Rows:
-    """Reads a file's rows as an adapter does."""
     columns = loaded.task.columns
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
     rows = []
@@ -329,7 +327,6 @@ def _read_texts(path: str, name: str, loaded: LoadedTask) -> Rows:
 
 
 def _read_dev(path: str, name: str, task: TextTask) -> Rows:
-    """Reads labelled rows as an adapter's dev set."""
     check_file(f"--dev of {name}", path, READERS)
     named = dataclasses.replace(task, split_files=SplitFiles(dev=path))
     return named.read("", ["dev"])[1]["dev"]
@@ -346,7 +343,6 @@ def _compute(loaded: LoadedTask, rows: Rows) -> tuple[Features, Outputs]:
 
 
 def _old_outputs(adapter: _Adapter) -> Outputs:
-    """Computes the old adapter's outputs for all texts."""
     rows = adapter.texts
     progress = Progress("old answers", len(rows), "rows")
     chunks = []
@@ -372,7 +368,6 @@ def _hold_out(rows: Rows, settings: Move) -> np.ndarray:
 def _move(
     adapter: _Adapter, new: FrozenBert, settings: Move, run_folder: str
 ) -> Moved:
-    """Trains an adapter anew, or goes on with it, and measures it."""
     name, old = adapter.name, adapter.old
     outputs = _old_outputs(adapter)
     is_held_out = _hold_out(adapter.texts, settings)
@@ -427,7 +422,6 @@ def _move(
 
 
 def _score(loaded: LoadedTask, rows: Rows) -> tuple[dict[str, float], str]:
-    """Scores labelled rows, and gives their fingerprint."""
     features, outputs = _compute(loaded, rows)
     predictions = loaded.task.decode(rows, features, outputs)
     scores = loaded.task.evaluate(rows, features, predictions)
@@ -437,7 +431,6 @@ def _score(loaded: LoadedTask, rows: Rows) -> tuple[dict[str, float], str]:
 def _agreement(
     old: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]
 ) -> tuple[str, float]:
-    """Measures the agreement of answers to the same rows."""
     # A label, labels, or a value comes first.
     first, second = ([next(iter(x.values())) for x in of] for of in (old, new))
     if "value" in old[0]:
@@ -447,7 +440,6 @@ def _agreement(
 
 
 def _add(target: AdapterLibrary, name: str, folder: str) -> None:
-    """Adds an adapter, unless an earlier process has added it."""
     if name in target.names():
         there, new = (
             adapter_artifact.read_config(place)["sha256"]

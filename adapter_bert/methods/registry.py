@@ -128,8 +128,6 @@ def _value(node: ast.expr) -> Any:
 
 
 class _Methods(collections.UserDict):
-    """Imports a method's module when the method is asked for."""
-
     def __getitem__(self, name: str) -> type[TuningMethod]:
         place = self.data[name]
         if isinstance(place, str):

@@ -260,7 +260,6 @@ class WeightedSum:
 def _updates(
     config: encoder.BertConfig, method: Lora, values: Values, weight: float
 ) -> dict[str, Update]:
-    """Pads an adapter's updates to its greatest rank, by matrices' scopes."""
     matrices, updates = method.matrices(config), {}
     most = max(matrix.rank for matrix in matrices.values())
     for scope, matrix in matrices.items():
@@ -285,7 +284,6 @@ def _start(
     declared: Mapping[str, encoder.Declared],
     read: Callable[[str], np.ndarray],
 ) -> np.ndarray:
-    """Gives what changes count from: first values, or zeros if random."""
     one = declared[name]
     first, other = (
         encoder.initial_values(name, one.shape, one.initializer, seed, read)

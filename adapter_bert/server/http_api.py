@@ -213,7 +213,6 @@ class RestServer:
         return answer
 
     def _check_path(self, request: Request) -> None:
-        """Refuses paths that name another model or version."""
         name, version = self._core.name, self._shelf.version
         place = {"name": name, "version": version, **request.path_params}
         if place["name"] != name:
@@ -246,7 +245,6 @@ class RestServer:
         return {"status": "ready"}
 
     def _status(self) -> dict[str, Any]:
-        """Gives the only version's state in TensorFlow Serving's form."""
         status = {
             "version": self._shelf.version,
             "state": "AVAILABLE",
@@ -378,7 +376,6 @@ def _check_size(body: bytes, most: int) -> None:
 
 
 def _unpack(body: bytes, most: int) -> bytes:
-    """Unpacks gzip, and never more than the first byte that is refused."""
     unpacking = zlib.decompressobj(16 + zlib.MAX_WBITS)
     try:
         content = unpacking.decompress(body, most + 1)
@@ -464,7 +461,6 @@ def read_rows(
 
 
 def _read_columns(columns: Any) -> list[dict[str, Any]]:
-    """Columns of equal length as a list of objects."""
     if not isinstance(columns, dict) or not all(
         isinstance(values, list) for values in columns.values()
     ):
@@ -504,7 +500,6 @@ def _read_row(values: Any, where: str) -> Row:
 
 
 def _read_text(value: Any, where: str) -> bytes:
-    """A text, or bytes as TensorFlow Serving has them."""
     if isinstance(value, str):
         try:
             return value.encode()

@@ -147,7 +147,6 @@ class LiveLibrary(Shelf):
                 self._load(name, state)
 
     def _load(self, name: str, state: State) -> None:
-        """Loads an adapter, lets it answer a row, and serves it."""
         try:
             folder = self._library.folder(name)
             loaded = self._predictor.open(folder)
@@ -167,7 +166,6 @@ class LiveLibrary(Shelf):
         logging.info("%s %s, adapter %s", done, name, loaded.sha256[:12])
 
     def _leave_out(self, name: str, error: Exception) -> None:
-        """Keeps and logs the reason, of a defect with its traceback."""
         traceback, reason = None, str(error)
         if not isinstance(error, UserError):
             traceback, reason = error, first_line(error)
@@ -178,7 +176,6 @@ class LiveLibrary(Shelf):
         self.left_out[name] = reason
 
     def _warm_up(self, loaded: LoadedTask, folder: str) -> None:
-        """Answers a row alone, and one next to another task's."""
         rows = [(loaded, _example(loaded))]
         self._predictor.answer_each(rows)
         if not loaded.can_mix:
@@ -273,8 +270,6 @@ def _described(
 
 
 def _texts(row: Row, loaded: LoadedTask) -> Texts:
-    """A row's texts, of which other bytes than UTF-8 are left out."""
-
     def decode(text: Any) -> Any:
         if isinstance(text, tuple):
             return tuple(map(decode, text))
@@ -288,7 +283,6 @@ def _texts(row: Row, loaded: LoadedTask) -> Texts:
 
 
 def _example(loaded: LoadedTask) -> Texts:
-    """A row that a task reads."""
     texts = ["a text"] * max(loaded.numbers_of_texts)
     texts[1:2] = loaded.task.client_facts.get("questions", texts[1:2])[:1]
     return tuple(texts)

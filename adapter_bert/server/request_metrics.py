@@ -76,7 +76,6 @@ class RequestMetrics:
         self._requests.labels(str(code)).inc()
 
     def _of_task(self, metric: Any, *labels: str) -> Any:
-        """A metric of a task and perhaps a code, until the task goes."""
         labels = (self._model, *labels)
         self._counted.add((metric, labels))
         return metric.labels(*labels)

@@ -132,7 +132,6 @@ def choose_tasks(
 
 
 def _give_each_task(chosen: np.ndarray, names: Sequence[str]) -> None:
-    """Changes draws so that each task has a batch, if there are enough."""
     drawn = np.bincount(chosen, minlength=len(names))
     missing = np.flatnonzero(drawn == 0)
     for task in missing:

@@ -8,8 +8,6 @@ from adapter_bert.tasks.task import Task
 
 
 class _Declared(Mapping):
-    """Tasks by name; each one's module is imported at its first use."""
-
     def __getitem__(self, name: str) -> Task:
         return load(DECLARED[name])
 

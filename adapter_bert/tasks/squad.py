@@ -658,7 +658,6 @@ def _candidates(prediction: Prediction) -> list[dict[str, Any]]:
 
 
 def _json_object(items: Iterator[tuple[str, Any]]) -> Iterator[bytes]:
-    """Writes JSON part by part: it may be larger than memory."""
     yield b"{"
     separator = "\n"
     for key, value in items:

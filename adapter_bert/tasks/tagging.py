@@ -246,7 +246,6 @@ def type_scores(
 
 
 def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
-    """Gives precision, recall, F1 and number of entities, as seqeval."""
     # Loads scikit-learn, which takes as long as several steps of training.
     from seqeval.metrics.sequence_labeling import (
         precision_recall_fscore_support,

@@ -451,7 +451,6 @@ def _places(
 def _read_json_lines(
     path: str, text: Iterable[str], columns: WordColumns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
-    """Reads an object a sentence, with a list of words and one of tags."""
     token, tag = columns.keys
 
     def read(value: dict[str, Any], where: str) -> Iterator[tuple]:

@@ -221,7 +221,6 @@ class Pooled:
         return form
 
     def _check(self) -> None:
-        """Raises ValueError or TypeError if a value is of another type."""
         widths = [
             x for d in self.dense for x in (d.in_features, d.out_features)
         ]

@@ -646,7 +646,6 @@ class Vectors(Task[Union[Rows, Search]]):
 def _sequences(
     columns: Sequence[Sequence[str]], tokenizer: TextTokenizer, length: int
 ) -> Iterator[tuple[list[int], list[int], bool]]:
-    """Makes tokens, segments and cuts of each row's texts, row by row."""
     made = [join_texts(column, None, tokenizer, length) for column in columns]
     for texts in zip(*made):
         is_cut = any(cut for *_, cut in texts)

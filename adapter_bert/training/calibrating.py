@@ -82,7 +82,6 @@ class Calibrating(Extra):
 
 
 def _measured_rows(run: Run) -> tuple[str, np.ndarray]:
-    """Names the dev set of a calibration, and the rows that measure it."""
     _, name = run.dev[0]
     rows = run.rows[name]
     return name, measured_rows(rows.texts, run.task.strata(rows))

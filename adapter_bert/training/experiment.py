@@ -52,7 +52,6 @@ def run(experiment: Experiment) -> dict[str, float]:
 
 
 def _open(experiment: Experiment) -> Run:
-    """Opens model and rows, each refusal before a longer step."""
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
@@ -150,7 +149,6 @@ def _own_folder(run: Run) -> Iterator[None]:
 
 
 def _tokenize(run: Run) -> None:
-    """Makes features of the rows, and finds where the folder's run is."""
     experiment, model, job = run.experiment, run.model, run.job
     newest, run.step = training_state.latest_step(run.folder)
     if newest:

@@ -96,7 +96,6 @@ def predict(
 def _open(
     experiment: Experiment, task: Task, rows: Rows, folder: str
 ) -> tuple[Engine, Model, Job, Any]:
-    """Opens the model, and computes frozen layers for all folds."""
     experiment = dataclasses.replace(
         experiment,
         task=task,

@@ -150,7 +150,6 @@ def _task_of(
     opened: Optional[Pretrained],
     trained: Optional[Artifact],
 ) -> Task:
-    """Gives the task what the opened files know of it."""
     task, folder = experiment.task, experiment.output_dir
     begun = run_record.read_run(folder)
     if trained is None or experiment.init_adapter:
@@ -204,7 +203,6 @@ def _method_of(
 def _find_parts(
     experiment: Experiment, trained: Optional[Artifact], method: TuningMethod
 ) -> tuple[Any, dict[str, str]]:
-    """Finds a composition's adapters, and the places where they lay before."""
     from adapter_bert.training import composition_parts
 
     place = experiment.adapter_folder

@@ -53,7 +53,6 @@ class StrategyEngine(Engine):
 
     @property
     def _steps_per_call(self) -> int:
-        """Steps between two returns to the host, while an accelerator waits."""
         if self._hardware.use_tpu:
             return self._hardware.iterations_per_loop
         return GPU_STEPS if tf.config.list_physical_devices("GPU") else 1

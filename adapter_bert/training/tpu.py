@@ -104,7 +104,6 @@ def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
 
 
 def _reason(name: str, node: Mapping[str, Any], zone: str, project: str) -> str:
-    """Tells why the TPU is of no use here, and what to do."""
     state = node.get("state", "UNKNOWN")
     health = node.get("healthDescription")
     vm = "gcloud compute tpus tpu-vm"

@@ -226,7 +226,6 @@ def loss_and_gradients(
 
 
 def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
-    """Builds a function once for all lanes, and compiles it if asked."""
     if job.use_xla:
         return tf.function(compute, autograph=False, jit_compile=True)
     if job.lanes == 1:

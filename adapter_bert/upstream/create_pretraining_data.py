@@ -198,7 +198,6 @@ def _random_text(
     wanted,
     rng,
 ):
-    """Sentences from a random place of another document, if one is drawn."""
     for _ in range(DRAWS):
         drawn = rng.randint(0, len(documents) - 1)
         if drawn != excluded:

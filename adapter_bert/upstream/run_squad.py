@@ -277,7 +277,6 @@ def _improve_answer_span(
 
 
 def _check_is_max_context(doc_spans, cur_span_index, position):
-    """Tells if no span, or none before it, has as much text around."""
     scores = []
     for span in doc_spans:
         left = position - span.start
@@ -480,7 +479,6 @@ def write_predictions(
 def _best_texts(
     example, features, results, n_best_size, max_answer_length, do_lower_case
 ):
-    """Gives the best texts with their logits, and the logits of no answer."""
     spans, nulls = [], []
     for feature in features:
         result = results[feature.unique_id]
