@@ -24,6 +24,7 @@ APART = (
     "mpnet",
     "notebooks",
     "onnx",
+    "release",
     "tpu-client",
 )
 HEAD = """\
@@ -32,7 +33,7 @@ HEAD = """\
 Made by `.venv/bin/python -m lab.list_licences .venv .venv-tf221`,
 from what each package says of itself. The versions are in `requirements/`. This
 project itself is under Apache-2.0, and holds no copy of any of these. What
-`make beam`, `compilers`, `onnx`, `notebooks`, `docs`, `fuzz`,
+`make beam`, `compilers`, `onnx`, `notebooks`, `docs`, `release`, `fuzz`,
 `tpu-client`, `mpnet` and `benchmark` add is not listed.
 
 | package | licence |

@@ -601,7 +601,7 @@ DAMAGES = {
     },
     "is not finite": lambda t: {k: v + np.float32("nan") for k, v in t.items()},
     "has the shape": lambda t: {k: v[..., :-1] for k, v in t.items()},
-    "sizes|lacks|holds no": lambda t: {},
+    "sizes|lacks|holds no|the head has": lambda t: {},
 }
 
 

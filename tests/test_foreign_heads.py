@@ -462,7 +462,7 @@ def test_adapters_of_one_folder_come_in_by_names(call, tmp_path):
 
     refuse("holds 2 adapters, a, b", "--adapter", more=["--name=both"])
     refuse("1 labels are named", more=["--name=c,d", "--label=x"])
-    refuse("--name is c,C; expected another", more=["--name=c,C"])
+    refuse("adapter 'c' already", more=["--name=c,C"])
     assert call(*words, "--name=c,d.1") == (
         "added c, of adapterhub\nadded d.1, of adapterhub\n"
     )

@@ -139,7 +139,7 @@ def test_a_path_that_is_there_is_no_handle(tmp_path, monkeypatch, path, end):
     file = tmp_path / f"{path}{end}"
     file.parent.mkdir(parents=True)
     file.touch()
-    refusals.check(lambda: sources.open_init_checkpoint(path), path, "damaged")
+    refusals.check(lambda: sources.open_init_checkpoint(path), path, "holds no BERT")
 
 
 PRESET = "keras/bert/keras/bert_tiny_en_uncased/2"

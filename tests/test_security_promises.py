@@ -253,7 +253,7 @@ def test_no_task_of_an_adapter_is_a_name_that_leads_elsewhere(
 
 
 @pytest.fixture
-def shelf(tmp_path, tiny_bert, shelf):
+def linked(tmp_path, tiny_bert, shelf):
     """A library of one adapter, of a folder of links."""
     make_questions(tmp_path / "real", tiny_bert)
     (tmp_path / "links").mkdir()
@@ -263,8 +263,8 @@ def shelf(tmp_path, tiny_bert, shelf):
     return shelf
 
 
-def test_a_library_holds_no_links(shelf):
-    paths = [path for path in Path(shelf.path).rglob("*")]
+def test_a_library_holds_no_links(linked):
+    paths = [path for path in Path(linked.path).rglob("*")]
     assert len(paths) == 5 and not any(path.is_symlink() for path in paths)
 
 
@@ -272,24 +272,24 @@ def test_a_library_holds_no_links(shelf):
     "file",
     ["adapter.safetensors", "adapter_config.json", "library_entry.json", "x"],
 )
-def test_no_link_of_a_librarys_adapter_is_followed(shelf, tmp_path, file):
-    path = Path(shelf.path) / "mine" / file
+def test_no_link_of_a_librarys_adapter_is_followed(linked, tmp_path, file):
+    path = Path(linked.path) / "mine" / file
     (tmp_path / "secret").write_text("secret")
     path.unlink(missing_ok=True)
     path.symlink_to(tmp_path / "secret")
-    for read in (shelf.folder, shelf.entry):
+    for read in (linked.folder, linked.entry):
         with pytest.raises(UserError, match=f"mine/{file} is a link, expected"):
             read("mine")
     # Deleted is the link alone.
-    shelf.remove("mine")
+    linked.remove("mine")
     assert (tmp_path / "secret").read_text() == "secret"
 
 
 @pytest.mark.parametrize("name", [".lock", ".unfinished-1", "mine"])
-def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
+def test_no_link_in_a_library_is_written_through(linked, tmp_path, name):
     """Whoever made the folder may have put links there."""
-    shelf.remove("mine")
-    path = Path(shelf.path) / name
+    linked.remove("mine")
+    path = Path(linked.path) / name
     elsewhere = tmp_path / "elsewhere"
     if name == ".lock":
         path.unlink()
@@ -300,7 +300,7 @@ def test_no_link_in_a_library_is_written_through(shelf, tmp_path, name):
     path.symlink_to(elsewhere)
     is_refused = pytest.raises(UserError, match="is a link|cannot write")
     with contextlib.nullcontext() if name.startswith(".un") else is_refused:
-        shelf.add(str(tmp_path / "real"), "mine")
+        linked.add(str(tmp_path / "real"), "mine")
     file = elsewhere if name == ".lock" else elsewhere / "adapter.safetensors"
     assert file.read_text() == "mine"
     assert elsewhere.is_file() or len(os.listdir(elsewhere)) == 1

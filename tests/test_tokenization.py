@@ -347,7 +347,7 @@ def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
         ([], "not the tokenizer of a BERT"),
         ({"model": {"vocab": {"a": 1}}}, "expected WordPiece, with an id"),
         ({"model": {"vocab": {"a b": 0}}}, "no blanks in an entry"),
-        ({"model": {"vocab": {"\ud800": 0}}}, "half a character"),
+        ({"model": {"vocab": {"\ud800": 0}}}, "JSON does not have"),
     ):
         write_json(path, changed)
         with pytest.raises(UserError, match=message):

@@ -166,6 +166,8 @@ class VectorForm:
                 f"{', '.join((*POOLINGS, TRAINED))}"
             )
         count = config.num_hidden_layers
+        if not self.layers:
+            raise UserError("no layer is named; -1 is the last one")
         for layer in self.layers:
             if not -count <= layer < count:
                 raise UserError(

@@ -17,7 +17,7 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles, LetterCase
 from adapter_bert.checkpoints.sources import open_init_checkpoint
-from adapter_bert.checkpoints.weights import identify
+from adapter_bert.checkpoints.weights import HUB, identify
 from adapter_bert.checkpoints.written_form import (
     tokenizer_fields,
     tokenizer_files,
@@ -91,7 +91,7 @@ class Import(LetterCase, BertFiles):
             check_name(name)
             library.check_free(name, [*library.names(), *names[:place]])
         hub = ""
-        if hugging_face_hub.is_named(folder):
+        if folder.startswith(HUB):
             folder, hub = hugging_face_hub.fetch_adapter(folder)
             config = os.path.join(folder, adapter_artifact.CONFIG_FILE)
             if files.exists(config) and not foreign_adapters.detect(folder):
