@@ -127,19 +127,21 @@ def test_other_paths_are_no_handles(path):
 
 
 @pytest.mark.parametrize(
-    "path, end",
+    "path, end, reason",
     [
-        (KAGGLE, "/saved_model.pb"),
-        ("models/bert/tensorflow1/bert_model.ckpt", ".index"),
-        ("x/y/transformers/model.ckpt-100", ".index"),
+        (KAGGLE, "/saved_model.pb", "no variables"),
+        ("models/bert/tensorflow1/bert_model.ckpt", ".index", "damaged"),
+        ("x/y/transformers/model.ckpt-100", ".index", "damaged"),
     ],
 )
-def test_a_path_that_is_there_is_no_handle(tmp_path, monkeypatch, path, end):
+def test_a_path_that_is_there_is_no_handle(
+    tmp_path, monkeypatch, path, end, reason
+):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / f"{path}{end}"
     file.parent.mkdir(parents=True)
     file.touch()
-    refusals.check(lambda: sources.open_init_checkpoint(path), path, "holds no BERT")
+    refusals.check(lambda: sources.open_init_checkpoint(path), path, reason)
 
 
 PRESET = "keras/bert/keras/bert_tiny_en_uncased/2"
