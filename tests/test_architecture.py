@@ -40,6 +40,7 @@ ROOMS = (
     "upstream",
     "commands",
     "api",
+    "sklearn",
     "__main__",
 )
 
