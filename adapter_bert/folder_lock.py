@@ -158,10 +158,8 @@ def share(folder: str, unfinished: str) -> Iterator[None]:
 
 
 def _delete_left(folder: str, unfinished: str) -> None:
-    """Deletes temporary files of killed processes, as far as that is allowed.
-
-    No other process may hold the lock.
-    """
+    """Deletes temporary files of killed processes, as far as that is allowed."""
+    # No other process may hold the lock.
     left = []
     with contextlib.suppress(OSError):
         # Later reads tell of a folder that cannot be read.

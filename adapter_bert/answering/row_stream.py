@@ -151,10 +151,8 @@ def _cells(
 def _unnamed(
     name: str, lines: Iterator[str], ending: str, count: int
 ) -> Iterator[PlacedRow]:
-    """Yields rows of files that have the wanted columns alone, without names.
-
-    Empty lines at the end are skipped, except where they may be texts.
-    """
+    """Yields rows of files that have the wanted columns alone, without names."""
+    # Empty lines at the end are skipped, except where they may be texts.
     if ending == ".csv":
         layout = Layout.of_texts(range(count), header=False)
         cells = READERS[ending][0](name, lines, layout)

@@ -356,10 +356,8 @@ def add_bias(x: tf.Tensor, bias: tf.Tensor) -> tf.Tensor:
 
 @custom_gradient
 def _add_narrow(x: tf.Tensor, bias: tf.Tensor) -> tuple:
-    """`x + bias`, whose gradient is added up in float32.
-
-    TensorFlow's adds up in bfloat16, where 256 and 1 make 256.
-    """
+    """`x + bias`, whose gradient is added up in float32."""
+    # TensorFlow's adds up in bfloat16, where 256 and 1 make 256.
     return tf.nn.bias_add(x, bias), lambda upstream: (
         upstream,
         tf.reduce_sum(upstream, axis=0),

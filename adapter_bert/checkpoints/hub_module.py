@@ -210,11 +210,9 @@ def _google_names(graph: TrackableObjectGraph, source: str) -> dict[str, str]:
 
 
 def _without_optimizers(graph: TrackableObjectGraph) -> list[int]:
-    """Lists the nodes of a model in a training's checkpoint.
-
-    Slots of optimizers have the names of their variables. Slots of newer
-    optimizers are children of theirs, slots of older ones of no node.
-    """
+    """Lists the nodes of a model in a training's checkpoint."""
+    # Slots of optimizers have the names of their variables. Slots of newer
+    # optimizers are children of theirs, slots of older ones of no node.
     left = [0] if graph.nodes else []
     reached = set(left)
     while left:

@@ -140,10 +140,8 @@ def _names(scopes: Iterable[Scope], models: Iterable[Architecture]) -> Names:
 def _renaming(
     pairs: Iterable[tuple[str, str]], separator: str, end: str = r"\Z"
 ) -> Callable[[str], Optional[str]]:
-    """Makes a function that renames by the first pair that fits, or gives None.
-
-    What a place holds gets the separator in the place of dots and slashes.
-    """
+    """Makes a function that renames by the first pair that fits, or gives None."""
+    # What a place holds gets the separator in the place of dots and slashes.
     patterns = []
     for name, new in pairs:
         pattern = re.escape(name)
@@ -224,10 +222,8 @@ def hugging_face_name(
 
 @functools.cache
 def _modules(model_type: str, to_bert: bool) -> Callable[[str], Optional[str]]:
-    """Renames modules of an architecture to BERT's in their place, or back.
-
-    Modules within others come first.
-    """
+    """Renames modules of an architecture to BERT's in their place, or back."""
+    # Modules within others come first.
     model = ARCHITECTURES[model_type]
     pairs = list(model.modules.items())
     for theirs, ours, _ in model.scopes:

@@ -167,10 +167,8 @@ def _matching(place: str, patterns: Sequence[str]) -> list[str]:
 
 
 def _check(place: str, patterns: Sequence[str], name: str) -> None:
-    """Compares files with the hashes by which the cache names their content.
-
-    A damaged file is deleted.
-    """
+    """Compares files with the hashes by which the cache names their content."""
+    # A damaged file is deleted.
     for file in _matching(place, patterns):
         path = os.path.join(place, file)
         size = files.size(path)

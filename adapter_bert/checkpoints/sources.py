@@ -110,10 +110,8 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
 
 def _find_model(folder: str) -> str:
-    """Finds the model of a folder: a pretrained one before a training's.
-
-    The best step of a training that kept it, else the newest.
-    """
+    """Finds the model of a folder: a pretrained one before a training's."""
+    # The best step of a training that kept it, else the newest.
     for name, end in (
         (SAFETENSORS_FILE, ""),
         (GOOGLE_CHECKPOINT, ".index"),

@@ -135,20 +135,17 @@ class SubwordTokenizer(TextTokenizer):
         return encodings
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """As `TextTokenizer.encode_words`: each after a space."""
         if self._words is not self._tokenizer:
             return [e.ids for e in self._encode(words, self._words)]
         return self.encode_ids([f" {word}" for word in words])
 
     def clean(self, text: str) -> str:
-        """As `TextTokenizer.clean`: without surrogates."""
         return text if text.isascii() else SURROGATE.sub("\ufffd", text)
 
     def is_text(self, piece: str) -> bool:
         return piece not in self._special and not MADE_UP.fullmatch(piece)
 
     def continues(self, piece: str) -> bool:
-        """As `TextTokenizer.continues`: it does not begin with a space."""
         return not piece.startswith(self._space)
 
     def letters(self, piece: str) -> str:

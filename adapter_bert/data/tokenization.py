@@ -545,7 +545,6 @@ class FullTokenizer(TextTokenizer):
         ]
 
     def encode_words(self, words: Sequence[str]) -> list[list[int]]:
-        """As `encode_ids`: BERT joins nothing across white space."""
         return self.encode_ids(words)
 
     def is_text(self, piece: str) -> bool:
@@ -584,7 +583,6 @@ class FullTokenizer(TextTokenizer):
         return [self.vocabulary[token] for token in tokens]
 
     def clean(self, text: str) -> str:
-        """As `TextTokenizer.clean`; BERT would make the same of both."""
         if text.isascii():
             return text
         if self.do_lower_case and "\u03a3" in text:

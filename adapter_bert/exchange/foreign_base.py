@@ -301,10 +301,9 @@ def for_all_layers(
 def _check_alike(
     method: TuningMethod, config: BertConfig, weights: Weights
 ) -> None:
-    """Refuses an adapter that is another one in each of shared layers.
-
-    Other programs' adapters of an ALBERT lie in the one layer that there is.
-    """
+    """Refuses an adapter that is another one in each of shared layers."""
+    # Other programs' adapters of an ALBERT lie in the one layer that there
+    # is.
     layers = range(config.num_hidden_layers)
     hooks = method.hooks(config, {})
     alike = len({hooks.layer_kind(layer, False) for layer in layers}) == 1

@@ -529,10 +529,8 @@ def _read_head(adapter: Adapter, options: HeadOptions) -> Head:
 
 
 def _kind_of_tensors(adapter: Adapter) -> Optional[str]:
-    """Finds the kind of head in a file of transformers' own `add_adapter`.
-
-    Heads of texts and of tags may have the same tensors.
-    """
+    """Finds the kind of head in a file of transformers' own `add_adapter`."""
+    # Heads of texts and of tags may have the same tensors.
     for kind in (QUESTIONS, MASKED_LM, foreign_heads.ANY_OF_TEXTS, TAGGING):
         module = foreign_heads.modules_of(kind, adapter.config)[-1]
         if any(n.startswith(f"{ROOT}{module}.") for n in adapter.tensors.names):

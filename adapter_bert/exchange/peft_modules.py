@@ -82,11 +82,9 @@ def _listed(value: Any) -> list[str]:
 def _matching(
     names: Any, key: str, modules: Sequence[str], path: str
 ) -> set[str]:
-    """Finds the modules that match a pattern, or end with listed names.
-
-    RE2, TensorFlow's engine, takes linear time. Python's engine could take
-    exponential time.
-    """
+    """Finds the modules that match a pattern, or end with listed names."""
+    # RE2, TensorFlow's engine, takes linear time. Python's engine could take
+    # exponential time.
     if isinstance(names, (list, tuple)):
         ends = tuple(f".{end}" for end in names)
         return {one for one in modules if f".{one}".endswith(ends)}

@@ -132,10 +132,9 @@ def _answers(model: ExportedModel, rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 class _LineSource(textio._TextSourceWithFilename):
-    """Yields (file, line); refuses compressed files that are cut short.
+    """Yields (file, line); refuses compressed files that are cut short."""
 
-    Beam itself reads such a file as far as it goes.
-    """
+    # Beam itself reads such a file as far as it goes.
 
     @contextlib.contextmanager
     def open_file(self, file_name: str) -> Iterator[IO[bytes]]:

@@ -86,7 +86,6 @@ class IdsModel(tf.Module):
 
     @property
     def size(self) -> int:
-        """Bytes of all variables."""
         return sum(v.dtype.size * int(tf.size(v)) for v in self.variables)
 
     def _compute(

@@ -167,7 +167,6 @@ class TextModel(tf.Module):
 
     @property
     def size(self) -> int:
-        """Bytes of all variables that are no strings."""
         return sum(
             v.dtype.size * int(tf.size(v))
             for v in self.variables
@@ -354,7 +353,6 @@ class Novelty(tf.Module):
     def features(
         self, batch: Mapping[str, tf.Tensor], context: Context
     ) -> dict[str, tf.Tensor]:
-        """Computes windows' features, named as `MixedModel` names outputs."""
         model = frozen_features.model(
             self._config, lambda name, *_: self._bert[name]
         )

@@ -85,7 +85,6 @@ class Import(LetterCase, BertFiles):
     )
 
     def run(self, library: AdapterLibrary, folder: str) -> None:
-        """Adds the adapters that a folder holds."""
         names = self.name.split(",")
         for place, name in enumerate(names):
             check_name(name)
@@ -287,7 +286,6 @@ class Export(Form):
     )
 
     def run(self, library: AdapterLibrary, name: str, folder: str) -> None:
-        """Writes the folder."""
         in_card = os.path.basename(os.path.abspath(folder))
         self.write(self.to, library, name, folder, in_card)
         print(f"wrote {folder}")
@@ -312,7 +310,6 @@ class Push(Form):
     )
 
     def run(self, library: AdapterLibrary, name: str, repository: str) -> None:
-        """Makes a commit."""
         in_card = hugging_face_hub.parse(repository).repository
         with files.temporary_folder() as place:
             folder = os.path.join(place, "adapter")

@@ -237,7 +237,6 @@ class Fusion(Composition):
         return dataclasses.replace(super().as_part, robust=False)
 
     def present(self, config: encoder.BertConfig) -> dict[Place, list[int]]:
-        """Gives the numbers of the parts with an adapter, by place."""
         hooks = [part.method.hooks(config, {}) for part in self.parts]
         kind = type(hooks[0])
         for part, acting in zip(self.parts, hooks):

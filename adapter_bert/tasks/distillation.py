@@ -78,7 +78,6 @@ class Distillation(MultiTask):
     def featurize(
         self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
     ):
-        """Tokenizes as the tasks do; the other models' outputs are labels."""
         return JoinedFeatures.join(
             {
                 name: dataclasses.replace(

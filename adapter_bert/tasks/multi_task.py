@@ -385,7 +385,6 @@ class MultiTask(Task[RowsByTask]):
 
     @property
     def trained_together(self):
-        """Names of all tasks, in the order of `task_ids`."""
         return tuple(self.tasks)
 
     def summarize(self, rows: RowsByTask):

@@ -181,7 +181,6 @@ class MultipleChoice(TextTask):
         return {"logits": outputs["logits"].reshape(len(rows), -1)}
 
     def answer(self, rows, predictions):
-        """`choice` from 0 or None, its `probability`, `scores` by column."""
         least = self.calibration.abstain_below
         return [
             {

@@ -467,7 +467,6 @@ class Tagging(Task[Sentences]):
         return TaggingHead(len(self.tags), config, create, self.head)
 
     def decode(self, rows, features: SentenceWindows, outputs) -> Tagged:
-        """Chooses the likeliest tags in BIO, `O` of words in no window."""
         logits = np.zeros((len(features.places), len(self.tags)), np.float32)
         if outputs:
             logits = features.at_words(outputs["logits"])
@@ -479,7 +478,6 @@ class Tagging(Task[Sentences]):
     def evaluate(
         self, rows: Sentences, features: SentenceWindows, predictions: Tagged
     ) -> dict[str, float]:
-        """Scores entities, right tags, cross entropy in nats of seen words."""
         scores = entity_scores(*_by_sentence(rows, predictions))
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.

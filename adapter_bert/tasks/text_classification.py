@@ -277,14 +277,12 @@ class TextClassification(TextTask):
         return {"class_weights": self.weighting}
 
     def compare(self, labels, predictions):
-        """Gives numbers of labels, and cross entropies in nats."""
         logits = self.calibration.scaled(predictions["logits"])
         right = labels["label_ids"]
         losses = metrics.cross_entropy(logits, right)
         return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        """Writes tables of labels, of confusions and of the hardest rows."""
         labels, chosen, losses = self.compare(features.labels, predictions)
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix

@@ -233,7 +233,6 @@ class TextTask(Task[Rows]):
         """Makes the head's feature of these labels, [rows]."""
 
     def strata(self, rows: Rows) -> Sequence[Sequence[Any]]:
-        """Lists each row's labels, which both parts of a split should have."""
         return [(label,) for label in rows.label]
 
     def describe(self):

@@ -333,7 +333,6 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def fit_tokenizer(self, tokenizer, max_seq_length):
-        """Counts the tokens that are not pooled, as many for each prompt."""
         counts = {
             self.base_form.left_out(prompt, tokenizer, max_seq_length)
             for prompt in self.prompts
@@ -562,7 +561,6 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def keep(self, rows):
-        """Keeps rows' number and places; their texts are numbers by now."""
         if isinstance(rows, Search):
             return Rows("", np.arange(len(rows)))
         return dataclasses.replace(

@@ -48,14 +48,12 @@ class Calibrating(Extra):
     """Makes the probabilities of a task's answers say how often it is right."""
 
     def check(self, run: Run) -> None:
-        """Refuses too few dev rows; warns of a calibration that gets lost."""
         if run.experiment.calibrate:
             _measured_rows(run)
         elif run.experiment.do_train:
             warn_of_loss(run, "calibration", "--calibrate=true")
 
     def end(self, run: Run, answers: Answers) -> None:
-        """Gives the task a calibration by the dev answers, or its adapter's."""
         experiment, task = run.experiment, run.task
         if experiment.calibrate:
             name, measured = _measured_rows(run)

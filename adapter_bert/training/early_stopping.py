@@ -36,7 +36,6 @@ class EarlyStopping(Extra):
             check_alone("--early_stopping")
 
     def reserve(self, run: Run) -> int:
-        """Reads the scores so far; there may be two best steps for a moment."""
         training = run.experiment.training
         steps = steps_to_score(training, run.schedule.num_train_steps)
         run.stops |= steps
@@ -68,7 +67,6 @@ class EarlyStopping(Extra):
         run.is_over = self._is_over(run, run.step)
 
     def look(self, run: Run, step: int, predictor: RowPredictor) -> bool:
-        """Scores a step, once."""
         if step in self._steps and step not in self._scores.by_step:
             self._score(run, step, predictor)
         return self._is_over(run, step)

@@ -60,7 +60,6 @@ class Novelty(Extra):
     """Describes the training rows, so that answers have a novelty."""
 
     def check(self, run: Run) -> None:
-        """Refuses few rows and new tokens; warns of a sketch that gets lost."""
         if not run.experiment.score_novelty:
             if run.experiment.do_train:
                 warn_of_loss(run, "novelty", "--score_novelty=true")

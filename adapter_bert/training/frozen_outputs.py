@@ -80,7 +80,6 @@ class KnownOutputs(Around):
         self._outputs, self._first_token = outputs, first_token
 
     def added(self, length: Optional[int]) -> dict[str, tuple[tuple, type]]:
-        """Adds `finish`'s."""
         width = 1 if self._first_token else length
         shape = *self.row_shape, width, self._outputs.shape[1]
         outputs = {FROZEN_OUTPUTS: (shape, self._outputs.dtype)}
@@ -173,7 +172,6 @@ class FrozenOutputs(Extra):
     """Trains on outputs of frozen layers, which are computed once."""
 
     def check(self, run: Run) -> None:
-        """Refuses a run that cannot cache frozen layers."""
         check(run.model, run.job)
 
     def reserve(self, run: Run) -> int:

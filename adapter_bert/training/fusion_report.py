@@ -22,7 +22,6 @@ class FusionReport(Extra):
     """Writes how much of each adapter a fusion uses on the dev sets."""
 
     def end(self, run: Run, answers: Answers) -> None:
-        """Writes the attention of each dev set."""
         model = run.model
         for suffix, name in run.dev:
             if answers.shown[name]:

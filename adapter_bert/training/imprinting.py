@@ -24,7 +24,6 @@ class Imprinting(Extra):
     """Gives the head rows of new labels, and measures the old ones' loss."""
 
     def check(self, run: Run) -> None:
-        """Refuses an adapter, or a place, that cannot learn new labels."""
         if run.model.method.parts:
             raise UserError(
                 "--extend_labels is for an adapter of one method, but "
@@ -85,7 +84,6 @@ class Imprinting(Extra):
             run.features["train"] = dataclasses.replace(features, labels=labels)
 
     def end(self, run: Run, answers: Answers) -> None:
-        """Writes and logs accuracies of labels, before training and after."""
         if not run.dev:
             return
         ((_, name),) = run.dev

@@ -44,7 +44,6 @@ class Chosen(Around):
         return len(self._rows)
 
     def unlabelled(self) -> "Chosen":
-        """Gives the rows, whose outputs are known, without labels."""
         chosen = Chosen(self.inner, self._rows)
         chosen.labels = {}
         return chosen
@@ -56,7 +55,6 @@ class Chosen(Around):
     def finish(
         self, batch: Batch, rows: np.ndarray, step: Optional[int]
     ) -> None:
-        """Changes a batch as the others' `finish`."""
         self.inner.finish(batch, self._rows[rows], step)
 
 

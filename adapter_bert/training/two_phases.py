@@ -24,7 +24,6 @@ class FirstPhase(Extra):
     """Trains `TuningMethod.first_phase`, before the method's own training."""
 
     def check(self, run: Run) -> None:
-        """Refuses to train further, and several processes."""
         model = run.model
         if model.trained is not None:
             raise UserError(
@@ -35,7 +34,6 @@ class FirstPhase(Extra):
         check_alone(f"{model.method.name}, which trains in two phases,")
 
     def reserve(self, run: Run) -> int:
-        """Finds how far the first training has come."""
         if run.is_over:
             return 0
         model = run.model
