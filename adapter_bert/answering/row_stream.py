@@ -151,7 +151,7 @@ def _cells(
 def _unnamed(
     name: str, lines: Iterator[str], ending: str, count: int
 ) -> Iterator[PlacedRow]:
-    """Yields rows of files that have the wanted columns alone, without names."""
+    """Yields rows of nameless files, of the wanted columns alone."""
     # Empty lines at the end are skipped, except where they may be texts.
     if ending == ".csv":
         layout = Layout.of_texts(range(count), header=False)
