@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -364,6 +365,10 @@ def read_object(
         ):
             raise UserError(
                 f"{path} is not {what}: it has no {key} of type {kind.__name__}"
+            )
+        if kind is float and abs(part) > sys.float_info.max:
+            raise UserError(
+                f"{path} is not {what}: its {key} is too large a number"
             )
 
     check(value, (), "content", dict)

@@ -353,6 +353,8 @@ EXPECTED = {
     "int": "a whole number",
     "float": "a number",
 }
+# More than any flag's name has, in characters.
+LONGEST_NAME = 40
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 
 
@@ -402,6 +404,19 @@ def parse(
     """
     try:
         arguments = values.read_flags_from_files(arguments, force_gnu=False)
+        for argument in arguments[1:]:
+            if argument == "--":
+                break
+            # absl recurses over names that it compares.
+            name = argument.partition("=")[0]
+            if (
+                len(name) > LONGEST_NAME
+                and name[0] == "-"
+                and names is not None
+            ):
+                raise UserError(
+                    f"no flag has so long a name as {name[:LONGEST_NAME]}..."
+                )
         left = values(arguments, known_only=names is None)
         for name in values:
             _find_home(values[name])

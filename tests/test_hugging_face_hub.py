@@ -399,7 +399,7 @@ def test_one_module_asks_the_hub():
         }
 
     assert users("import huggingface_hub") == {"checkpoints.hugging_face_hub"}
-    assert users("hugging_face_hub.push(") == {"commands.library"}
+    assert users("hugging_face_hub.push(") == {"library.foreign"}
 
 
 def test_a_program_reads_the_environment(tmp_path):

@@ -118,6 +118,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
         {"accuracy": 0.5},
         cost={
             "resumed": False,
+            "seconds": 2.0,
             "processor_seconds": 1.5,
             "peak_memory_bytes": 5,
         },

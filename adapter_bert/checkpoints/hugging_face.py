@@ -140,7 +140,7 @@ def _names(scopes: Iterable[Scope], models: Iterable[Architecture]) -> Names:
 def _renaming(
     pairs: Iterable[tuple[str, str]], separator: str, end: str = r"\Z"
 ) -> Callable[[str], Optional[str]]:
-    """Makes a function that renames by the first pair that fits, or gives None."""
+    """Makes a function that renames by the first pair that fits, or None."""
     # What a place holds gets the separator in the place of dots and slashes.
     patterns = []
     for name, new in pairs:

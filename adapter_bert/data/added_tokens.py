@@ -214,7 +214,7 @@ def read_added(
 def _merge(
     described: Mapping[str, Any], fields: Mapping[str, Any], legacy: dict
 ) -> tuple[dict[str, AddedToken], dict[str, int]]:
-    """Lists the tokens that any file names, and their ids where a file has one."""
+    """Lists the tokens that any file names, with ids where a file has one."""
     # Takes the contents of `tokenizer.json`, `tokenizer_config.json` with all
     # roles, and `added_tokens.json`. As in transformers, the last one counts.
     extra: list[Any] = []
