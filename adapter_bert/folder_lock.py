@@ -158,7 +158,7 @@ def share(folder: str, unfinished: str) -> Iterator[None]:
 
 
 def _delete_left(folder: str, unfinished: str) -> None:
-    """Deletes temporary files of killed processes, as far as that is allowed."""
+    """Deletes temporary files of killed processes, as far as allowed."""
     # No other process may hold the lock.
     left = []
     with contextlib.suppress(OSError):
