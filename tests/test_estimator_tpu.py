@@ -190,10 +190,12 @@ def test_tpu_graph_has_one_infeed_with_static_shapes(tpu_graph, task):
     # of several tasks.
     features = make_rows(task)
     of_tokens = features.token_labels is not None
-    rows = 1 + len(features.labels) + of_tokens
+    per_row = [*features.labels.values(), *features.columns.values()]
+    rows = [[local]] * (1 + of_tokens)
+    rows += [[local, *values.shape[1:]] for values in per_row]
     tokens = [[local, *features.row_shape, LENGTH]] * (3 + of_tokens)
     added = [[local, *shape] for shape, _ in features.added(LENGTH).values()]
-    assert sorted(shapes[0]) == sorted([[local]] * rows + tokens + added)
+    assert sorted(shapes[0]) == sorted(rows + tokens + added)
 
 
 def test_a_tpu_is_fed_known_outputs_as_bfloat16(tiny_config, tmp_path):
@@ -306,8 +308,9 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     shapes = sorted(infeed_shapes(graph)[0])
-    # `row`, then two of TPUEstimator's own: padding and end of the input.
-    assert shapes == [[2], [2], [2, 1]] + [[2, LENGTH]] * 3
+    # `row` and columns, then two of TPUEstimator's: padding and the input's end.
+    rows = [[2]] * (2 + len(make_rows(task).columns))
+    assert shapes == [*rows, [2, 1]] + [[2, LENGTH]] * 3
 
 
 def check_devices(**hardware):
