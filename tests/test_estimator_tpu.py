@@ -308,7 +308,7 @@ def test_tpu_prediction_graph_has_static_batches_for_each_core(
     while hasattr(graph, "outer_graph"):
         graph = graph.outer_graph
     shapes = sorted(infeed_shapes(graph)[0])
-    # `row` and columns, then two of TPUEstimator's: padding and the input's end.
+    # `row` and columns, then two of TPUEstimator's: padding, the input's end.
     rows = [[2]] * (2 + len(make_rows(task).columns))
     assert shapes == [*rows, [2, 1]] + [[2, LENGTH]] * 3
 
