@@ -239,7 +239,6 @@ BAD = {
         ({"gradient_accumulation_steps": 0}, "expected >= 1"),
         ({"num_devices": -1}, "expected >= 0"),
         ({"cpu_lanes": -1}, "--cpu_lanes is -1, expected >= 0"),
-        ({"cpu_lanes": 2, "num_devices": 2}, "leave it out on a GPU"),
         ({"seed": -1}, "expected 0 to"),
         ({"adapter_size": 0}, "expected at least 1"),
         ({"tuning_method": "houlsby(size=8)"}, "does not fit"),
