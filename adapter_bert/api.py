@@ -84,7 +84,7 @@ OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 # Those that runs may change.
 DTYPES = ("compute_dtype", "base_dtype")
 # Further settings that the functions make of their arguments.
-OF_RUNS = (*OF_BERT, "do_train", "task_name")
+OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
 OF_ADAPTERS = (*OF_BERT, *DTYPES, "adapter", "task", "output_dir")
 # Unlike the programs'.
 ENGINE = "strategy"
@@ -135,6 +135,11 @@ class Bert:
 
     config: BertConfig
     settings: Mapping[str, Any]
+
+    @property
+    def init_checkpoint(self) -> str:
+        """Names the folder, checkpoint or handle."""
+        return self.settings["init_checkpoint"]
 
     @functools.cached_property
     def frozen(self) -> FrozenBert:
@@ -707,6 +712,7 @@ def audit(
             by default.
     """
     fixed = {**_files(bert), "task_name": task_name}
+    settings = {**{name: bert.settings[name] for name in DTYPES}, **settings}
     if rows is not None:
         fixed["train_file"] = _source(rows, "rows")
     with (
@@ -752,7 +758,7 @@ def select(
         is_one = isinstance(pool, (str, tuple))
         pool = [pool] if is_one else list(memory_rows.records(pool, "pool"))
         source = MemoryRows(pool, "pool")
-        if adapter is None and pool and isinstance(pool[0], tuple):
+        if adapter is None and pool and isinstance(pool[0], (tuple, list)):
             columns = columns or TEXT_COLUMNS
     settings = {
         "count": count,

@@ -210,7 +210,8 @@ def read(declaring: type[Declared], **values: Any) -> Declared:
 
 
 def _check_needs(name: str, about: About) -> None:
-    if not is_given(name) or FLAGS[name].value is False:
+    value = FLAGS[name].value
+    if not is_given(name) or value is False or value in ("", []):
         return
     for needed in about.needs:
         others = needed.split("|")
@@ -519,7 +520,7 @@ def of_keywords(
     values = define(classes, flags.FlagValues())
     values.mark_as_parsed()
     for name, value in (*fixed.items(), *keywords.items()):
-        if name in fixed and name in keywords:
+        if name in fixed and keywords.get(name) is not None:
             raise UserError(
                 f"{caller} takes no keyword {name!r}: its arguments, or "
                 "load_bert(), say it"

@@ -199,6 +199,8 @@ def open_embedder(
 def main() -> None:
     """Answers the flags' rows."""
     logging.set_verbosity(logging.INFO)
+    if not FLAGS.input and sys.stdin is None:
+        raise UserError("stdin is closed; pass --input")
     if FLAGS.input:
         files.check_input(FLAGS.input, "--input")
     if FLAGS.output:

@@ -139,7 +139,7 @@ def score_table(
         of_task = of_task.set_index("row")
         table[title] = of_task.apply(show_score, axis=1, score=score)
         if (title, task, score) in shared:
-            means[title] = of_task[f"mean {score}"]
+            means[title] = of_task.get(f"mean {score}", float("nan"))
             shares[task] = of_task.kept / of_task.bert
     # Full fine-tuning keeps no shared model.
     full = chosen[chosen.family == "full"].row

@@ -174,6 +174,13 @@ def _named(value: Any, feature: Any) -> Any:
         if isinstance(inner, list):
             inner = inner[0]
         return [_named(element, inner) for element in value]
+    if isinstance(value, Mapping):
+        inner = _member(feature, "feature") or feature
+        if not isinstance(inner, Mapping):
+            return value
+        return {
+            k: _named(element, inner.get(k)) for k, element in value.items()
+        }
     names = _member(feature, "names")
     if not names or not isinstance(value, int):
         return value

@@ -289,7 +289,8 @@ def _checked(
                 "between labels; pass another --label_separator"
             )
         if stripped.count(label) > 1:
-            raise UserError(f"{where}: the label {this} is given twice{HINT}")
+            hint = HINT * (label in ("0", "1"))
+            raise UserError(f"{where}: the label {this} is given twice{hint}")
     return stripped
 
 

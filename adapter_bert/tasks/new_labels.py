@@ -111,7 +111,8 @@ class NewLabels(TextClassification):
         if not self.replay_file:
             return
         check_file("--replay_file", self.replay_file, READERS)
-        if files.is_same(self.replay_file, self.find(data_dir, "train")):
+        train = self.find(data_dir, "train")
+        if isinstance(train, str) and files.is_same(self.replay_file, train):
             raise UserError(
                 f"--replay_file is {self.replay_file}, which is the training "
                 "file too; name a file of rows with old labels, or leave it out"

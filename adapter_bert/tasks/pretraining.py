@@ -243,6 +243,19 @@ class Pretraining(Task[Records]):
         lengths = is_token.sum(axis=1)
         ids, places = values["masked_lm_ids"], values["masked_lm_positions"]
         is_masked = values["masked_lm_weights"] > 0
+        is_whole = np.arange(is_token.shape[1]) < lengths[:, np.newaxis]
+        if (
+            not np.array_equal(is_token, is_whole)
+            or np.any(is_masked & (places >= lengths[:, np.newaxis]))
+            or min(map(np.min, (values["input_ids"], ids, places))) < 0
+            or not lengths.all()
+            or not {*np.unique(values["segment_ids"])} <= {0, 1}
+            or not {*np.unique(values[LABELS])} <= {0, 1}
+        ):
+            raise UserError(
+                f"{source}: expected rows as create_pretraining_data.py writes "
+                "them"
+            )
         greatest = max(values["input_ids"].max(), ids.max())
         if greatest >= tokenizer.vocab_size:
             raise UserError(

@@ -250,7 +250,10 @@ class WordColumns:
                     "have numbers, from 0, or from -1 at the end"
                 )
             numbers.append(int(text))
-        return tuple(numbers)
+        token, tag = numbers
+        if token == tag:
+            raise UserError(f"--token_column and --tag_column are both {tag}")
+        return token, tag
 
     @property
     def keys(self) -> tuple[str, str]:
@@ -534,6 +537,8 @@ def read_map(path: str) -> dict[str, str]:
         if cells[0] in table:
             raise UserError(f"{where}: the type {cells[0]} occurs twice")
         table[cells[0]] = cells[1]
+    if not table:
+        raise UserError(f"{path} is empty")
     return table
 
 

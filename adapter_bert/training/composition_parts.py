@@ -126,6 +126,12 @@ def find(
             )
     if parts:
         method = dataclasses.replace(method, parts=tuple(parts))
+    if len(str(method)) > registry.MAX_TEXT:
+        raise UserError(
+            f"{method.name}: the description of {len(parts)} parts is "
+            f"{len(str(method))} characters long, expected at most "
+            f"{registry.MAX_TEXT}; use fewer"
+        )
     return PartFolders(method, folders, hashes, library)
 
 

@@ -41,8 +41,12 @@ def read() -> tuple[dict[str, Any], str, int]:
             kind, index = config["task"]["type"], int(config["task"]["index"])
         if not {*cluster, kind or MASTER} <= {"chief", MASTER, "worker"}:
             raise ValueError("only chief and worker tasks are supported")
+        if {"chief", MASTER} <= set(cluster):
+            raise ValueError("master is another name of chief; keep one")
         for hosts in cluster.values():
-            if not isinstance(hosts, list):
+            if not isinstance(hosts, list) or not all(
+                isinstance(host, str) for host in hosts
+            ):
                 raise ValueError(f"{hosts!r} is no list of host:port")
         if cluster:
             cluster[kind][index]

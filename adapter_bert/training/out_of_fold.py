@@ -38,6 +38,7 @@ class Chosen(Around):
         super().__init__(inner)
         self._rows = rows
         self.labels = {name: x[rows] for name, x in inner.labels.items()}
+        self.columns = {name: x[rows] for name, x in inner.columns.items()}
         self.lengths = inner.lengths[rows]
 
     def __len__(self) -> int:

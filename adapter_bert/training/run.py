@@ -58,6 +58,7 @@ class Run:
         extras: what it does besides training, evaluating and predicting.
         stops: steps after which the training pauses for the extras' `look`.
         checkpoint: the best or newest one in the run's folder, if any.
+        first_values: what the job began with, before extras changed it.
     """
 
     engine: Engine
@@ -75,6 +76,9 @@ class Run:
     extras: Sequence[Any] = ()
     stops: frozenset[int] = frozenset()
     checkpoint: Optional[str] = None
+
+    def __post_init__(self):
+        self.first_values = self.job.initial_values
 
     @property
     def experiment(self) -> Experiment:

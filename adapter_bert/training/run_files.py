@@ -38,12 +38,12 @@ def write_artifact(run: Run) -> None:
     if model.method.changes_few:
         values = adapter_artifact.changes(
             values,
-            lambda name: job.initial_values[name](),
+            lambda name: run.first_values[name](),
             encoder.list_variables(model.config),
         )
     if run.experiment.carry_parts:
         carried = {
-            p.name: job.initial_values[p.name]()
+            p.name: run.first_values[p.name]()
             for p in job.table.parameters
             if p.group == "parts"
         }
