@@ -40,6 +40,7 @@ from adapter_bert.exchange import (
     foreign_adapters,
     foreign_base,
     peft,
+    peft_modules,
     specs,
 )
 from adapter_bert.exchange.foreign_base import exported, lora_of
@@ -770,3 +771,24 @@ def test_the_table_has_every_field_that_the_programs_write():
             }
             assert set(config) <= fields
         assert set(head["config"] or ()) <= set(adapterhub_heads.HEAD_FIELDS)
+
+
+def test_patterns_are_few_short_and_plain(copied):
+    folder = copied("peft/lora_7")
+    patterns = {
+        f"x{number}": 1.5 for number in range(peft_modules.MOST_PATTERNS)
+    }
+    for wrong, message in (
+        ({**patterns, "x": 1}, "has 501 patterns, expected at most"),
+        ({"a{300}": 1}, "500 letters, without {}"),
+        ({"(.*)" * 126: 1}, "500 letters, without {}"),
+    ):
+        change(folder / CONFIG, alpha_pattern=wrong)
+        refusals.check(lambda: read(folder), message)
+    change(folder / CONFIG, alpha_pattern=patterns)
+    read(folder)
+    # The first that fits holds; with all modules found, the rest are nothing.
+    change(folder / CONFIG, alpha_pattern={"query": 6, ".*": 12, "(": 1})
+    method = read(folder).method
+    for target, alpha in (("query", 6.0), ("value", 12.0)):
+        assert method.matrix((1, target)).alpha == alpha

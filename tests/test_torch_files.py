@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from limits import limited
 from numpy.testing import assert_array_equal
-from torch_writer import as_older, as_zip, name_of, number, table, tensor
+from torch_writer import as_older, as_zip, name_of, number, table, tensor, text
 
 from adapter_bert.checkpoints import torch_files
 
@@ -111,6 +111,18 @@ def of(*arguments, **more):
     return whole(table({"x": tensor(*arguments, **more)}))
 
 
+def with_size(content, name, size):
+    """The zip file, whose directory tells another size of a part."""
+    place = content.rindex(name) - 46 + 24
+    return content[:place] + struct.pack("<I", size) + content[place + 4 :]
+
+
+def with_keys(instructions):
+    """A file of the older form, whose fifth pickle has these."""
+    none = pickle.dumps([], protocol=2)
+    return as_older(table({}), {}).removesuffix(none) + instructions
+
+
 class Program:
     """A pickle that makes a folder when it is read."""
 
@@ -121,13 +133,18 @@ class Program:
         return os.mkdir, (self.path,)
 
 
+FUNCTION = name_of("torch._utils._rebuild_tensor_v2")
+FLOATS = tensor("0", FLOAT, 6, [6], [1])
 OLD = table({"x": tensor("0", FLOAT, 6, [6], [1], is_old=True)})
+INTS = tensor("0", "torch.IntStorage", 6, [6], [1])
+MANY = table({"x": tensor("0", FLOAT, 900, [900], [1])})
 RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
 
 
 @refusals.table(
     {
         "other values": (whole(table({"x": number(7)})), "other values than"),
+        "a list": (whole(b"\x80\x02].", {}), "it has no names"),
         "another name": (
             whole(b"\x80\x02cos\nsystem\nX\x01\0\0\0a\x85R."),
             "'os.system'",
@@ -136,6 +153,33 @@ RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
             whole(b"\x80\x02" + name_of(FLOAT) + b")R."),
             "not callable",
         ),
+        "a text that is called": (
+            whole(b"\x80\x02" + text("torch._utils._rebuild_tensor") + b")R."),
+            "not callable",
+        ),
+        "a class's instance": (
+            whole(b"\x80\x02" + name_of("collections.OrderedDict") + b")\x81."),
+        ),
+        "no storage": (
+            whole(table({"x": FUNCTION + b"(" + number(0) * 4 + b"tR"})),
+            "no storage",
+        ),
+        "a storage that is a list": (
+            whole(table({"x": b"](" + text("storage") * 5 + b"eQ"})),
+            "no tuple",
+        ),
+        "eleven arguments": (
+            whole(table({"x": FUNCTION + b"(" + number(0) * 11 + b"tR"})),
+            "arguments",
+        ),
+        "another kind": (
+            of("0", "torch.FloatTensor", 6, [6], [1]),
+            "'torch.FloatTensor'",
+        ),
+        "numbers of no kind": (
+            of("0", "collections.OrderedDict", 6, [6], [1]),
+            "of no known kind",
+        ),
         "more values": (of("0", FLOAT, 6, [7], [1]),),
         "a greater offset": (of("0", FLOAT, 6, [6], [1], 1),),
         "a greater step": (of("0", FLOAT, 6, [2, 2], [5, 1]),),
@@ -143,38 +187,70 @@ RIGHT = whole(), as_older(OLD, {"0": struct.pack("<q", 6) + ONE})
             of("0", FLOAT, 6, [5], [2**60]),
             "more values than its storage",
         ),
-        "backwards": (of("0", FLOAT, 6, [6], [-1], 5), "are negative"),
+        "backwards": (of("0", FLOAT, 6, [6], [-1], 5), "no whole numbers"),
         "terabytes of one value": (
             of("0", FLOAT, 6, [2**40], [0]),
             "larger than the file",
         ),
+        "a hundred axes": (
+            of("0", FLOAT, 6, [1] * 100, [0] * 100),
+            "not as many",
+        ),
+        "more axes than steps": (of("0", FLOAT, 6, [2, 3], [1]), "not as many"),
         "a storage of terabytes": (
             of("0", FLOAT, 2**40, [6], [1]),
-            "smaller than requested",
+            "larger than the file",
+        ),
+        "another size": (of("0", FLOAT, 5, [5], [1]), "a/data/0", "size"),
+        "a part that is shorter than its directory says": (
+            with_size(whole(MANY, more=bytes(4000)), b"a/data/0", 3600),
         ),
         "no such storage": (of("1", FLOAT, 6, [6], [1]), "a/data/1"),
+        "a storage of two types": (
+            whole(table({"x": FLOATS, "y": INTS})),
+            "of two types or sizes",
+        ),
         "compressed": (whole(kind=zipfile.ZIP_DEFLATED), "it is compressed"),
         "another processor": (whole(byteorder="big"), "of another processor"),
         "no zip file": (b"PK\3\4", "not a zip file"),
-        "no data.pkl": (whole().replace(b"data.pkl", b"data.pkx"),),
+        "no data.pkl": (whole().replace(b"data.pkl", b"data.pkx"), "data.pkl"),
+        "names of numbers": (
+            whole(b"\x80\x02}" + number(1) + number(2) + b"s."),
+            "no text",
+        ),
         # Tuples of 2**200 values, which nobody may hash.
         "a wide name": (
             whole(b"\x80\x02}(])q\0" + b"h\0\x86q\0" * 200 + b"NNu."),
-            "in the place of str",
+            "no text",
         ),
+        "an end too early": (whole(b"\x80\x02}"),),
+        "millions of tables": (whole(b"\x80\x02" + b"}" * 2**22 + b"."),),
         "a place for billions of values": (
             whole(b"\x80\x02}r\xff\xff\xff\x7f)u."),
         ),
         "nothing": (b"",),
         "another beginning": (
             as_older(table({}), {}, magic=7),
-            "another version or processor",
+            "begins otherwise",
         ),
         "an older one of another processor": (
             as_older(table({}), {}, little=False),
             "another version or processor",
         ),
         "an older one without its storage": (RIGHT[1][:-1],),
+        "an older one with another number of values": (
+            as_older(OLD, {"0": struct.pack("<q", 7) + ONE}),
+            "'0' has another size",
+        ),
+        "storages that are no list": (with_keys(b"K\0."),),
+        "a deep storage": (
+            with_keys(b"])" + b"\x85" * 2**20 + b"a."),
+            "a storage of no tensor",
+        ),
+        "a wide storage": (
+            with_keys(b"])q\0" + b"h\0\x86q\0" * 200 + b"a."),
+            "a storage of no tensor",
+        ),
         "safetensors": (struct.pack("<Q", 2) + b"{}",),
     }
 )
@@ -202,9 +278,9 @@ def test_no_program_is_run(tmp_path, form):
 
 
 def test_pickles_take_no_more_than_a_limit(tmp_path, monkeypatch):
-    pickled = len(table({"x": tensor("0", FLOAT, 6, [2, 3], [3, 1])}))
+    pickled = table({"x": FLOATS})
     older = len(RIGHT[1]) - 8 - len(ONE)
-    for content, size in zip(RIGHT, (pickled, older)):
+    for content, size in ((whole(pickled), len(pickled)), (RIGHT[1], older)):
         monkeypatch.setattr(torch_files, "LARGEST_PICKLE", size)
         read(tmp_path, content)
         monkeypatch.setattr(torch_files, "LARGEST_PICKLE", size - 1)

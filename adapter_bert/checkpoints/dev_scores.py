@@ -7,6 +7,7 @@ the best step, which are the run's result.
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from typing import Optional
 
@@ -18,6 +19,8 @@ from adapter_bert.checkpoints import training_state
 from adapter_bert.checkpoints.google import read_whole
 from adapter_bert.errors import UserError
 
+# A step in the file; Python refuses numbers of thousands of digits.
+STEP = re.compile("[0-9]{1,18}")
 SCORES_FILE = "dev_scores.json"
 DESCRIPTION = {
     "keep_best": str,
@@ -71,11 +74,14 @@ def read(output_dir: str) -> Optional[DevScores]:
     path = os.path.join(output_dir, SCORES_FILE)
     if not files.exists(path):
         return None
-    record = files.read_object(
-        path, "the dev scores of a training", DESCRIPTION
-    )
-    by_step = {int(step): of for step, of in record["scores"].items()}
-    return DevScores(record["keep_best"], by_step)
+    what = "the dev scores of a training"
+    record = files.read_object(path, what, DESCRIPTION)
+    keep_best, by_step = record["keep_best"], {}
+    for step, scores in record["scores"].items():
+        if not STEP.fullmatch(step) or keep_best and keep_best not in scores:
+            raise UserError(f"{path} is not {what}: step {step[:20]}")
+        by_step[int(step)] = scores
+    return DevScores(keep_best, by_step)
 
 
 def write(

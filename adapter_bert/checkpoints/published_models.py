@@ -19,6 +19,7 @@ import importlib
 import lzma
 import os
 import re
+import sys
 import tarfile
 import tempfile
 import zipfile
@@ -124,6 +125,11 @@ def _unpack_to(path: str, folder: str) -> None:
 
 def _write_members(path: str, folder: str) -> None:
     is_zip = path.lower().endswith(".zip")
+    if not is_zip and not hasattr(tarfile, "data_filter"):
+        raise UserError(
+            f"{path} is an archive, but Python {sys.version.split()[0]} cannot "
+            "unpack archives safely; update it, or unpack it yourself"
+        )
     with _readable(path), tf.io.gfile.GFile(path, "rb") as file:
         if is_zip:
             with zipfile.ZipFile(file) as archive:

@@ -201,9 +201,12 @@ def _open_archive(path: str) -> Pretrained:
 
 
 def _open_vectors(path: str) -> Pretrained:
-    # Most models are in the folder itself.
+    # Most models are in the folder itself. Old folders have a config.json too.
     place = path
-    if not files.exists(os.path.join(path, CONFIG_FILE)):
+    if not any(
+        files.exists(os.path.join(path, name))
+        for name in (SAFETENSORS_FILE, TORCH_FILE)
+    ):
         from adapter_bert.checkpoints import sentence_transformers
 
         place = os.path.join(path, sentence_transformers.places(path)[0])

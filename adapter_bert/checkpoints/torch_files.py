@@ -1,17 +1,17 @@
 """PyTorch's `.bin` and `.pt` files: a table of tensors, and nothing else.
 
 Such a file is a pickle, which may call any function. Here it may call those of
-`NAMES` alone, which are written below. Sources: PyTorch,
+`FUNCTIONS` alone, which are written below. Sources: PyTorch,
 `torch/serialization.py`: the zip file of version 1.6, and the form of before.
 """
 
 import io
 import math
 import pickle
+import re
 import struct
 import zipfile
-from collections.abc import Iterable
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, NoReturn, Optional
 
 import numpy as np
 
@@ -34,6 +34,7 @@ TYPES = {
     "torch.BoolStorage": "<u1",
 }
 BFLOAT16 = "torch.BFloat16Storage"
+FLOATS = {name for name in TYPES if TYPES[name][1] == "f"} | {BFLOAT16}
 # The numbers that the older form begins with.
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 # Bytes of a file's pickles; those of 10,000 tensors are 2 MB.
@@ -41,6 +42,10 @@ LARGEST_PICKLE = 2**22
 # Values may be read by several tensors. So this many bytes of float32 at most
 # are made of each byte of a file.
 GROWTH = 8
+MOST_AXES = 16
+PICKLE = re.compile(r"([^/]+/)?data\.pkl")
+# The instructions of protocol 2 that `torch.save` needs.
+INSTRUCTIONS = b"\x80()]}N\x88\x89KMJG\x8aXcqrhjt\x85\x86\x87aesuQRb."
 # Of damaged pickles and zip files.
 UNREADABLE = (
     AttributeError,
@@ -59,9 +64,12 @@ UNREADABLE = (
 
 
 class Storage(NamedTuple):
-    """Describes values in a row, of which tensors are made.
+    """Values in a row, of which tensors are made.
 
-    `key` names the file's part that holds them, `kind` is one of `TYPES`.
+    Attributes:
+        key: names the file's part that holds the values.
+        kind: one of `TYPES`.
+        count: of the values.
     """
 
     key: str
@@ -69,8 +77,8 @@ class Storage(NamedTuple):
     count: int
 
     @property
-    def type(self) -> np.dtype:
-        return np.dtype(TYPES[self.kind])
+    def size(self) -> int:
+        return self.count * np.dtype(TYPES[self.kind]).itemsize
 
 
 class View(NamedTuple):
@@ -83,14 +91,13 @@ class View(NamedTuple):
 
     def array(self, content: bytes) -> np.ndarray:
         """Copies the tensor from its storage's bytes, as float32."""
+        kind = np.dtype(TYPES[self.storage.kind])
+        if not math.prod(self.shape):
+            return np.zeros(self.shape, np.float32)
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides))
-        sizes = self.offset, *self.shape, *self.strides
-        # NumPy would take steps backwards, or whose sum wraps around.
-        if math.prod(self.shape) and self.offset + last >= self.storage.count:
-            raise ValueError("a tensor has more values than its storage")
-        if any(size < 0 for size in sizes):
-            raise ValueError("a tensor's sizes are negative")
-        kind = self.storage.type
+        # NumPy checks this too, but takes steps whose sum wraps around.
+        if self.offset + last >= self.storage.count:
+            _refuse("a tensor has more values than its storage")
         values = np.ndarray(
             self.shape,
             kind,
@@ -109,79 +116,132 @@ class View(NamedTuple):
 _ReadStorage = Callable[[Storage], bytes]
 
 
-def _check_types(kind: type, values: Iterable[Any]) -> None:
-    if not all(type(value) is kind for value in values):
-        raise ValueError(f"it has other values in the place of {kind.__name__}")
+def _refuse(problem: str) -> NoReturn:
+    raise ValueError(problem)
 
 
-def _tensor(storage, offset, shape, strides, *_) -> View:
+def _whole_numbers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, tuple) or any(
+        type(v) is not int or not 0 <= v < 2**62 for v in values
+    ):
+        _refuse("a tensor's sizes are no whole numbers")
+    return values
+
+
+def _tensor(
+    storage: Any,
+    offset: Any,
+    shape: Any,
+    strides: Any,
+    is_trained: Any = False,
+    hooks: Any = None,
+    changes: Any = None,
+) -> View:
     """Source: `torch._utils._rebuild_tensor` and `_rebuild_tensor_v2`."""
-    _check_types(Storage, [storage])
-    _check_types(int, [offset, *shape, *strides])
-    return View(storage, offset, tuple(shape), tuple(strides))
+    if not isinstance(storage, Storage):
+        _refuse("a tensor has no storage")
+    if changes:
+        _refuse("a tensor is conjugate or negative")
+    [offset] = _whole_numbers((offset,))
+    view = View(storage, offset, _whole_numbers(shape), _whole_numbers(strides))
+    if not len(view.shape) == len(view.strides) <= MOST_AXES:
+        _refuse("a tensor's sizes and steps are not as many")
+    return view
 
 
-# What a file may name: functions, and storages by their names.
-NAMES: dict[str, Any] = {
+# Names that may be called -> what is called.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "torch._utils._rebuild_tensor": _tensor,
     "torch._utils._rebuild_tensor_v2": _tensor,
-    "torch._utils._rebuild_parameter": lambda view, *_: view,
+    "torch._utils._rebuild_parameter": lambda view, is_trained, hooks: view,
     "collections.OrderedDict": lambda: {},
-    **{name: name for name in TYPES},
 }
 
 
 class _Unpickler(pickle._Unpickler):
     """Reads tables of views.
 
-    It is the class in Python. That in C makes room for as many values as an
-    instruction says.
+    It is the class in Python, whose instructions can be left out. That in C
+    also makes room for as many values as an instruction says.
     """
 
+    dispatch = {
+        code: act
+        for code, act in pickle._Unpickler.dispatch.items()
+        if code in INSTRUCTIONS
+    }
+
     def find_class(self, module: str, name: str) -> Any:
-        return NAMES[f"{module}.{name}"]
+        """Gives a function, or a storage's name itself."""
+        name = f"{module}.{name}"
+        if name not in FUNCTIONS and name not in TYPES:
+            _refuse(f"{name[:80]!r} is no part of a table of tensors")
+        return FUNCTIONS.get(name, name)
 
     def persistent_load(self, pid: Any) -> Storage:
         """Describes values that are elsewhere in the file."""
-        _, kind, key, _, count, *_ = pid
-        _check_types(str, [kind, key])
-        _check_types(int, [count])
-        return Storage(key, kind, count)
+        # The older form has also a part of a storage, which few files use.
+        if not isinstance(pid, tuple) or pid[5:] not in ((), (None,)):
+            _refuse("a storage is no tuple of five")
+        mark, kind, key, _, count = pid[:5]
+        are_texts = isinstance(kind, str) and isinstance(key, str)
+        if mark != "storage" or not are_texts or kind not in TYPES:
+            _refuse("a storage is of no known kind")
+        return Storage(key, kind, *_whole_numbers((count,)))
+
+    def _set_item(self) -> None:
+        self._check_names(self.stack[-2:-1])
+        self.load_setitem()
+
+    def _set_items(self) -> None:
+        self._check_names(self.stack[::2])
+        self.load_setitems()
+
+    def _check_names(self, names: list[Any]) -> None:
+        # Others could take for ever to hash.
+        if not all(isinstance(name, str) for name in names):
+            _refuse("a value's name is no text")
 
     def _ignore_state(self) -> None:
         self.stack.pop()
 
-    def _set_item(self) -> None:
-        _check_types(str, self.stack[-2:-1])
-        self.load_setitem()
+    dispatch[pickle.SETITEM[0]] = _set_item
+    dispatch[pickle.SETITEMS[0]] = _set_items
+    dispatch[pickle.BUILD[0]] = _ignore_state
 
-    def _set_items(self) -> None:
-        _check_types(str, self.stack[::2])
-        self.load_setitems()
 
-    dispatch = {
-        **pickle._Unpickler.dispatch,
-        pickle.BUILD[0]: _ignore_state,
-        pickle.SETITEM[0]: _set_item,
-        pickle.SETITEMS[0]: _set_items,
-    }
+def _views(table: Any) -> dict[str, View]:
+    if not isinstance(table, dict):
+        _refuse("it has no names")
+    if not all(isinstance(view, View) for view in table.values()):
+        _refuse("it holds other values than tensors")
+    return table
 
 
 def _open_zip(content: bytes) -> tuple[dict[str, View], _ReadStorage]:
     archive = zipfile.ZipFile(io.BytesIO(content))
-    # A small file could become a large one.
-    if any(member.compress_type for member in archive.infolist()):
-        raise ValueError("it is compressed, which torch.save does not do")
     names = archive.namelist()
-    [pickled] = [name for name in names if name.endswith("data.pkl")]
-    root = pickled.removesuffix("data.pkl")
+
+    def read(name: str, size: Optional[int] = None) -> bytes:
+        member = archive.getinfo(name)
+        # Else a small file could become a large one.
+        if member.compress_type != zipfile.ZIP_STORED:
+            _refuse("it is compressed, which torch.save does not do")
+        if size not in (None, member.file_size):
+            _refuse(f"{name[:80]!r} has another size than its tensors")
+        return archive.read(member)
+
+    pickles = list(filter(PICKLE.fullmatch, names))
+    if len(pickles) != 1:
+        _refuse("it holds no data.pkl, or several")
+    root = pickles[0].removesuffix("data.pkl")
     order = f"{root}byteorder"
-    if order in names and archive.read(order) != b"little":
-        raise ValueError("its bytes are in the order of another processor")
-    table = io.BytesIO(archive.read(pickled)[:LARGEST_PICKLE])
+    if order in names and read(order) != b"little":
+        _refuse("its bytes are in the order of another processor")
+    pickled = io.BytesIO(read(pickles[0])[:LARGEST_PICKLE])
     return (
-        _Unpickler(table).load(),
-        lambda storage: archive.read(f"{root}data/{storage.key}"),
+        _views(_Unpickler(pickled).load()),
+        lambda storage: read(f"{root}data/{storage.key}", storage.size),
     )
 
 
@@ -192,19 +252,37 @@ def _open_older(content: bytes) -> tuple[dict[str, View], _ReadStorage]:
     and the values.
     """
     pickled = io.BytesIO(content[:LARGEST_PICKLE])
-    magic, version, system, table, keys = (
-        _Unpickler(pickled).load() for _ in range(5)
+    if _Unpickler(pickled).load() != MAGIC:
+        _refuse("it begins otherwise than torch.save's")
+    version, system, table, keys = (
+        _Unpickler(pickled).load() for _ in range(4)
     )
-    if (magic, version) != (MAGIC, PROTOCOL) or not system["little_endian"]:
-        raise ValueError("it is of another version or processor")
-    storages = {view.storage.key: view.storage for view in table.values()}
+    if version != PROTOCOL or system["little_endian"] is not True:
+        _refuse("it is of another version or processor")
+    storages = {
+        view.storage.key: view.storage for view in _views(table).values()
+    }
     place, contents = pickled.tell(), {}
-    _check_types(str, keys)
     for key in keys:
-        begin = place + 8
-        place = begin + storages[key].count * storages[key].type.itemsize
-        contents[key] = content[begin:place]
-    return table, lambda storage: contents[storage.key]
+        # A key that is no text could take for ever to hash.
+        if not isinstance(key, str) or key not in storages:
+            _refuse("it holds a storage of no tensor")
+        if content[place : place + 8] != struct.pack("<q", storages[key].count):
+            _refuse(f"{key[:80]!r} has another size than its tensors")
+        begin, place = place + 8, place + 8 + storages[key].size
+        contents[key] = slice(begin, place)
+    return table, lambda storage: content[contents[storage.key]]
+
+
+def _check_sizes(views: dict[str, View], size: int) -> None:
+    storages: dict[str, Storage] = {}
+    for view in views.values():
+        if storages.setdefault(view.storage.key, view.storage) != view.storage:
+            _refuse("a storage is of two types or sizes")
+    whole = sum(storage.size for storage in storages.values())
+    made = sum(4 * math.prod(view.shape) for view in set(views.values()))
+    if whole > size or made > GROWTH * size:
+        _refuse("its tensors are larger than the file")
 
 
 def read(
@@ -220,26 +298,24 @@ def read(
             weights, which alone are given; None for all tensors.
     """
     content = files.read_bytes(path, "PyTorch's tensors")
-    open_it = _open_zip if content[:2] == b"PK" else _open_older
+    is_zip = content[:2] == b"PK"
     try:
-        table, read_storage = open_it(content)
-        if not all(isinstance(view, View) for view in table.values()):
-            raise ValueError("it holds other values than tensors")
+        table, read_storage = (_open_zip if is_zip else _open_older)(content)
+        _check_sizes(table, len(content))
         if is_weight is not None:
             table = {k: view for k, view in table.items() if is_weight(k)}
             for name, view in table.items():
-                kind = view.storage.kind
-                if kind != BFLOAT16 and view.storage.type.kind != "f":
-                    raise ValueError(
+                if view.storage.kind not in FLOATS:
+                    _refuse(
                         f"{name[:80]!r} has whole numbers, as of a quantized "
                         "model"
                     )
-        views = set(table.values())
-        if 4 * sum(math.prod(v.shape) for v in views) > GROWTH * len(content):
-            raise ValueError("its tensors are larger than the file")
-        storages = {view.storage for view in views}
+        storages = {view.storage for view in table.values()}
         contents = {storage: read_storage(storage) for storage in storages}
-        arrays = {view: view.array(contents[view.storage]) for view in views}
+        arrays = {
+            view: view.array(contents[view.storage])
+            for view in set(table.values())
+        }
     except UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read as a table of tensors of torch.save "

@@ -28,6 +28,8 @@ from adapter_bert.methods.lora import (
 # Before the names of modules in those of tensors.
 ROOT = "base_model.model."
 ALL_LINEAR = "all-linear"
+# Of a field, and letters of each; a large BERT has 144 matrices.
+MOST_PATTERNS, LONGEST_PATTERN = 500, 500
 
 
 def targets(adapter: Adapter) -> dict[Place, str]:
@@ -65,7 +67,7 @@ def targets(adapter: Adapter) -> dict[Place, str]:
             "layers_pattern", rf"(.*\.)?({before})\.({'|'.join(layers)})\..*"
         )
         # A whole name stands for itself, in any layer.
-        chosen &= within.union(names)
+        chosen &= within.union(map(str, names))
     chosen -= matching("exclude_modules", fields.get("exclude_modules") or [])
     if not chosen:
         raise UserError(
@@ -85,6 +87,13 @@ def _matching(
     """Finds the modules that match a pattern, or end with listed names."""
     # RE2, TensorFlow's engine, takes linear time. Python's engine could take
     # exponential time.
+    # Counted repetitions may take a tenth of a second.
+    is_limited = key.endswith("_pattern") and isinstance(names, str)
+    if is_limited and (len(names) > LONGEST_PATTERN or "{" in names):
+        raise UserError(
+            f"{path}: {key} has {names[:80]!r}, expected at most "
+            f"{LONGEST_PATTERN} letters, without {{}}"
+        )
     if isinstance(names, (list, tuple)):
         ends = tuple(f".{end}" for end in names)
         return {one for one in modules if f".{one}".endswith(ends)}
@@ -107,7 +116,13 @@ def by_pattern(
     Source: peft, `get_pattern_key`: the first pattern that ends the name holds.
     """
     numbers: dict[str, Any] = {}
-    for pattern, number in (adapter.fields.get(key) or {}).items():
+    patterns = adapter.fields.get(key) or {}
+    if len(patterns) > MOST_PATTERNS:
+        raise UserError(
+            f"{adapter.path}: {key} has {len(patterns)} patterns, expected at "
+            f"most {MOST_PATTERNS}"
+        )
+    for pattern, number in patterns.items():
         left = [one for one in matrices.values() if one not in numbers]
         if left:
             fits = _matching(rf"(.*\.)?({pattern})", key, left, adapter.path)

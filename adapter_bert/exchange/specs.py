@@ -105,8 +105,9 @@ class Spec:
         return {**dict.fromkeys((*names, *self.others.split())), **self.refused}
 
     def fits(self, fields: Mapping[str, Any]) -> bool:
+        held = {k: v for k, v in fields.items() if v is not None}
         return all(
-            fields.get(key, self.defaults.get(key)) == value
+            held.get(key, self.defaults.get(key)) == value
             for key, value in self.constants.items()
         )
 

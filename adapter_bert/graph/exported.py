@@ -175,6 +175,14 @@ class ExportedModel:
         path = os.path.join(place, EXTRA, TASKS)
         manifest = files.read_object(path, WHAT, DESCRIPTION)
         self.tasks: Tasks = {task["name"]: task for task in manifest["tasks"]}
+        for name, task in self.tasks.items():
+            try:
+                choice_count(task)
+            except KeyError as error:
+                raise UserError(
+                    f"{path}: the task {name} is of the kind {error}, which "
+                    "this version does not know; update it, or export again"
+                ) from error
         # The seal covers all but the line break at the end.
         if not files.read_text(path, WHAT).endswith("\n"):
             raise _damaged(path, "it is cut off")

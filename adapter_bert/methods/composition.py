@@ -38,6 +38,8 @@ from adapter_bert.methods.lora import Lora
 from adapter_bert.methods.prompt import Prompt
 from adapter_bert.methods.reft import LoReft
 
+# A method's text is short, but the work of checking grows with its square.
+MOST_PARTS = 100
 # Places at which a composition acts only if a part does.
 HANDED_ON = (
     "words",
@@ -190,6 +192,11 @@ class Composition(TuningMethod):
             raise UserError(
                 f"{self.name} has no parts; expected names of trained adapters "
                 f"or methods, as in {self.name}(a, b)"
+            )
+        if len(self.parts) > MOST_PARTS:
+            raise UserError(
+                f"{self.name} has {len(self.parts)} parts, expected at most "
+                f"{MOST_PARTS}"
             )
         for part in self.parts:
             kind = "trained adapters" if part.name else "methods"

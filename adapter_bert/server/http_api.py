@@ -493,10 +493,9 @@ def _read_row(values: Any, where: str) -> Row:
     if isinstance(choices, bytes):
         raise Refused(400, f"{where}: choices is no list")
     # Columns have "" at the end of rows with fewer choices than others.
-    while choices and not choices[-1]:
-        choices = choices[:-1]
+    count = next((n for n in range(len(choices), 0, -1) if choices[n - 1]), 0)
     text = read("text", an_entry="a word of text")
-    return Row(text, read("text_b", ""), read("task"), choices)
+    return Row(text, read("text_b", ""), read("task"), choices[:count])
 
 
 def _read_text(value: Any, where: str) -> bytes:
