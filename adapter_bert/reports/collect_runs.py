@@ -182,13 +182,13 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
 def main_score(
     task: str, scores: Iterable[str], is_vectors: bool = False
 ) -> str:
-    """Returns the score by which settings of a task are chosen."""
+    """Returns the score that chooses a task's settings, "" without one."""
     for _, name, score in GLUE_COLUMNS:
         if task.lower() == name:
             return score
     # Others than GLUE: tagging and questions, labels, label sets, numbers.
     usual = () if is_vectors else ("f1", "accuracy", "micro_f1", "pearson")
-    return next(x for x in (*usual, *scores) if x in scores)
+    return next((x for x in (*usual, *scores) if x in scores), "")
 
 
 def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
