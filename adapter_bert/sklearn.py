@@ -59,7 +59,7 @@ def _texts(x: Any) -> list[tuple[str, ...]]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"X is {x!r:.80}, expected a list of texts or of pairs")
     rows = [
-        (row,) if isinstance(row, str) else tuple(np.atleast_1d(row).tolist())
+        tuple(row) if isinstance(row, (list, tuple, np.ndarray)) else (row,)
         for row in values
     ]
     for number, row in enumerate(rows):
@@ -112,8 +112,7 @@ class _AdapterEstimator(BaseEstimator):
         check_is_fitted(self)
         files.prepare_folder(os.fspath(folder))
         for name, content in self.adapter_.items():
-            with open(os.path.join(folder, name), "wb") as file:
-                file.write(content)
+            files.write_bytes(os.path.join(folder, name), content)
         return os.fspath(folder)
 
     def _fit(self, x: Any, labels: list[Any], **of_task: Any) -> None:
@@ -138,10 +137,10 @@ class _AdapterEstimator(BaseEstimator):
                 output_dir=os.path.join(place, "run"),
                 **{**settings, **of_task},
             )
-            self.adapter_ = {}
-            for name in files.names(run.adapter):
-                with open(os.path.join(run.adapter, name), "rb") as file:
-                    self.adapter_[name] = file.read()
+            self.adapter_ = {
+                name: files.read_bytes(os.path.join(run.adapter, name), name)
+                for name in files.names(run.adapter)
+            }
         vars(self).pop("_predictor", None)
 
     def _bert(self) -> api.Bert:
@@ -171,6 +170,10 @@ class AdapterClassifier(ClassifierMixin, _AdapterEstimator):
 
     def fit(self, X: Any, y: Any) -> "AdapterClassifier":  # noqa: N803
         """Trains on texts [N] or pairs [N, 2] and their labels [N]."""
+        for number, label in enumerate(y):
+            # numpy would make a text of them.
+            if label is None or label != label:
+                raise UserError(f"y[{number}] is {label}, expected a label")
         y = np.asarray(y)
         check_classification_targets(y)
         self.classes_ = np.unique(y)

@@ -14,7 +14,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import check_estimator
+from sklearn.utils import estimator_checks
 
 import adapter_bert as ab
 from adapter_bert.sklearn import AdapterClassifier, AdapterRegressor
@@ -100,10 +100,20 @@ def test_labels_may_be_numbers_and_texts_pairs(tiny_bert):
     assert np.isfinite(regressor.score(pairs, numbers))
 
 
-def test_scikit_learns_checks_hold(tiny_bert):
-    """All that do not fit on numbers."""
-    check_estimator(AdapterClassifier(tiny_bert))
-    check_estimator(AdapterRegressor(tiny_bert))
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_estimator_cloneable,
+        estimator_checks.check_estimator_repr,
+        estimator_checks.check_get_params_invariance,
+        estimator_checks.check_no_attributes_set_in_init,
+        estimator_checks.check_set_params,
+    ],
+)
+@pytest.mark.parametrize("kind", [AdapterClassifier, AdapterRegressor])
+def test_scikit_learns_checks_hold(tiny_bert, kind, check):
+    """Those that fit nothing; the others fit on numbers."""
+    check(kind.__name__, kind(tiny_bert))
 
 
 def test_unknown_parameters_are_refused(tiny_bert):
@@ -121,6 +131,9 @@ def test_unknown_parameters_are_refused(tiny_bert):
         ([("a", "b"), "c"], "ab", "X[1] 1 2"),
         ([("a", "b", "c")], "a", "X[0] 3 one or two"),
         (["a", "b"], "a", "X 2 y 1"),
+        ([("a", float("nan"))], "a", "X[0] nan text"),
+        (["a", "b"], ["a", None], "y[1] None label"),
+        (["a", "b"], ["a", float("nan")], "y[1] nan label"),
     ],
 )
 def test_rows_are_refused(tiny_bert, x, y, parts):

@@ -185,7 +185,9 @@ class FrozenOutputs(Extra):
     def begin(self, run: Run) -> None:
         """Gives the rows their outputs, and the job a model that reads them."""
         if not run.is_over:
-            run.features["train"] = self._layers.known(run.features["train"])
+            run.features["train"] = self._layers.with_outputs(
+                run.features["train"]
+            )
             run.job = self._layers.upper(run.job)
 
 
@@ -230,7 +232,7 @@ class FrozenLayers:
                 logging.info("frozen layers are kept in %s", self.path)
         self._outputs = self._open()
 
-    def known(self, features: Features) -> KnownOutputs:
+    def with_outputs(self, features: Features) -> KnownOutputs:
         """Gives the rows their outputs; they may have other labels now."""
         return KnownOutputs(features, self._outputs, self._first_token)
 

@@ -67,12 +67,12 @@ def predict(
     `fold`, int64 [N], is the fold of each row, from 0. Gives [N, ...] by name.
     """
     with files.temporary_folder() as folder:
-        engine, model, job, known = _open(experiment, task, rows, folder)
+        engine, model, job, features = _open(experiment, task, rows, folder)
         gathered: dict[str, np.ndarray] = {}
         folds = int(fold.max()) + 1
         for number in range(folds):
             logging.info("fold %d of %d", number + 1, folds)
-            others = Chosen(known, np.flatnonzero(fold != number))
+            others = Chosen(features, np.flatnonzero(fold != number))
             fold_rows = np.flatnonzero(fold == number)
             schedule = make_schedule(model, others)
             with files.temporary_folder() as own_folder:
@@ -80,7 +80,7 @@ def predict(
                 run_steps(engine, model, own_job, others, schedule)
                 with engine.predictor(own_job) as predictor:
                     outputs = predictor.predict(
-                        Chosen(known, fold_rows),
+                        Chosen(features, fold_rows),
                         experiment.eval_batch_size,
                         f"fold {number + 1}",
                     )
@@ -117,16 +117,16 @@ def _open(
             "of folds are not; pass another --tuning_method"
         )
     model = dataclasses.replace(model, task=task)
-    known = task.featurize(rows, model.tokenizer, experiment.max_seq_length)
-    if known.cut_rows:
+    features = task.featurize(rows, model.tokenizer, experiment.max_seq_length)
+    if features.cut_rows:
         logging.warning(
             "%d of %d rows are cut (--max_seq_length)",
-            known.cut_rows,
+            features.cut_rows,
             len(rows),
         )
     job = make_job(engine, model)
     if lowest_layer(job.table, model.config.num_hidden_layers):
         frozen_outputs.check(model, job)
-        layers = frozen_outputs.FrozenLayers(engine, model, job, known)
-        known, job = layers.known(known), layers.upper(job)
-    return engine, model, job, known
+        layers = frozen_outputs.FrozenLayers(engine, model, job, features)
+        features, job = layers.with_outputs(features), layers.upper(job)
+    return engine, model, job, features
