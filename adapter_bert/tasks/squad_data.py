@@ -137,28 +137,46 @@ def _of_rows(
             continue
         if "qas" in row:
             context = _get(row, "context", str, where)
-            qas = [_of_mrqa(qa, context, where) for qa in row["qas"]]
+            qas = _get(row, "qas", list, where)
+            qas = [_of_mrqa(qa, context, where) for qa in qas]
             yield where, {"context": context, "qas": qas}
             continue
         question = {**row, "id": str(row.get("id", number))}
         answers = question.pop("answers", None)
         if isinstance(answers, Mapping):
             names = ("text", "answer_start")
-            pairs = zip(*(answers.get(name) or () for name in names))
-            answers = [dict(zip(names, pair)) for pair in pairs]
+            columns = [_get_list(answers, name, where) for name in names]
+            answers = [dict(zip(names, pair)) for pair in zip(*columns)]
         if answers is not None:
-            question.update(answers=list(answers), is_impossible=not answers)
+            answers = _get_list({"answers": answers}, "answers", where)
+            question.update(answers=answers, is_impossible=not answers)
         yield where, {"context": row.get("context"), "qas": [question]}
+
+
+def _get_list(values: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    value = values.get(key) or []
+    value = list(value) if isinstance(value, tuple) else value
+    return _get({key: value}, key, list, where)
 
 
 def _of_mrqa(qa: Any, context: str, where: str) -> Any:
     """Reads a question of MRQA, whose spans hold their last character."""
     if not isinstance(qa, Mapping) or "detected_answers" not in qa:
         return qa
+    spans = [
+        span
+        for answer in _get(qa, "detected_answers", list, where)
+        for span in _get(answer, "char_spans", list, where)
+    ]
+    for span in spans:
+        if not isinstance(span, list) or list(map(type, span)) != [int, int]:
+            raise UserError(
+                f'{where}: found {str(span)[:50]} in "char_spans", expected '
+                "the first and the last character, as [26, 29]"
+            )
     answers = [
         {"text": context[first : last + 1], "answer_start": first}
-        for answer in qa["detected_answers"]
-        for first, last in answer["char_spans"]
+        for first, last in spans
     ]
     question = _get(qa, "question", str, where)
     return {"id": qa.get("qid"), "question": question, "answers": answers}
