@@ -35,7 +35,7 @@ from adapter_bert.training import run_from_flags
 from adapter_bert.training.settings import PredictedFlags
 
 CUSTOM = "custom"
-OWN_FILE = "a .tsv, .csv or .jsonl file"
+OWN_FILE = "a .tsv, .csv, .jsonl or .json file"
 # Settings of the labels' kind.
 KIND_FLAGS = ("regression", "multi_label", "choice_columns")
 # Settings of the labels.

@@ -178,7 +178,8 @@ def _records(
 ) -> Records:
     if is_tsv:
         for line in lines:
-            yield 1, line.rstrip("\r\n").split("\t")
+            text = line.rstrip("\r\n")
+            yield 1, text.split("\t") if text else []
         return
     reader, line = csv.reader(lines, delimiter=delimiter, strict=True), 0
     try:
@@ -314,17 +315,24 @@ def _judged(
     answer = row.get("answer")
     if PRODIGY & row.keys() and answer in ("reject", "ignore"):
         return row, f"answer {answer!r}"
-    if isinstance(row.get("fields"), Mapping) and "responses" in row:
-        fields, responses = row.pop("fields"), row.pop("responses") or {}
+    if isinstance(row.get("fields"), Mapping) and isinstance(
+        row.get("responses"), Mapping
+    ):
+        fields, responses = row.pop("fields"), row.pop("responses")
         row.update(fields)
         for name, of in responses.items():
+            of = [x for x in of or () if isinstance(x, Mapping)]
             row[name + RESPONSES] = [x.get("value") for x in of]
             row[f"{name}{RESPONSES}.status"] = [
                 x.get("status", "submitted") for x in of
             ]
+    # Label Studio's tasks.
+    if isinstance(row.get("data"), Mapping) and "annotations" in row:
+        row.update(row["data"])
     for name in [n for n in row if n.endswith(RESPONSES)]:
-        statuses = row.get(f"{name}.status")
-        values = row[name] or []
+        statuses, values = row.get(f"{name}.status"), row[name] or []
+        if not isinstance(values, list):
+            continue
         if isinstance(statuses, list):
             values = [x for x, s in zip(values, statuses) if s == "submitted"]
         # People who agree give one answer.
