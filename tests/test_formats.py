@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import sys
 
 import pytest
 import refusals
@@ -296,6 +297,24 @@ def test_what_rows_may_not_mean_is_told(caplog, name, flags, parts):
         trained_rows(name, **flags)
     for part in parts:
         assert part in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.tsv", "text\tlabel\n<3; [x]\tPK\n"),
+        ("a.csv", "text,label\n<3; [x],PK\n"),
+        ("a.jsonl", '{"text": "<3; [x]", "label": "PK"}\n'),
+    ],
+)
+def test_plain_tables_do_not_load_the_odd_forms(
+    tmp_path, monkeypatch, name, content
+):
+    monkeypatch.setitem(sys.modules, "adapter_bert.data.formats", None)
+    rows = tables.read_rows(
+        str(put(tmp_path / name, content)), Layout("text", label="label")
+    )
+    assert (rows.text_a, rows.label) == (["<3; [x]"], ["PK"])
 
 
 def test_plain_rows_are_told_nothing(tmp_path, caplog):
