@@ -443,9 +443,10 @@ def test_malformed_rows_of_questions(tmp_path, change, part):
 
 
 @pytest.mark.gate
-def test_a_training_is_that_of_the_plain_file(tmp_path, tiny_bert, bert):
+def test_a_training_is_that_of_the_plain_file(tmp_path, tiny_bert):
     """In Python, by a path; then the command answers and refuses."""
     flags, rows = READ["qualtrics.csv"]
+    bert = ab.load_bert(tiny_bert)
     settings = {"max_seq_length": 16, "num_train_epochs": 1}
     run = ab.train(
         bert,
