@@ -3,7 +3,6 @@
 And its going on in another environment of Python.
 """
 
-import argparse
 import contextlib
 import gc
 import importlib.metadata
@@ -15,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 from adapter_bert.errors import UserError
 
@@ -27,14 +26,6 @@ found = importlib.metadata.distributions()
 known = {(d.metadata["Name"] or "").lower() for d in found}
 print(*(name for name in sys.argv[1:] if name not in known))
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse's parser, whose errors are a `UserError` of one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises the error."""
-        raise UserError(f"{message}; {self.prog} --help tells what is expected")
 
 
 class _Stdout(io.FileIO):

@@ -17,6 +17,8 @@ ROOMS = (
     "errors",
     "command_line",
     "flags",
+    "flag_page",
+    "keywords",
     "start_tensorflow",
     "folder_lock",
     "json_lines",

@@ -19,8 +19,7 @@ from numpy.testing import assert_allclose
 from task_files import make_rows
 
 from adapter_bert.answering.embeddings import embed
-from adapter_bert.commands import audit
-from adapter_bert.flags import parse_or_help
+from adapter_bert.commands import audit, parse_or_help
 
 run = program_fixture(audit)
 

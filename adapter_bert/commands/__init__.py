@@ -2,7 +2,9 @@
 
 import difflib
 import importlib
+import os
 import sys
+from types import ModuleType
 from typing import Any
 
 import adapter_bert
@@ -108,6 +110,26 @@ def run(name: str, **options: Any) -> None:
     command_line.run(
         lambda: app.run(
             lambda _: module.main(**options),
-            flags_parser=lambda options: flags.parse_or_help(module, options),
+            flags_parser=lambda words: parse_or_help(module, words),
         )
     )
+
+
+def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
+    """Parses a program's flags, or prints its page and ends the program."""
+    from absl.flags import FLAGS
+
+    from adapter_bert import flags
+
+    if any(map(flags.HELP.fullmatch, arguments[1:])):
+        from adapter_bert.flag_page import page
+
+        shown = page(
+            os.path.basename(arguments[0]),
+            module.__doc__,
+            module.SETTINGS,
+            without=getattr(module, "REFUSED", ()),
+        )
+        print(shown, end="")
+        sys.exit(0)
+    return flags.parse(FLAGS, arguments)

@@ -37,7 +37,8 @@ from adapter_bert.accelerators import account, devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.flags import POSITIVE, Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import POSITIVE, Topic
 
 # Names the interpreter of another environment with the compilers.
 PYTHON = "ADAPTER_BERT_COMPILERS"
@@ -155,13 +156,13 @@ def _take(
     program: str, words: list[str], device: Device, cores: Optional[int]
 ) -> Any:
     """Gives the first step of a run, as `device` computes it."""
-    from adapter_bert import files, flags
+    from adapter_bert import files, flags, keywords
     from adapter_bert.accelerators import step
     from adapter_bert.tasks.task_model import NotTrained
 
     run = importlib.import_module(f"adapter_bert.commands.{program}")
     FLAGS = flags.FLAGS
-    with flags.of_words(run.SETTINGS, program, words):
+    with keywords.of_words(run.SETTINGS, program, words):
         for flag, value in (
             ("describe", True),
             ("cache_frozen_layers", True),

@@ -71,7 +71,8 @@ from adapter_bert.checkpoints.written_form import (
     write_vocabulary,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.weighted_sums import (

@@ -26,6 +26,7 @@ from tensorflow.core.protobuf import (
     trackable_object_graph_pb2,
 )
 
+from adapter_bert import commands
 from adapter_bert import flags as program_flags
 from adapter_bert.answering import row_stream
 from adapter_bert.bert.encoder import BertConfig, list_variables
@@ -489,9 +490,7 @@ def _program(
         with flagsaver.flagsaver():
             # Whoever asks for help gets a page.
             with contextlib.redirect_stdout(io.StringIO()):
-                program_flags.parse_or_help(
-                    module, [module.__name__, *arguments]
-                )
+                commands.parse_or_help(module, [module.__name__, *arguments])
             use()
 
     def read(folder: pathlib.Path) -> None:
