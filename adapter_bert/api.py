@@ -59,8 +59,8 @@ from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
-from adapter_bert.training.engines import Hardware
 from adapter_bert.training.run_files import ADAPTER
+from adapter_bert.training.settings import Hardware
 
 Path = Union[str, "os.PathLike[str]"]
 # Rows in memory, as in `data/memory_rows.py`, or a file's path.

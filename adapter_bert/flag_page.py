@@ -3,6 +3,7 @@
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from types import ModuleType
 from typing import Optional
 
 from absl import flags
@@ -90,6 +91,12 @@ def page(
             subsequent_indent=" " * indent,
         )
     return "\n".join([*lines, "", END, ""])
+
+
+def page_of(module: ModuleType, program: str) -> str:
+    """Gets the page of a subcommand's module."""
+    refused = getattr(module, "REFUSED", ())
+    return page(program, module.__doc__, module.SETTINGS, without=refused)
 
 
 def read_command_line(

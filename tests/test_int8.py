@@ -47,7 +47,8 @@ from adapter_bert.commands import export, predict
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.tasks.task_model import int8_variables
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.settings import Hardware
 
 pytestmark = pytest.mark.newer_stack
 

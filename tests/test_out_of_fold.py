@@ -10,9 +10,9 @@ from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data.divisions import Texts
 from adapter_bert.data.input_pipeline import Features, make_batch
 from adapter_bert.training import devices
-from adapter_bert.training.devices import BFLOAT16, FLOAT32
 from adapter_bert.training.frozen_outputs import KnownOutputs
 from adapter_bert.training.out_of_fold import Chosen
+from adapter_bert.training.settings import BFLOAT16, FLOAT32
 
 ADAPTERS = {
     "max_seq_length": 32,

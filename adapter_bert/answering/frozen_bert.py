@@ -39,8 +39,8 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.training import devices, training_step
-from adapter_bert.training.devices import FLOAT32, INT8, choose_dtype
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.devices import choose_dtype
+from adapter_bert.training.settings import FLOAT32, INT8, Hardware
 
 Values = Mapping[str, tf.Tensor]
 Batch = Mapping[str, Any]

@@ -1,10 +1,10 @@
 """Command `adapter-bert`: one file for each subcommand."""
 
 import difflib
+import functools
 import importlib
 import os
 import sys
-from types import ModuleType
 from typing import Any
 
 import adapter_bert
@@ -101,35 +101,23 @@ def run(name: str, **options: Any) -> None:
     if not hasattr(module, "SETTINGS"):
         command_line.run(lambda: module.main(**options))
         return
+    import absl.flags
     from absl import app
 
     from adapter_bert import flags
 
     flags.define(module.SETTINGS)
     app.define_help_flags()
-    command_line.run(
-        lambda: app.run(
+
+    def main() -> None:
+        if any(map(flags.HELP.fullmatch, sys.argv[1:])):
+            from adapter_bert.flag_page import page_of
+
+            print(page_of(module, os.path.basename(sys.argv[0])), end="")
+            return
+        app.run(
             lambda _: module.main(**options),
-            flags_parser=lambda words: parse_or_help(module, words),
+            flags_parser=functools.partial(flags.parse, absl.flags.FLAGS),
         )
-    )
 
-
-def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
-    """Parses a program's flags, or prints its page and ends the program."""
-    from absl.flags import FLAGS
-
-    from adapter_bert import flags
-
-    if any(map(flags.HELP.fullmatch, arguments[1:])):
-        from adapter_bert.flag_page import page
-
-        shown = page(
-            os.path.basename(arguments[0]),
-            module.__doc__,
-            module.SETTINGS,
-            without=getattr(module, "REFUSED", ()),
-        )
-        print(shown, end="")
-        sys.exit(0)
-    return flags.parse(FLAGS, arguments)
+    command_line.run(main)

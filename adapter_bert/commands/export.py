@@ -32,7 +32,7 @@ from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.kinds import KINDS, kind_of
 from adapter_bert.training import composition_parts
-from adapter_bert.training.devices import FLOAT32
+from adapter_bert.training.settings import FLOAT32
 
 SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, *runtimes.RUNTIMES)

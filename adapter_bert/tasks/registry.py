@@ -1,14 +1,17 @@
 """Tasks that `--task_name` knows."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.kinds import DECLARED, load
-from adapter_bert.tasks.task import Task
+
+if TYPE_CHECKING:
+    from adapter_bert.tasks.task import Task
 
 
 class _Declared(Mapping):
-    def __getitem__(self, name: str) -> Task:
+    def __getitem__(self, name: str) -> "Task":
         return load(DECLARED[name])
 
     def __iter__(self):
@@ -18,10 +21,10 @@ class _Declared(Mapping):
         return len(DECLARED)
 
 
-TASKS: Mapping[str, Task] = _Declared()
+TASKS: Mapping[str, "Task"] = _Declared()
 
 
-def get_task(name: str, others: Iterable[str] = ()) -> Task:
+def get_task(name: str, others: Iterable[str] = ()) -> "Task":
     """Finds the declared task called `name`, in any case of letters."""
     task = TASKS.get(name.lower())
     if task is None:

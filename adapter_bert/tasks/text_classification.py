@@ -17,9 +17,9 @@ from absl import logging
 
 from adapter_bert.bert import functional
 from adapter_bert.bert.hooks import Context, dropout
+from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.data.tables import (
     Rows,
-    is_one_cell,
     list_labels,
     shown,
     spelled,

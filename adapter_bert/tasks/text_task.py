@@ -20,13 +20,13 @@ from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
     Layout,
     Rows,
     SplitFiles,
-    is_one_cell,
     list_labels,
     read_rows,
 )
@@ -350,14 +350,6 @@ class TextTask(Task[Rows]):
         return dataclasses.replace(
             rows, label=[spellings[x] for x in rows.label]
         )
-
-    def find(self, data_dir, split):
-        if self.trained_as and split == "train":
-            raise UserError(
-                f"the task {self.name} has no training set; train "
-                f"{self.trained_as} and pass that as --init_checkpoint"
-            )
-        return super().find(data_dir, split)
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """Makes `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and labels."""

@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
+from adapter_bert.data.table_flags import Column
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
-    Column,
     Layout,
     Rows,
     SplitFiles,

@@ -8,19 +8,13 @@ from absl import logging
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores
-from adapter_bert.training.engines import Hardware, is_cluster
+from adapter_bert.training.engines import is_cluster
+from adapter_bert.training.settings import AUTO, BFLOAT16, FLOAT32, Hardware
 
 # More than four were not measured.
 MAX_LANES = 8
 # Of a training batch at once (results/performance.md).
 LANE_ROWS = 32
-AUTO = "auto"
-FLOAT32, BFLOAT16 = "float32", "bfloat16"
-# Values of `--compute_dtype`.
-DTYPES = (FLOAT32, BFLOAT16, AUTO)
-# Values of `--base_dtype`.
-INT8 = "int8"
-BASE_DTYPES = (FLOAT32, INT8)
 # Matrix products must be this many times as fast in bfloat16 to make a whole
 # step faster, which has casts and other operations too; below the second ratio
 # bfloat16 gets a warning.

@@ -15,12 +15,7 @@ from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import SplitNames
 from adapter_bert.training import extras, run_files, setup
-from adapter_bert.training.devices import (
-    AUTO,
-    FLOAT32,
-    INT8,
-    choose_dtype,
-)
+from adapter_bert.training.devices import choose_dtype
 from adapter_bert.training.engines import (
     Engine,
     check_alone,
@@ -28,7 +23,7 @@ from adapter_bert.training.engines import (
     choose_engine,
 )
 from adapter_bert.training.run import Answers, Run, make_schedule, run_steps
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.settings import AUTO, FLOAT32, INT8, Experiment
 
 
 def run(experiment: Experiment) -> dict[str, float]:

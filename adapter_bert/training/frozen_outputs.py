@@ -28,12 +28,11 @@ from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import BuildHead
-from adapter_bert.training.devices import INT8
 from adapter_bert.training.engines import Engine, check_alone
 from adapter_bert.training.extras import Extra
 from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.run import Run
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.settings import INT8, Experiment
 from adapter_bert.training.setup import Model, lowest_layer
 from adapter_bert.training.training_step import Job
 

@@ -22,9 +22,6 @@ from adapter_bert.training.settings import (
 )
 from adapter_bert.training.setup import describe_parameters
 
-# Settings of all training programs; most have those of rows too.
-SETTINGS = (Tuning, Experiment)
-WITH_ROWS = (RowFlags, *SETTINGS)
 FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
 

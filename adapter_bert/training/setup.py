@@ -31,9 +31,8 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.kinds import ANSWERLESS
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import devices
-from adapter_bert.training.devices import FLOAT32, INT8
 from adapter_bert.training.engines import Engine
-from adapter_bert.training.settings import LAYERS, Experiment
+from adapter_bert.training.settings import FLOAT32, INT8, LAYERS, Experiment
 from adapter_bert.training.training_step import Job
 
 # The folder of an artifact, in its run's folder.

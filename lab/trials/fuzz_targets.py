@@ -26,7 +26,6 @@ from tensorflow.core.protobuf import (
     trackable_object_graph_pb2,
 )
 
-from adapter_bert import commands
 from adapter_bert import flags as program_flags
 from adapter_bert.answering import row_stream
 from adapter_bert.bert.encoder import BertConfig, list_variables
@@ -488,9 +487,7 @@ def _program(
     def parse(arguments: list[str]) -> None:
         _define(module)
         with flagsaver.flagsaver():
-            # Whoever asks for help gets a page.
-            with contextlib.redirect_stdout(io.StringIO()):
-                commands.parse_or_help(module, [module.__name__, *arguments])
+            program_flags.parse(flags.FLAGS, [module.__name__, *arguments])
             use()
 
     def read(folder: pathlib.Path) -> None:
