@@ -16,6 +16,7 @@ PACKAGE = "adapter_bert"
 ROOMS = (
     "errors",
     "command_line",
+    "environments",
     "flags",
     "flag_page",
     "keywords",

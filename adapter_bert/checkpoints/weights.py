@@ -20,7 +20,7 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder, int8
+from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
@@ -208,6 +208,7 @@ def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
 
     Reading raises UserError if a value is not finite.
     """
+    from adapter_bert.bert import int8
 
     def read(name: str) -> np.ndarray:
         value = weights.read(name)

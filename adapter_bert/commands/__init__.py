@@ -109,15 +109,14 @@ def run(name: str, **options: Any) -> None:
     flags.define(module.SETTINGS)
     app.define_help_flags()
 
-    def main() -> None:
-        if any(map(flags.HELP.fullmatch, sys.argv[1:])):
-            from adapter_bert.flag_page import page_of
+    start = functools.partial(
+        app.run,
+        lambda _: module.main(**options),
+        flags_parser=functools.partial(flags.parse, absl.flags.FLAGS),
+    )
+    if any(map(flags.HELP.fullmatch, sys.argv[1:])):
+        from adapter_bert.flag_page import page_of
 
-            print(page_of(module, os.path.basename(sys.argv[0])), end="")
-            return
-        app.run(
-            lambda _: module.main(**options),
-            flags_parser=functools.partial(flags.parse, absl.flags.FLAGS),
-        )
-
-    command_line.run(main)
+        shown = page_of(module, os.path.basename(sys.argv[0]))
+        start = functools.partial(print, shown, end="")
+    command_line.run(start)

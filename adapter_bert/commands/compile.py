@@ -32,7 +32,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from adapter_bert import command_line
+from adapter_bert import environments
 from adapter_bert.accelerators import account, devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
@@ -112,7 +112,7 @@ def parse(words: Sequence[str]) -> tuple[Compilation, Device, str, list[str]]:
 def main() -> None:
     """Compiles, prints a table, and writes JSON."""
     settings, device, program, words = parse(sys.argv)
-    command_line.go_on_with(device.packages, "compile", "compilers", PYTHON)
+    environments.go_on_with(device.packages, "compile", "compilers", PYTHON)
     import adapter_bert.start_tensorflow  # noqa: F401
 
     from adapter_bert import files

@@ -25,7 +25,7 @@ from adapter_bert.flags import (
     is_given,
     read,
 )
-from adapter_bert.tasks.registry import TASKS, get_task
+from adapter_bert.tasks.kinds import TASKS, get_task
 from adapter_bert.training.settings import WITH_ROWS, PredictedFlags
 
 if TYPE_CHECKING:

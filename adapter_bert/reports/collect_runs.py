@@ -20,8 +20,7 @@ from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import TAGGING, VECTORS
-from adapter_bert.tasks.registry import TASKS
+from adapter_bert.tasks.kinds import TAGGING, TASKS, VECTORS
 
 # These scores are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}

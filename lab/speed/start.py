@@ -26,7 +26,7 @@ from adapter_bert import command_line
 from adapter_bert.commands import minilm
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.training import cpu_cores
 from adapter_bert.training.settings import ENGINES
 from lab import report
