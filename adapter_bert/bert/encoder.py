@@ -505,6 +505,12 @@ class Bert(Modules):
         activation: functional.Activation = "linear",
     ) -> tf.Tensor:
         """`dense`, with its activation after the hook `project`."""
+        in_one = onednn.is_built_for(onednn.PREDICTION)
+        if "project" not in self.hooks.places:
+            if activation == "linear" or in_one:
+                return self.dense(scope, inputs, context, activation)
+            outputs = self.dense(scope, inputs, context)
+            return functional.activation(activation)(outputs)
         computed_of, plain = inputs, None
 
         def apply(x: tf.Tensor) -> tf.Tensor:
@@ -521,7 +527,7 @@ class Bert(Modules):
         outputs = self.hooks.project(scope, inputs, kernel, context)
         if activation == "linear":
             return outputs
-        if outputs is plain and onednn.is_built_for(onednn.PREDICTION):
+        if outputs is plain and in_one:
             # The hook changes nothing, so one kernel computes both. TensorFlow
             # leaves out the product that nothing reads now.
             return self.dense(scope, computed_of, context, activation)
