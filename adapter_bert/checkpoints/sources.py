@@ -260,8 +260,10 @@ def _open_hugging_face(path: str) -> Pretrained:
     model = ARCHITECTURES.get(str(config.get("model_type")))
     kind = hugging_face.kind_of_head(config)
     if kind == hugging_face.MULTIPLE_CHOICE and model:
-        if model.choices[0] == hugging_face.pooler_of(model):
-            weights = hugging_face.with_pooler_as_layer(weights)
+        from adapter_bert.checkpoints import hugging_face_heads
+
+        if model.choices[0] == hugging_face_heads.pooler_of(model):
+            weights = hugging_face_heads.with_pooler_as_layer(weights)
     return Pretrained(path, folder, weights, **_head(config))
 
 

@@ -48,7 +48,7 @@ from adapter_bert.checkpoints import (
     sources,
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles
-from adapter_bert.checkpoints.hugging_face import (
+from adapter_bert.checkpoints.hugging_face_heads import (
     describe_head,
     pooler_of_layer,
 )
