@@ -42,7 +42,8 @@ from adapter_bert.answering.embeddings import Embedder
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert import encoder, gradients, int8
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints.weights import Weights, rounded_to_int8
+from adapter_bert.checkpoints.changed_weights import rounded_to_int8
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import export, predict
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.server.live_library import LiveLibrary

@@ -32,11 +32,12 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
+# Name in an adapter's `task_settings`.
+CALIBRATION = "calibration"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +169,28 @@ def divide(
 
 # Names of a row's texts for any task.
 TEXT_COLUMNS = ("text", "text_b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What an adapter keeps of dev rows; the defaults change nothing.
+
+    Logits are divided by `temperature`; `abstain_below` is the least
+    probability of an answer.
+    """
+
+    temperature: float = 1.0
+    abstain_below: float = 0.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        is_fitted = self != Calibration()
+        return {CALIBRATION: dataclasses.asdict(self)} if is_fitted else {}
+
+    @property
+    def client_facts(self) -> dict[str, Any]:
+        least = self.abstain_below
+        return {"abstain_below": least} if least else {}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,6 @@ from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import SplitNames
 from adapter_bert.training import extras, run_files, setup
-from adapter_bert.training.devices import choose_dtype
 from adapter_bert.training.engines import (
     Engine,
     check_alone,
@@ -127,6 +126,8 @@ def start(experiment: Experiment) -> tuple[Engine, Experiment]:
     if dtype != FLOAT32:
         run = run_record.read_run(experiment.output_dir) or {}
         begun_with = (run.get("training") or {}).get("compute_dtype")
+        from adapter_bert.training.fastest_dtype import choose_dtype
+
         dtype = choose_dtype(dtype, hardware.use_tpu, begun_with)
     return engine, dataclasses.replace(experiment, compute_dtype=dtype)
 

@@ -372,10 +372,6 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         NOT_NEGATIVE,
     )
 
-    @property
-    def adapter_folder(self) -> str:
-        return self.adapter or self.init_adapter
-
 
 # Settings of all training programs; most have those of rows too.
 OF_ALL = (Tuning, Experiment)
