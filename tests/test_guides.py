@@ -93,7 +93,7 @@ train --task_name=CoLA --data_dir=glue/CoLA \\
 train --task_name=MRPC --data_dir=glue/MRPC \\
   --output_dir=out/quickstart/same_meaning
 """,
-    "docs/own_data.md": "rm -rf out/tickets out/new",
+    "docs/own_data.md": "rm -rf out/tickets out/new tickets.csv new.csv",
     "docs/masked_lm.md": "ln -s texts.txt raw.txt",
     "docs/library.md": """
 BERT=$TINY

