@@ -50,9 +50,10 @@ import adapter_bert as ab
 for module in pkgutil.walk_packages(ab.__path__, "adapter_bert."):
     try:
         importlib.import_module(module.name)
-    except ModuleNotFoundError as error:
-        # Of environments of their own.
-        if error.name.partition(".")[0] not in ("apache_beam", "jax"):
+    except (ModuleNotFoundError, AttributeError) as error:
+        # Of environments of their own, and of TensorFlow 2.15.
+        needed = ("apache_beam", "jax", "estimator")
+        if error.name.partition(".")[0] not in needed:
             raise
 from adapter_bert.commands import serve
 serve._allow_files()

@@ -49,10 +49,3 @@ def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "a").touch()
     monkeypatch.setattr("sys.argv", ["sample", str(tmp_path / "a")])
     refusals.check(sample.main, "cannot write", tmp_path / "a")
-
-
-def test_the_package_holds_each_file():
-    text = (ROOT / "pyproject.toml").read_text()
-    for folder in {p.parent for p in (ROOT / "data").rglob("*.*")}:
-        name = folder.relative_to(ROOT).as_posix()
-        assert f'"share/adapter_bert/{name}"' in text
