@@ -36,8 +36,6 @@ from adapter_bert.checkpoints import adapter_artifact, run_record, sources
 from adapter_bert.commands import audit as audit_program
 from adapter_bert.commands import export as export_program
 from adapter_bert.commands import (
-    minilm,
-    mpnet,
     predict,
     run_classifier,
     run_mlm,
@@ -160,8 +158,7 @@ def load_bert(
     """Opens a pretrained BERT or a model like it, as RoBERTa or MPNet.
 
     Args:
-        name: `minilm`, the small model that `make setup` installs, `mpnet`,
-            that of `make mpnet`, or what `--init_checkpoint` takes: a folder, a
+        name: what `--init_checkpoint` takes: `minilm`, `mpnet`, a folder, a
             checkpoint, an archive, a module's handle, or a repository
             (`hf:ORG/NAME[@REVISION]`), whose commit stays the same from then
             on.
@@ -174,8 +171,7 @@ def load_bert(
         base_dtype: `float32` or `int8`, in which BERT's frozen matrices are
             kept.
     """
-    named = {"minilm": minilm.folder, "mpnet": mpnet.folder}
-    path = named[name]() if name in named else _path(name)
+    path = _path(name)
     settings = {
         "init_checkpoint": path,
         "bert_config_file": _path(bert_config_file or ""),

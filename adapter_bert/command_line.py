@@ -12,6 +12,17 @@ from typing import Any, Callable
 
 from adapter_bert.errors import UserError
 
+# 128 and SIGPIPE, which Windows does not have.
+CLOSED_PIPE = 141
+ROOT = pathlib.Path(__file__).parents[1]
+# Names of packages follow; prints those that an interpreter lacks.
+LACKS = """
+import importlib.metadata, sys
+found = importlib.metadata.distributions()
+known = {(d.metadata["Name"] or "").lower() for d in found}
+print(*(name for name in sys.argv[1:] if name not in known))
+"""
+
 
 class _Stdout(io.FileIO):
     def write(self, content: Any) -> int:
@@ -29,7 +40,7 @@ class _Stdout(io.FileIO):
             # Else the rest of the buffer would be written at the end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             if isinstance(error, BrokenPipeError):
-                raise SystemExit(128 + signal.SIGPIPE) from error
+                raise SystemExit(CLOSED_PIPE) from error
             raise SystemExit(
                 f"error: cannot write to stdout: {error.strerror}; redirect it "
                 "to where there is room"

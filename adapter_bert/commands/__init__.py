@@ -35,8 +35,9 @@ PROGRAMS: dict[str, str] = {
     "audit": "Find rows whose labels are probably wrong.",
     "select": "Choose the rows of a pool to label next.",
     "baseline": "Score a task without BERT.",
-    "minilm": "Print the folder of the small pretrained BERT.",
-    "mpnet": "Print the folder of the pretrained MPNet.",
+    "minilm": "Fetch the small pretrained BERT; print its folder.",
+    "mpnet": "Fetch the pretrained MPNet; print its folder.",
+    "sample": "Write small data sets: tickets.csv, new.csv, data/.",
     "env": "Print versions and the machine, for a report about a fault.",
 }
 # Steps of scripts/.

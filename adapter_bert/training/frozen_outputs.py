@@ -394,6 +394,9 @@ def _reserve(path: str) -> None:
 
     On a full disk, a write into a mapped file would end the process.
     """
+    if not hasattr(os, "posix_fallocate"):
+        # Neither macOS nor Windows has it.
+        return
     with open(path, "rb+") as file:
         try:
             os.posix_fallocate(file.fileno(), 0, os.path.getsize(path))
