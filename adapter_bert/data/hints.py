@@ -8,7 +8,8 @@ from typing import Optional
 
 from absl import logging
 
-from adapter_bert.data.tables import SEPARATOR, Rows, appearance
+from adapter_bert.data.table_flags import SEPARATOR
+from adapter_bert.data.tables import Rows, appearance
 
 # What spreadsheets write in place of a value.
 ERRORS = frozenset(
