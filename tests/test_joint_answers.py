@@ -88,6 +88,10 @@ def assert_equal(answer, expected, apart=1e-5):
     for key, value in expected.items():
         if isinstance(value, dict):
             assert_equal(answer[key], value, apart)
+        elif key == "entities":
+            assert len(answer[key]) == len(value)
+            for entity, one in zip(answer[key], value):
+                assert_equal(entity, one, apart)
         elif isinstance(value, float) or key == "vector":
             assert answer[key] == pytest.approx(value, abs=apart)
         else:

@@ -98,8 +98,6 @@ def read_texts(
             raise UserError(f"{path}: {what} {number}: {error}") from error
 
     def read_row(value: Mapping[str, Any]) -> Optional[tuple]:
-        if not isinstance(value, Mapping):
-            raise ValueError(f"found {_shown(value)}, expected an object")
         if needs_tags and (reason := _why_left_out(value)):
             notes[f"rows are left out: {reason}"] += 1
             return None
@@ -140,20 +138,21 @@ def _rows(path: str) -> list[Any]:
     if isinstance(content, Mapping):
         # LightTag; NER Annotator, which has null for what nobody has seen.
         content = content.get("examples", content.get("annotations"))
-    if not isinstance(content, list) or not content:
-        raise UserError(
-            f"{path}: expected a list of objects, each with a text and its "
-            "spans, as Label Studio and doccano write them"
-        )
-    return [
+    rows = [
         {"text": row[0], **row[1]}
         if isinstance(row, list)
         and len(row) == 2
         and isinstance(row[1], Mapping)
         else row
-        for row in content
+        for row in (content if isinstance(content, list) else ())
         if row is not None
     ]
+    if not rows or not all(isinstance(row, Mapping) for row in rows):
+        raise UserError(
+            f"{path}: expected a list of objects, each with a text and its "
+            "spans, as Label Studio and doccano write them"
+        )
+    return rows
 
 
 def _why_left_out(value: Mapping[str, Any]) -> str:
