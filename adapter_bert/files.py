@@ -298,20 +298,29 @@ def read_text(path: str, what: str) -> str:
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}:{line}: not UTF-8 text (byte "
-            f"0x{content[error.start]:02x}); convert the file to UTF-8"
+            f"0x{content[error.start]:02x}), but Windows-1252 or the like; "
+            'convert the file to UTF-8 (Excel: save it as "CSV UTF-8")'
         ) from error
 
 
-def read_lines(path: str, what: str, newline: str) -> Iterator[str]:
-    """Streams the lines of a UTF-8 file, each with its line break.
+def head(path: str, what: str) -> bytes:
+    """Returns the first bytes of a file; raises as `read_bytes`."""
+    return next(blocks(path, what), b"")[: 2**16]
+
+
+def read_lines(
+    path: str, what: str, newline: str, encoding: str = "utf-8-sig"
+) -> Iterator[str]:
+    """Streams the lines of a text file, each with its line break.
 
     Args:
         path: local or `gs://`.
         what: the kind of file, for messages.
         newline: the line break, as for `open`: "" for any.
+        encoding: UTF-8, with or without a byte-order mark, or UTF-16.
     """
     with _opened(path, what) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
+        text = io.TextIOWrapper(file, encoding=encoding, newline=newline)
         try:
             yield from json_lines.plain_lines(text, path)
         except UnicodeDecodeError:

@@ -45,17 +45,32 @@ def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
 
 def parse_object(line: str) -> dict[str, Any]:
     """A line's object; raises ValueError for other JSON or repeated keys."""
+    value = _parsed(line)
+    if not isinstance(value, dict):
+        raise ValueError("expected a JSON object, as {...}")
+    return value
+
+
+def parse_array(text: str) -> list[dict[str, Any]]:
+    """The objects of an array; raises as `parse_object`."""
+    values = _parsed(text)
+    if not isinstance(values, list):
+        raise ValueError("expected a JSON array, as [{...}, {...}]")
+    for number, value in enumerate(values, 1):
+        if not isinstance(value, dict):
+            raise ValueError(f"row {number} is no JSON object, as {{...}}")
+    return values
+
+
+def _parsed(text: str) -> Any:
     try:
-        value = json.loads(
-            line,
+        return json.loads(
+            text,
             parse_constant=_refuse_constant,
             object_pairs_hook=unique_keys,
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ValueError("expected a JSON object, as {...}")
-    return value
 
 
 def _refuse_constant(text: str) -> None:

@@ -110,7 +110,7 @@ REFUSED = {
                 f"a\ttext\n1\tx\n{cell}\ty\n".encode(),
                 f":3: the label column 'a' holds {cell!r}, expected 0 or 1",
             )
-            for cell in ("", "0.5", "yes")
+            for cell in ("", "0.5", "maybe")
         ),
         (
             NAMED,
@@ -339,6 +339,7 @@ def test_endings_may_be_in_capitals(tmp_path, ending):
         ".tsv": "text\nthe cat, a dog\n",
         ".csv": 'text\n"the cat, a dog"\n',
         ".jsonl": '{"text": "the cat, a dog"}\n',
+        ".json": '[{"text": "the cat, a dog"}]\n',
     }
     path = put(tmp_path / f"EXPORT{ending.upper()}", rows[ending])
     ((_, cells),) = read_rows(str(path), Layout("text"))

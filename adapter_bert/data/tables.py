@@ -141,10 +141,24 @@ def check_file(flag: str, path: FileOrRows, endings: Collection[str]) -> None:
         return
     files.check_input(path, flag)
     if ending_of(path) not in endings:
+        head = files.head(path, "the file")
+        if ODD.search(head):
+            from adapter_bert.data import formats
+
+            formats.refuse(path, head)
         raise UserError(
             f"{flag} is {path}, expected the ending {' or '.join(endings)}"
         )
 
+
+# What plain tables do not hold in their first bytes; `formats` reads it.
+ODD = re.compile(
+    rb"""(?i)\A(?:\xef\xbb\xbf)?\s*
+    (?:PK\x03|\xd0\xcf|\xff\xfe|\xfe\xff|<|\[|\{\s*\n|__label__|sep=
+    |"?Respondent\ ID)
+    |\A[^\n]*AssignmentStatus|"ImportId""|"_(?:task|input)_hash"|responses\"""",
+    re.VERBOSE,
+)
 
 # Between labels: seldom within one, unlike a comma.
 SEPARATOR = "|"
@@ -464,15 +478,16 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
 
     A tuple in memory has the values of the columns in their order.
     """
-    read, newline = READERS[ending_of(path)]
+    columns = layout.columns
     if isinstance(path, MemoryRows):
-        columns = layout.columns
+        ending = ending_of(path)
         columns.pop("row_id", None)
         text = path.objects(list(columns.values()))
     else:
-        text = _check_not_empty(
-            path, files.read_lines(path, "the data file", newline)
-        )
+        labels = [x for n, x in columns.items() if n.startswith("label")]
+        ending, text = open_table(path, columns.values(), labels)
+        text = _check_not_empty(path, text)
+    read, _ = READERS[ending]
     lines = array.array("q")
     names, marks = list(layout.columns), len(layout.label_columns)
     if marks:
@@ -493,6 +508,28 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
     )
 
 
+def open_table(
+    path: str, columns: Collection[Column], labels: Collection[Column] = ()
+) -> tuple[str, Iterator[Any]]:
+    """Opens a file whose ending is one of `READERS`.
+
+    Rows that people rejected are left out where columns of labels are read.
+
+    Returns:
+        The ending whose reader takes the lines, and the lines.
+    """
+    ending = ending_of(path)
+    head = files.head(path, "the data file")
+    is_one_column = ending == ".csv" and b"," not in head.partition(b"\n")[0]
+    if ODD.search(head) or is_one_column:
+        from adapter_bert.data import formats
+
+        form = formats.opened(path, ending, head, columns, labels)
+        if form:
+            return form
+    return ending, files.read_lines(path, "the data file", READERS[ending][1])
+
+
 def _marked(cells: list[str], layout: Layout, where: str) -> str:
     marked = []
     for cell, label in zip(cells, layout.label_columns):
@@ -511,7 +548,8 @@ def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
     blank: list[str] = []
     for line in lines:
         blank.append(line)
-        if line.strip("\r\n"):
+        # Or an object of JSON.
+        if not isinstance(line, str) or line.strip("\r\n"):
             return itertools.chain(blank, lines)
     raise UserError(f"{path} is empty")
 
@@ -679,4 +717,5 @@ READERS: dict[
     ".tsv": (_read_tsv, "\n"),
     ".csv": (_read_csv, ""),
     ".jsonl": (_read_json_lines, "\n"),
+    ".json": (_read_json_lines, "\n"),
 }

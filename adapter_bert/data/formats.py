@@ -1,0 +1,322 @@
+"""Files of people's tools, known by their first bytes.
+
+A table in an odd form becomes plain lines of CSV, or objects, with the numbers
+of its own lines, so that every reader takes it. A form that is not read is
+named, with the tool's option that gives one that is.
+"""
+
+import codecs
+import collections
+import csv
+import io
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Optional, Union
+
+from absl import logging
+
+from adapter_bert import files, json_lines
+from adapter_bert.errors import UserError
+
+UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+# A line of a table, or an object of JSON.
+Line = Union[str, Mapping[str, Any]]
+
+
+class Named(NamedTuple):
+    """A form that is not read.
+
+    Attributes:
+        name: what the file is.
+        begins: matches the first bytes, without a byte-order mark.
+        way_out: which option of the tool gives a form that is read.
+    """
+
+    name: str
+    begins: bytes
+    way_out: str
+
+
+AS_CSV = 'save it as "CSV UTF-8" in Excel, as "Text CSV" in LibreOffice'
+NAMED = (
+    Named("a spreadsheet (PK)", rb"PK\x03\x04", AS_CSV),
+    Named("an old spreadsheet (.xls)", rb"\xd0\xcf\x11\xe0", AS_CSV),
+    Named("HTML", rb"\s*<(!doctype html|html|head|body|table)\b", AS_CSV),
+    Named("XML", rb"\s*<(\?xml\b|!doctype\b|\w+ xmlns)", AS_CSV),
+    Named(
+        "text of fastText (__label__)",
+        rb"__label__\S",
+        'write objects a line (.jsonl), as {"text": "...", "label": "..."}',
+    ),
+    Named(
+        "one JSON object of several lines",
+        rb"\s*\{\s*\n",
+        "write an array of objects, or an object a line (.jsonl)",
+    ),
+)
+ARRAY = re.compile(rb"\s*\[\s*(\{|\Z|\n)")
+EXCEL_SEPARATOR = re.compile(r"(?i)sep=(.)\s*\Z")
+QUALTRICS = '{"ImportId"'
+# The first column of SurveyMonkey's tables.
+SURVEY_MONKEY = "Respondent ID"
+# A column of Amazon Mechanical Turk, and what it holds in rejected rows.
+TURK, REJECTED = "AssignmentStatus", "rejected"
+# Prodigy's keys beside `answer`.
+PRODIGY = {"_task_hash", "_input_hash"}
+RESPONSES = ".responses"
+
+
+def plain(head: bytes) -> bytes:
+    """Returns the first bytes of a file in UTF-8, without byte-order mark."""
+    if head.startswith(UTF_16):
+        return head.decode("utf-16", "ignore").encode()
+    return head.removeprefix(codecs.BOM_UTF8)
+
+
+def refuse(path: str, head: bytes, forms: Iterable[Named] = NAMED) -> None:
+    """Raises UserError if a file with these first bytes is of a named form."""
+    for form in forms:
+        if re.match(form.begins, plain(head), re.IGNORECASE):
+            raise UserError(f"{path} is {form.name}; {form.way_out}")
+
+
+def opened(
+    path: str, ending: str, head: bytes, columns: Collection[Any], labels: Any
+) -> Optional[tuple[str, Iterator[Line]]]:
+    """Opens a table that does not look plain; refuses what is not read.
+
+    Args:
+        path: of the file.
+        ending: of its name, as `.csv`.
+        head: its first bytes.
+        columns: that are read, names or numbers.
+        labels: those of them that hold labels. Without any, rows that people
+            rejected are kept.
+
+    Returns:
+        The ending of files with such lines, and the lines; None if the table
+        is plain.
+    """
+    refuse(path, head)
+    if ARRAY.match(plain(head)):
+        return ".jsonl", accepted(path, array(path), labels)
+    if ending in (".json", ".jsonl"):
+        lines = files.read_lines(path, "the data file", "\n")
+        return ".jsonl", accepted(path, lines, labels)
+    encoding = "utf-16" if head.startswith(UTF_16) else "utf-8-sig"
+    start = plain(head).decode(errors="ignore")
+    first, *others = start.splitlines(keepends=True) or [""]
+    named = EXCEL_SEPARATOR.match(first)
+    if named and others:
+        delimiter = named[1]
+    elif ending == ".tsv":
+        delimiter = "\t"
+    elif ending == ".csv":
+        delimiter = _delimiter(start, columns)
+    else:
+        return None
+    usual = {".csv": ",", ".tsv": "\t"}[ending]
+    is_tool = any(mark in start for mark in (TURK, "ImportId", SURVEY_MONKEY))
+    if not (is_tool or named or encoding == "utf-16" or delimiter != usual):
+        return None
+    newline = "\n" if ending == ".tsv" else ""
+    lines = files.read_lines(path, "the data file", newline, encoding)
+    if named:
+        next(lines)
+    records = _records(path, lines, delimiter, ending == ".tsv", bool(named))
+    for change in (_qualtrics, _survey_monkey, *[_turk] * bool(labels)):
+        records = change(path, records)
+    rewritten = itertools.chain.from_iterable(map(_as_csv, records))
+    # Lines keep their numbers.
+    return ".csv", itertools.chain(["\n"] * bool(named), rewritten)
+
+
+def _delimiter(start: str, columns: Collection[Any]) -> str:
+    """Finds what stands between the cells; a comma unless that is certain."""
+    first = start.splitlines()[0] if start else ""
+    if first in columns or len(_cells(first, ",")) > 1:
+        return ","
+    for mark in ";\t":
+        names = _cells(first, mark)
+        records = csv.reader(io.StringIO(start, newline=""), delimiter=mark)
+        widths = [len(cells) for cells in records if cells]
+        if len(widths) > 2 and not start.endswith("\n"):
+            # The last record may be cut.
+            widths.pop()
+        is_table = len(widths) > 1 and {*widths} == {len(names)}
+        if len(names) > 1 and (is_table or {*columns} & {*names}):
+            return mark
+    return ","
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+# How many lines a record has, and its cells; none where it is left out.
+Records = Iterator[tuple[int, list[str]]]
+
+
+def _records(
+    path: str, lines: Iterator[str], delimiter: str, is_tsv: bool, before: int
+) -> Records:
+    if is_tsv:
+        for line in lines:
+            yield 1, line.rstrip("\r\n").split("\t")
+        return
+    reader, line = csv.reader(lines, delimiter=delimiter, strict=True), 0
+    try:
+        for cells in reader:
+            yield reader.line_num - line, cells
+            line = reader.line_num
+    except csv.Error as error:
+        place = f"{path}:{line + before + 1}"
+        raise UserError(f"{place}: not CSV: {error}") from error
+
+
+def _as_csv(record: tuple[int, list[str]]) -> Iterable[str]:
+    count, cells = record
+    if not cells:
+        return ["\n"] * count
+    text = io.StringIO(newline="")
+    csv.writer(text).writerow(cells)
+    text.seek(0)
+    return text
+
+
+def _qualtrics(path: str, records: Records) -> Records:
+    """Passes over the lines of questions and of import ids."""
+    first = list(itertools.islice(records, 3))
+    is_end = ["".join(cells[:1]).startswith(QUALTRICS) for _, cells in first]
+    if True in is_end:
+        end = 1 + is_end.index(True)
+        _log_header(path, end - 1)
+        first[1:end] = [(count, []) for count, _ in first[1:end]]
+    yield from first
+    yield from records
+
+
+def _survey_monkey(path: str, records: Records) -> Records:
+    """Names a question's columns as the second line does, and reads choices.
+
+    A cell holds its choice or nothing, here 1 or 0.
+    """
+    first = list(itertools.islice(records, 2))
+    is_form = [cells[:1] for _, cells in first] == [[SURVEY_MONKEY], [""]]
+    if not is_form:
+        yield from first
+        yield from records
+        return
+    _log_header(path, 1)
+    (count, names), (more, second) = first
+    choices = [
+        not name or names[place + 1 : place + 2] == [""]
+        for place, name in enumerate(names)
+    ]
+    named = [s if c else n for n, s, c in zip(names, second, choices)]
+    yield count, named
+    yield more, []
+    for count, cells in records:
+        yield (
+            count,
+            [
+                ("1" if cell == name else cell or "0") if is_choice else cell
+                for cell, name, is_choice in zip(cells, named, choices)
+            ],
+        )
+
+
+def _log_header(path: str, count: int) -> None:
+    logging.info("%s: %d more header lines are skipped", path, count)
+
+
+def _turk(path: str, records: Records) -> Records:
+    """Leaves out answers of workers that were rejected."""
+    left_out: collections.Counter = collections.Counter()
+    place = None
+    for count, cells in records:
+        if place is None:
+            place = cells.index(TURK) if TURK in cells else len(cells)
+        elif "".join(cells[place : place + 1]).strip().lower() == REJECTED:
+            left_out[f"{TURK} {cells[place]}"] += 1
+            cells = []
+        yield count, cells
+    _log_left_out(path, left_out)
+
+
+def _log_left_out(path: str, left_out: Mapping[str, int]) -> None:
+    if left_out:
+        reasons = (f"{n} with {why}" for why, n in sorted(left_out.items()))
+        logging.warning(
+            "%s: %d rows are left out: %s",
+            path,
+            sum(left_out.values()),
+            ", ".join(reasons)[:500],
+        )
+
+
+def array(path: str) -> Iterator[dict[str, Any]]:
+    """Yields the objects of a file that holds an array of them."""
+    text = files.read_text(path, "the data file")
+    try:
+        yield from json_lines.parse_array(text)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def accepted(
+    path: str, lines: Iterable[Line], labels: Collection[Any]
+) -> Iterator[Line]:
+    """Leaves out rows that people rejected; an empty line stands for each.
+
+    Without names of `labels` all are kept. Lines that are no JSON are left to
+    their reader.
+    """
+    left_out: collections.Counter = collections.Counter()
+    for line in lines:
+        row = line
+        if isinstance(line, str):
+            try:
+                row = json_lines.parse_object(line)
+            except ValueError:
+                yield line
+                continue
+        row, why = _judged(dict(row), labels)
+        if labels and why:
+            left_out[why] += 1
+        yield "" if labels and why else row
+    _log_left_out(path, left_out)
+
+
+def _judged(
+    row: dict[str, Any], labels: Collection[Any]
+) -> tuple[dict[str, Any], str]:
+    """Returns an object, Argilla's with its answers, and why to leave it out.
+
+    Argilla's columns are named as its own export of tables has them.
+    """
+    answer = row.get("answer")
+    if PRODIGY & row.keys() and answer in ("reject", "ignore"):
+        return row, f"answer {answer!r}"
+    if isinstance(row.get("fields"), Mapping) and "responses" in row:
+        fields, responses = row.pop("fields"), row.pop("responses") or {}
+        row.update(fields)
+        for name, of in responses.items():
+            row[name + RESPONSES] = [x.get("value") for x in of]
+            row[f"{name}{RESPONSES}.status"] = [
+                x.get("status", "submitted") for x in of
+            ]
+    for name in [n for n in row if n.endswith(RESPONSES)]:
+        statuses = row.get(f"{name}.status")
+        values = row[name] or []
+        if isinstance(statuses, list):
+            values = [x for x, s in zip(values, statuses) if s == "submitted"]
+        # People who agree give one answer.
+        values = [x for n, x in enumerate(values) if x not in values[:n]]
+        if len(values) == 1 and isinstance(values[0], list):
+            values = values[0]
+        row[name] = values
+        if not values and name in labels:
+            return row, "no submitted response"
+    return row, ""
