@@ -10,10 +10,12 @@ from hypothesis import given
 from task_files import PROPERTY
 
 from adapter_bert.data.memory_rows import MemoryRows
+from adapter_bert.data.tables import SplitFiles
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import KINDS, TAGGING
 from adapter_bert.tasks.tagging import Tagged, tagging_task
 from adapter_bert.tasks.tagging_files import (
+    FORMATS,
     NO_ENTITY,
     Sentences,
     Tag,
@@ -104,6 +106,56 @@ def test_rows_of_many_tools(tmp_path, row, name):
     assert tagged(read_sentences(path)) == [WORDS]
 
 
+@pytest.mark.parametrize(
+    "whole",
+    [
+        {
+            "classes": [],
+            "annotations": [None, [TEXT, {"entities": [ORG, LOC]}]],
+        },
+        {"examples": [{"content": TEXT, "annotations": [ORG, LOC]}]},
+    ],
+)
+def test_one_object_may_hold_all_rows(tmp_path, whole):
+    path = tmp_path / "train.json"
+    path.write_text(json.dumps(whole))
+    assert tagged(read_sentences(str(path))) == [WORDS]
+
+
+@refusals.table(
+    {
+        "WebAnno": ("#FORMAT=WebAnno TSV 3.3\n", "WebAnno TSV", "CoNLL 2002"),
+        "CoNLL-U": ("# sent_id = 1\n", "CoNLL-U", "--tag_column=upos"),
+        "OntoNotes": ("#begin document (a);\n", "OntoNotes", "B-ORG"),
+        "brat": ("T1\tORG 4 15\tLumen works\n", "brat", "anntoconll.py"),
+        "Kaggle": ("Sentence #,Word,POS,Tag\n", "a word on each row", "CoNLL"),
+    }
+)
+def test_other_forms_are_named(tmp_path, call, parts):
+    path = tmp_path / "train.conll"
+    path.write_text(call)
+    if call[0] == "#":
+        refusals.check(lambda: read_sentences(str(path)), path, *parts)
+    path = path.rename(tmp_path / "train.ann")
+    named = SplitFiles(str(path))
+    refusals.check(lambda: named.check(FORMATS, False), path, *parts)
+
+
+def test_features_are_those_of_a_plain_file(tmp_path, tokenizer):
+    put(tmp_path, {"text": "The cat,the dog.", "label": [[8, 15, "X"]]})
+    task, rows = tagging_task().read(str(tmp_path), ["train"])
+    (tmp_path / "plain").mkdir()
+    words = "The O|cat O|, O|the B-X|dog I-X|. O|".replace("|", "\n")
+    (tmp_path / "plain" / "train.conll").write_text(words)
+    same, plain = tagging_task().read(str(tmp_path / "plain"), ["train"])
+    assert same == task
+    first, second = (
+        task.featurize(some["train"], tokenizer, 16).fingerprint()
+        for some in (rows, plain)
+    )
+    assert first == second
+
+
 def test_columns_may_be_named(tmp_path):
     path = put(tmp_path, {"body": TEXT, "text": "no", "marks": [ORG, LOC]})
     rows = read_sentences(path, WordColumns("body", "marks"))
@@ -133,11 +185,16 @@ def test_words_may_be_those_of_the_file(tmp_path):
         ),
         (
             [
-                {"text": "a", "spans": [[0, 1, "X"]], "answer": answer}
+                {
+                    "text": "a",
+                    "spans": [[0, 1, "X"]],
+                    "answer": answer,
+                    "_task_hash": 1,
+                }
                 for answer in ("accept", "reject", "ignore", "ignore")
             ],
             ["a|B-X"],
-            ["1 rows are left out: rejected", "2 rows are left out: ignored"],
+            ["3 rows are left out: 2 with answer 'ignore', 1 with answer"],
         ),
         (
             [
@@ -217,10 +274,12 @@ def test_rows_that_are_refused(tmp_path, call, parts):
 
 @refusals.table(
     {
-        "JSON": ("{", "the data file", "is not JSON"),
-        "an object": ('{"a": 1}', "expected a list of objects"),
-        "nothing": ("[]", "expected a list of objects"),
-        "numbers": ("[1]", "expected a list of objects"),
+        "JSON": ("{", ":1: not JSON"),
+        "an object": ('{"a": 1}', ":1: no key 'tokens', found 'a'"),
+        "nothing": ("[]", ":1: expected a JSON object"),
+        "numbers": ("[1]", ":1: expected a JSON object"),
+        "one": ('{"classes": [], "annotations": [1]}', ": found 1, expected"),
+        "none": ('{"examples": {}}', "is empty: it holds no word"),
         "no word": ('[{"text": " ", "label": []}]', "holds no word"),
     }
 )

@@ -6,14 +6,16 @@ Annotator, LightTag and Dataturks become words with tags.
 
 import bisect
 import collections
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from absl import logging
 
-from adapter_bert import files, json_lines
-from adapter_bert.data.memory_rows import FileOrRows
-from adapter_bert.data.tables import read_objects
+from adapter_bert import json_lines
+from adapter_bert.data import formats
+from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
+from adapter_bert.data.tables import ending_of, read_objects
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.tagging_files import (
     NO_ENTITY,
@@ -33,8 +35,8 @@ STARTS, ENDS = ("start", "start_offset"), ("end", "end_offset")
 LABELS, SLICES = ("label", "labels", "tag"), ("text", "value")
 # A task's annotations in Label Studio, today and before 2021.
 ANNOTATIONS = "annotations", "completions"
-# Prodigy's answers to rows that are not learned.
-REFUSED = {"reject": "rejected", "ignore": "ignored"}
+# NER Annotator's rows, and LightTag's: a key of the file's one object.
+WHOLE = "classes", "examples"
 
 
 class _Span(NamedTuple):
@@ -49,14 +51,15 @@ class _Span(NamedTuple):
         return f"{self.start}-{self.end}"
 
 
-def is_text_row(value: Any, columns: WordColumns) -> bool:
-    """True for a row of a text, False for one with a list of words."""
+def has_texts(value: Any, columns: WordColumns) -> bool:
+    """True if a file's first object is, or holds, rows of texts."""
     if not isinstance(value, Mapping):
         return False
     words = value.get(columns.keys[0])
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
         return False
-    return _is_task(value) or _text_key(value, columns) is not None
+    is_row = _is_task(value) or _text_key(value, columns) is not None
+    return is_row or any(key in value for key in WHOLE)
 
 
 def _is_task(value: Mapping[str, Any]) -> bool:
@@ -74,12 +77,12 @@ def _first(value: Mapping[str, Any], keys: Iterable[str]) -> Any:
 
 def read_texts(
     path: FileOrRows,
-    lines: Optional[Iterable[Any]],
+    lines: Iterator[Any],
     columns: WordColumns,
     needs_tags: bool,
     apart: bool,
 ) -> Sentences:
-    """Reads texts with spans: lines, or without any a whole JSON file.
+    """Reads texts with spans, of lines of JSON or objects.
 
     Words are the file's tokens, else those of `cut_words`. Unless `needs_tags`,
     spans are not looked at and no row is left out. The log counts rows that are
@@ -91,7 +94,7 @@ def read_texts(
         try:
             return read_row(value)
         except ValueError as error:
-            if is_lines:
+            if ending_of(path) == ".jsonl":
                 raise
             what = "task" if _is_task(value) else "row"
             number = where.rpartition(":")[2]
@@ -109,12 +112,11 @@ def read_texts(
         spans = _check(list(map(_span, _flat(found))), text, notes)
         return text, places, _tag(spans, text, places, notes), others
 
-    is_lines = lines is not None
-    if not is_lines:
-        lines = _rows(path)
+    if isinstance(path, MemoryRows):
+        lines = formats.accepted(path, lines, columns.keys[1:] * needs_tags)
     rows = [
         (number, *row)
-        for number, row in read_objects(path, lines, read)
+        for number, row in read_objects(path, _rows(path, lines), read)
         if row is not None
     ]
     for note, count in filter(lambda note: note[1], notes.items()):
@@ -133,26 +135,26 @@ def read_texts(
     )
 
 
-def _rows(path: str) -> list[Any]:
-    content = files.read_json(path, "the data file")
-    if isinstance(content, Mapping):
-        # LightTag; NER Annotator, which has null for what nobody has seen.
-        content = content.get("examples", content.get("annotations"))
-    rows = [
-        {"text": row[0], **row[1]}
-        if isinstance(row, list)
-        and len(row) == 2
-        and isinstance(row[1], Mapping)
-        else row
-        for row in (content if isinstance(content, list) else ())
-        if row is not None
-    ]
-    if not rows or not all(isinstance(row, Mapping) for row in rows):
-        raise UserError(
-            f"{path}: expected a list of objects, each with a text and its "
-            "spans, as Label Studio and doccano write them"
-        )
-    return rows
+def _rows(path: FileOrRows, lines: Iterator[Any]) -> Iterator[Any]:
+    """Yields lines; in place of a whole file's object the rows in it."""
+    first = next(lines)
+    value = json.loads(first) if isinstance(first, str) else first
+    if not any(key in value for key in WHOLE):
+        yield first
+    else:
+        rows = value.get("examples", value.get("annotations"))
+        for row in rows if isinstance(rows, list) else [rows]:
+            if isinstance(row, list) and len(row) == 2:
+                text, spans = row
+                row = {"text": text, "spans": spans}
+            if not isinstance(row or {}, Mapping):
+                raise UserError(
+                    f"{path}: found {_shown(row)}, expected a text and its "
+                    "spans, as NER Annotator and LightTag write them"
+                )
+            # NER Annotator has null for what nobody has seen.
+            yield row or ""
+    yield from lines
 
 
 def _why_left_out(value: Mapping[str, Any]) -> str:
@@ -162,8 +164,7 @@ def _why_left_out(value: Mapping[str, Any]) -> str:
             return "nobody has annotated them"
         if not list(_kept(annotations)):
             return "their annotations were cancelled"
-    answer = value.get("answer")
-    return REFUSED.get(answer, "") if isinstance(answer, str) else ""
+    return ""
 
 
 def _kept(annotations: Any) -> Iterator[Mapping[str, Any]]:

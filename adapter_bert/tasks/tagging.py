@@ -540,7 +540,9 @@ class Tagging(Task[Sentences]):
         return {"scores": tf.nn.softmax(outputs["logits"])}
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        ending = ".jsonl" if rows.texts else ending_of(rows.path)
+        ending = ending_of(rows.path)
+        # Of an array a line is written for each row.
+        ending = ".jsonl" if ending == ".json" else ending
         name = with_suffix("test_predictions", suffix) + ending
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))

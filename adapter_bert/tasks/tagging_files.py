@@ -32,7 +32,7 @@ import numpy as np
 
 from adapter_bert import files, json_lines
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import ending_of, read_objects
+from adapter_bert.data.tables import ending_of, open_table, read_objects
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Topic
 
@@ -478,20 +478,22 @@ def read_sentences(
     Unless `needs_tags`, tags are not looked at. With `keeps_text`, predictions
     can be written into the file's lines. `apart` is of `cut_words`.
     """
-    if ending_of(path) == ".json":
-        return _texts().read_texts(path, None, columns, needs_tags, apart)
+    read, _ = FORMATS[ending_of(path)]
+    is_json = read is _read_json_lines
     if isinstance(path, MemoryRows):
         lines = path.objects(columns.keys[: 1 + needs_tags])
+    elif is_json:
+        _, lines = open_table(path, columns.keys, columns.keys[1:] * needs_tags)
     else:
         lines = files.read_lines(path, "the data file", "\n")
-    if ending_of(path) == ".jsonl":
-        first = next(lines, "")
-        lines = itertools.chain([first], lines)
-        if _texts().is_text_row(_object(first), columns):
-            return _texts().read_texts(path, lines, columns, needs_tags, apart)
+    first = next(lines, "")
+    lines = itertools.chain([first], lines)
+    if is_json and _texts().has_texts(_object(first), columns):
+        return _texts().read_texts(path, lines, columns, needs_tags, apart)
+    if not is_json and first[:1] == "#" and not columns.is_universal(path):
+        _refuse_named(path, first)
     text = list(lines) if keeps_text else ()
     is_each = columns.tags_words(path)
-    read, _ = FORMATS[ending_of(path)]
     words: list[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
     tags: list[Tag] = []
@@ -524,6 +526,12 @@ def read_sentences(
         text,
         columns,
     )
+
+
+def _refuse_named(path: str, line: str) -> None:
+    from adapter_bert.data import formats
+
+    formats.refuse(path, line.encode(), formats.NAMED_TAGGED)
 
 
 def _texts() -> Any:
@@ -698,7 +706,6 @@ FORMATS: dict[str, tuple[Callable, Callable]] = {
     ".conll": (_read_conll, _write_conll),
     ".jsonl": (_read_json_lines, _write_json_lines),
     ".conllu": (_read_conll, _write_conll),
-    # Texts with spans alone.
     ".json": (_read_json_lines, _write_json_lines),
 }
 
