@@ -1,16 +1,24 @@
 """Texts with spans of characters: read, refused, answered, written again."""
 
+import contextlib
+import dataclasses
 import json
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
+from conftest import entry_point, read_json_lines
 from hypothesis import given
 from task_files import PROPERTY
+from test_http_api import LIMITS, Server
+from test_joint_answers import assert_equal
 
+import adapter_bert as ab
+from adapter_bert.commands import predict
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import SplitFiles
+from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import KINDS, TAGGING
 from adapter_bert.tasks.tagging import Tagged, tagging_task
@@ -468,3 +476,77 @@ def test_sentences_that_are_not_divided_are_told(tmp_path, caplog):
     path.write_text(f"{'x' * 59} B-X\nb O\n\na O\n")
     tagging_task().read(str(tmp_path), ["train"])
     assert "one word" not in caplog.text
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+def test_one_training_answers_alike_everywhere(pretrained_dir, tmp_path):
+    """Python trains and answers; the command line, a graph and HTTP too."""
+    rows = [
+        {"text": TEXT, "spans": [ORG, LOC]},
+        {
+            "text": "Trains to Belport leave at noon.",
+            "spans": [[10, 17, "LOC"]],
+        },
+        {"text": "Nobody likes rain.", "spans": []},
+        {
+            "text": "Orvia and Belport signed.",
+            "spans": [[0, 5, "LOC"], [10, 17, "LOC"]],
+        },
+    ]
+    bert = ab.load_bert(pretrained_dir)
+    run = ab.train(
+        bert,
+        rows,
+        rows,
+        task_name="tagging",
+        learning_rate=3e-4,
+        num_train_epochs=100,
+        train_batch_size=4,
+        max_seq_length=16,
+        output_dir=tmp_path / "run",
+    )
+    assert run.scores["f1"] == 1
+    texts = [
+        TEXT,
+        "\U0001f600 (Belport),  Orvia: closed!",
+        "(Lumen\u00a0works)",
+        "",
+    ]
+    answers = list(ab.Predictor(bert, run).predict(texts))
+    assert [
+        [(e["text"], e["label"], e["first_word"]) for e in answer["entities"]]
+        for answer in answers
+    ] == [
+        [("Lumen works", "ORG", 1), ("Orvia", "LOC", 4)],
+        [("Belport", "LOC", 2), ("Orvia", "LOC", 5)],
+        [("Lumen\u00a0works", "ORG", 1)],
+        [],
+    ]
+    for text, answer in zip(texts, answers):
+        for entity in answer["entities"]:
+            assert entity["text"] == text[entity["start"] : entity["end"]]
+            assert entity["score"] > 0.8
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
+    output, exported = tmp_path / "answers.jsonl", tmp_path / "exported"
+    flags = {"init_checkpoint": pretrained_dir, "adapter": run.adapter}
+    with entry_point(predict) as ask:
+        ask(**flags, input=path, output=output)
+    written = read_json_lines(output)
+    ab.export(bert, {"tags": run}, exported)
+    limits = dataclasses.replace(LIMITS, timeout=60.0)
+    model = ExportedModel(str(exported))
+    with contextlib.closing(Server(limits, model)) as server:
+        instances = [{"task": "tags", "text": text} for text in texts]
+        path = "/v1/models/tiny:answer"
+        code, content = server.ask({"instances": instances}, path=path)
+        assert code == 200
+        # Words that the model would cut again are refused.
+        words = {"task": "tags", "text": ["closed."]}
+        code, refused = server.ask({"instances": [words]}, path=path)
+        assert code == 400 and "punctuation" in refused["error"]
+    for expected, *others in zip(answers, written, content["answers"]):
+        for answer in others:
+            some = {key: answer[key] for key in expected}
+            assert_equal(some, expected)
