@@ -296,9 +296,11 @@ def read_text(path: str, what: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        is_wide = content[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
         raise UserError(
             f"{path}:{line}: not UTF-8 text (byte "
-            f"0x{content[error.start]:02x}), but Windows-1252 or the like; "
+            f"0x{content[error.start]:02x}), but "
+            f"{'UTF-16' if is_wide else 'Windows-1252 or the like'}; "
             'convert the file to UTF-8 (Excel: save it as "CSV UTF-8")'
         ) from error
 

@@ -108,13 +108,13 @@ def test_questions_may_be_impossible_in_version_2(
 HERE = "data[0].paragraphs[0]"
 MALFORMED = {
     "no JSON": ("{'data': []}", "is not JSON"),
-    "no object": ([with_qa()], 'an object with "data"'),
+    "no object": ([with_qa()], "squad.json:1: ", '"context"'),
     "no list": ({"data": {}}, "\"data\" is '{}', expected a list"),
     "no article": ({"data": [[]]}, "data[0]:", 'an object with "paragraphs"'),
     "no paragraph": (document("qas"), f"{HERE}:", 'an object with "context"'),
     "context": (document(paragraph(QA, context=5)), HERE, "\"context\" is '5'"),
     "no question": (document(paragraph("q1")), f"{HERE}.qas:", '"id"'),
-    "id": (with_qa(id=7), f"{HERE}.qas: \"id\" is '7', expected text"),
+    "id": (with_qa(id=[7]), f"{HERE}.qas: \"id\" is '[7]', expected text"),
     "long": (
         with_qa(question=["\x1b[1m\n" * 10**5]),
         f"{HERE}: question 'q1': \"question\" is",

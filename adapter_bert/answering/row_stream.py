@@ -11,10 +11,15 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable
 
-from adapter_bert import files, json_lines
+from adapter_bert import json_lines
 from adapter_bert.answering.trained_task import TextRow
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import READERS, Layout, ending_of
+from adapter_bert.data.tables import (
+    ODD,
+    READERS,
+    Layout,
+    open_table,
+)
 from adapter_bert.errors import UserError
 
 # A row's texts, and its place for messages.
@@ -33,7 +38,8 @@ def file_rows(
 ) -> Iterator[PlacedRow]:
     """Yields the rows of a file, or rows in memory.
 
-    A `.jsonl` file holds an object on each line, whose keys are the columns. A
+    A `.jsonl` file holds an object on each line, whose keys are the columns, a
+    `.json` file an array of them. A
     `.csv` or `.tsv` file either names all columns in its first line, or has
     these columns alone. Any other file holds a row on each line: a JSON object
     if the first line is one, else texts with tabs between them.
@@ -51,12 +57,12 @@ def file_rows(
         for number, texts in READERS[".jsonl"][0](path, rows, layout):
             yield tuple(texts), f"{path}:{number + 1}"
         return
-    ending = ending_of(path)
-    newline = READERS[ending][1] if ending in READERS else "\n"
+    ending, lines = open_table(path, {x for names in columns for x in names})
 
-    def counted() -> Iterator[str]:
-        for line in files.read_lines(path, "the input", newline):
-            note_bytes(len(line.encode()))
+    def counted() -> Iterator[Any]:
+        for line in lines:
+            if isinstance(line, str):
+                note_bytes(len(line.encode()))
             yield line
 
     yield from _rows(path, counted(), ending, columns, takes_tokens)
@@ -79,7 +85,7 @@ def pipe_rows(
 
 def _rows(
     name: str,
-    lines: Iterator[str],
+    lines: Iterator[Any],
     ending: str,
     columns: Alternatives,
     takes_tokens: bool,
@@ -87,13 +93,17 @@ def _rows(
     first = next(lines, None)
     if first is None:
         return
+    if not ending and ODD.search(first.encode()):
+        from adapter_bert.data import formats
+
+        formats.refuse(name, first.encode(), formats.NAMED_LINES)
     lines = itertools.chain([first], lines)
     count = len(columns[0])
     keys = _keys(first)
     names = _choose(columns, keys)
     if ending not in READERS and names:
         ending = ".jsonl"
-    elif ending == ".jsonl":
+    elif ending in (".jsonl", ".json"):
         # The reader refuses the line.
         names = names or columns[0]
     elif ending in READERS:
@@ -119,7 +129,9 @@ def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:
     return next((names for names in columns if set(names) <= set(keys)), ())
 
 
-def _keys(line: str) -> list[str]:
+def _keys(line: Any) -> list[str]:
+    if not isinstance(line, str):
+        return list(line)
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

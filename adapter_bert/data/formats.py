@@ -7,6 +7,7 @@ named, with the tool's option that gives one that is.
 
 import codecs
 import collections
+import contextlib
 import csv
 import io
 import itertools
@@ -83,6 +84,15 @@ NAMED_TAGGED = (
     ),
 )
 ARRAY = re.compile(rb"\s*\[\s*(\{|\Z|\n)")
+# Where rows come line by line.
+NAMED_LINES = (
+    *NAMED,
+    Named(
+        "a JSON array",
+        ARRAY.pattern,
+        "write an object a line, or name a file (.json)",
+    ),
+)
 EXCEL_SEPARATOR = re.compile(r"(?i)sep=(.)\s*\Z")
 QUALTRICS = '{"ImportId"'
 # The first column of SurveyMonkey's tables.
@@ -154,26 +164,31 @@ def opened(
     records = _records(path, lines, delimiter, ending == ".tsv", bool(named))
     for change in (_qualtrics, _survey_monkey, *[_turk] * bool(labels)):
         records = change(path, records)
-    rewritten = itertools.chain.from_iterable(map(_as_csv, records))
-    # Lines keep their numbers.
-    return ".csv", itertools.chain(["\n"] * bool(named), rewritten)
+    header = next(records, (1, []))
+    # Later lines keep their numbers.
+    blank = [(1, [])] * bool(named and len(header[1]) > 1)
+    records = itertools.chain([header, *blank], records)
+    return ".csv", itertools.chain.from_iterable(map(_as_csv, records))
 
 
 def _delimiter(start: str, columns: Collection[Any]) -> str:
     """Finds what stands between the cells; a comma unless that is certain."""
     first = start.splitlines()[0] if start else ""
-    if first in columns or len(_cells(first, ",")) > 1:
-        return ","
-    for mark in ";\t":
-        names = _cells(first, mark)
-        records = csv.reader(io.StringIO(start, newline=""), delimiter=mark)
-        widths = [len(cells) for cells in records if cells]
-        if len(widths) > 2 and not start.endswith("\n"):
-            # The last record may be cut.
-            widths.pop()
-        is_table = len(widths) > 1 and {*widths} == {len(names)}
-        if len(names) > 1 and (is_table or {*columns} & {*names}):
-            return mark
+    # What is no CSV is left to its reader.
+    with contextlib.suppress(csv.Error):
+        if first in columns or len(_cells(first, ",")) > 1:
+            return ","
+        for mark in ";\t":
+            names = _cells(first, mark)
+            text = io.StringIO(start, newline="")
+            records = csv.reader(text, delimiter=mark)
+            widths = [len(cells) for cells in records if cells]
+            if len(widths) > 2 and not start.endswith("\n"):
+                # The last record may be cut.
+                widths.pop()
+            is_table = len(widths) > 1 and {*widths} == {len(names)}
+            if len(names) > 1 and (is_table or {*columns} & {*names}):
+                return mark
     return ","
 
 

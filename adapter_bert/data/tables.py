@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import decimal
 import itertools
+import json
 import operator
 import os
 import re
@@ -290,7 +291,7 @@ def _checked(
                 f"{where}: a label is empty; expected {separator!r} between "
                 f"labels, or of no label an empty cell or {NO_LABELS}"
             )
-        if label[0] == "[" or label[-1] == "]":
+        if label[0] == "[" or (label[-1] == "]" and "[" not in label):
             raise UserError(
                 f"{where}: the label {this} begins or ends with a bracket, as "
                 f"lists do; expected {separator!r} between labels, which have "
@@ -314,8 +315,8 @@ Column = Union[int, str]
 Found = TypeVar("Found")
 # Cells of `Layout.label_columns`, in any case of letters.
 MARKS = {
-    **dict.fromkeys(("0", "0.0", "false"), False),
-    **dict.fromkeys(("1", "1.0", "true"), True),
+    **dict.fromkeys(("0", "0.0", "false", "no"), False),
+    **dict.fromkeys(("1", "1.0", "true", "yes"), True),
 }
 # (line number from 0, its cells), without the header's line.
 Lines = Iterator[tuple[int, list[str]]]
@@ -501,6 +502,11 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
             column.append(cell)
     if not lines:
         raise UserError(f"{path} holds no rows")
+    if any(cell[:1] in ("[", "{") for cell in columns.get("label", ())):
+        columns["label"] = [
+            _unlisted(cell, layout.label_separator, f"{path}:{number + 1}")
+            for cell, number in zip(columns["label"], lines)
+        ]
     choices = [columns.pop(n) for n in names if n.startswith("choice_")]
     return Rows(
         path, np.array(lines, np.int64), **columns, choices=tuple(choices)
@@ -510,7 +516,7 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
 def open_table(
     path: str, columns: Collection[Column], labels: Collection[Column] = ()
 ) -> tuple[str, Iterator[Any]]:
-    """Opens a file whose ending is one of `READERS`.
+    """Opens a file of rows, plain text where `READERS` lacks its ending.
 
     Rows that people rejected are left out where columns of labels are read.
 
@@ -526,7 +532,8 @@ def open_table(
         form = formats.opened(path, ending, head, columns, labels)
         if form:
             return form
-    return ending, files.read_lines(path, "the data file", READERS[ending][1])
+    newline = READERS[ending][1] if ending in READERS else "\n"
+    return ending, files.read_lines(path, "the data file", newline)
 
 
 def _marked(cells: list[str], layout: Layout, where: str) -> str:
@@ -541,6 +548,46 @@ def _marked(cells: list[str], layout: Layout, where: str) -> str:
         if mark:
             marked.append(str(label))
     return join_labels(marked, layout.label_separator, where)
+
+
+def _unlisted(cell: str, separator: Optional[str], where: str) -> str:
+    """Reads a cell of labels that holds a list; see `_one_label`."""
+    for text in (cell, cell.replace("'", '"')):
+        try:
+            labels = labels_of(json.loads(text))
+            break
+        except (ValueError, RecursionError):
+            labels = None
+    if labels is None:
+        return cell
+    try:
+        value = {"label": labels}
+        if separator is None:
+            return json_lines.text_at({"label": _one_label(labels)}, "label")
+        labels = json_lines.labels_at(value, "label")
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from error
+    return join_labels(labels, separator, where)
+
+
+def labels_of(value: Any) -> Optional[list[Any]]:
+    """Lists the labels of a list, or of Label Studio's `{"choices": [...]}`.
+
+    None for another value.
+    """
+    if isinstance(value, Mapping) and value.keys() == {"choices"}:
+        value = value["choices"]
+    return list(value) if isinstance(value, (list, tuple)) else None
+
+
+def _one_label(labels: Sequence[Any]) -> Any:
+    """Returns the only label of a list."""
+    if len(labels) != 1:
+        raise ValueError(
+            f"found {len(labels)} labels, {str(list(labels))[:80]}, expected "
+            "one; pass --multi_label if rows have any number"
+        )
+    return labels[0]
 
 
 def _check_not_empty(path: str, lines: Iterator[str]) -> Iterator[str]:
@@ -599,7 +646,14 @@ def _choose_columns(
     path: str, lines: Lines, layout: Layout, kind: str
 ) -> Lines:
     at, first = next(lines)
-    columns = [_find_column(path, first, x) for x in layout.columns.values()]
+    is_set = layout.label_separator is not None
+    parts = [n for n, x in enumerate(first) if is_set and x == layout.label]
+    columns = [
+        max(parts)
+        if field == "label" and parts
+        else _find_column(path, first, column, field)
+        for field, column in layout.columns.items()
+    ]
     if not layout.header:
         lines = itertools.chain([(at, first)], lines)
     needed, width, broken = max(columns) + 1, len(first), 0
@@ -627,7 +681,13 @@ def _choose_columns(
             )
         if problem:
             raise UserError(f"{path}:{number + 1}: {problem}")
-        yield number, [cells[column] for column in columns]
+        chosen = [cells[column] for column in columns]
+        if len(parts) > 1:
+            labels = [x for n in parts if (x := cells[n]).strip()]
+            where = f"{path}:{number + 1}"
+            place = columns.index(parts[-1])
+            chosen[place] = join_labels(labels, layout.label_separator, where)
+        yield number, chosen
     if broken:
         logging.warning(
             "%s: %d rows with fewer or more columns than the header are left "
@@ -637,7 +697,9 @@ def _choose_columns(
         )
 
 
-def _find_column(path: str, names: list[str], column: Column) -> int:
+def _find_column(
+    path: str, names: list[str], column: Column, field: str
+) -> int:
     if isinstance(column, int):
         return column
     if column not in names:
@@ -646,9 +708,10 @@ def _find_column(path: str, names: list[str], column: Column) -> int:
             f"{json_lines.list_keys(names)}{_near(names, column)}"
         )
     if names.count(column) > 1:
+        way_out = ", or pass --multi_label" * (field == "label")
         raise UserError(
             f"{path}:1: {names.count(column)} columns are named {column!r}; "
-            "rename all but one"
+            f"rename all but one{way_out}"
         )
     return names.index(column)
 
@@ -671,6 +734,11 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     ) -> list[Union[str, tuple[str, ...]]]:
         cells = []
         for field, name in columns.items():
+            labels = labels_of(value.get(name)) if field == "label" else None
+            if labels is not None:
+                is_set = layout.label_separator is not None
+                labels = labels if is_set else _one_label(labels)
+                value = {**value, name: labels}
             if field == "label" and layout.label_separator is not None:
                 labels = json_lines.labels_at(value, name)
                 cell = join_labels(labels, layout.label_separator, where)

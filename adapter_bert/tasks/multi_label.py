@@ -101,13 +101,18 @@ class MultiLabel(TextClassification):
         return split_labels(cell, self.separator, where)
 
     def complete(self, train):
-        labels = {label for of in self.strata(train) for label in of}
+        sets = self.strata(train)
+        labels = {label for of in sets for label in of}
         if not labels:
             raise UserError(
                 f"{train.path}: no row of the column {self.labelled.label!r} "
                 "holds a label"
             )
         warn_of_lists(labels, self.separator, train.path)
+        from adapter_bert.data import hints
+
+        hints.of_labels(labels, train.path)
+        hints.of_sets(sets, train.path, self.separator)
         return self.with_labels(labels, train.path)
 
     def check_label(self, label, where):

@@ -6,8 +6,10 @@ part </s>`. Parts overlap.
 """
 
 import array
+import contextlib
 import dataclasses
 import itertools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
@@ -21,7 +23,7 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import Rows
+from adapter_bert.data.tables import Rows, ending_of, read_objects
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.progress import Progress
@@ -57,14 +59,15 @@ def read_questions(
 ) -> list[SquadQuestion]:
     """Reads all questions; `with_negative` ones may have no answer.
 
-    Rows in memory have `question` and `context`, and where known `id` and
-    `answers`, a dictionary of the lists `text` and `answer_start` (in
-    characters of the context), as in the `squad` table of `datasets`.
+    Rows, in memory or a line each, have `question` and `context`, and where
+    known `id` and `answers`, a dictionary of the lists `text` and
+    `answer_start` (in characters of the context), as in the `squad` table of
+    `datasets`. Lines may be MRQA's too.
     """
-    in_memory = isinstance(path, MemoryRows)
     by_id: dict[str, SquadQuestion] = {}
     places: dict[str, str] = {}
-    for here, paragraph in (_of_rows if in_memory else _of_file)(path):
+    in_memory = isinstance(path, MemoryRows)
+    for here, paragraph in (_of_memory if in_memory else _of_file)(path):
         context = _get(paragraph, "context", str, here)
         for qa in _get(paragraph, "qas", list, here):
             question = _read_question(qa, context, here, with_negative)
@@ -82,6 +85,26 @@ def read_questions(
 
 
 def _of_file(path: str) -> Iterator[tuple[str, Any]]:
+    head = files.head(path, "the SQuAD file")
+    if ending_of(path) in (".csv", ".tsv"):
+        columns = head.decode(errors="replace").splitlines()[:1]
+        raise UserError(
+            f"{path} is a table ({''.join(columns)[:80]}), expected SQuAD's "
+            'JSON, or lines (.jsonl) as {"id": "1", "question": "...", '
+            '"context": "...", "answers": {"text": ["..."], "answer_start": '
+            "[0]}}"
+        )
+    first = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if first.startswith(b"["):
+        from adapter_bert.data import formats
+
+        yield from _of_rows(path, enumerate(formats.array(path)))
+        return
+    if ending_of(path) == ".jsonl" or _is_row(first.partition(b"\n")[0]):
+        lines = files.read_lines(path, "the SQuAD file", "\n")
+        objects = read_objects(path, lines, lambda value, where: value)
+        yield from _of_rows(path, objects)
+        return
     file = files.read_json(path, "the SQuAD file")
     for number, article in enumerate(_get(file, "data", list, path)):
         place = f"{path}: data[{number}]"
@@ -90,28 +113,80 @@ def _of_file(path: str) -> Iterator[tuple[str, Any]]:
             yield f"{place}.paragraphs[{number}]", paragraph
 
 
-def _of_rows(rows: MemoryRows) -> Iterator[tuple[str, Any]]:
-    for number, row in enumerate(rows.records()):
-        where = f"{rows}:{number + 1}"
+def _is_row(line: bytes) -> bool:
+    with contextlib.suppress(ValueError, RecursionError):
+        return not {"context", "header"}.isdisjoint(json.loads(line))
+    return False
+
+
+def _of_memory(rows: MemoryRows) -> Iterator[tuple[str, Any]]:
+    return _of_rows(str(rows), enumerate(rows.records()))
+
+
+def _of_rows(
+    name: str, rows: Iterable[tuple[int, Any]]
+) -> Iterator[tuple[str, Any]]:
+    for number, row in rows:
+        where = f"{name}:{number + 1}"
         if not isinstance(row, Mapping):
             raise UserError(
                 f"{where}: found a {type(row).__name__}, expected a dictionary "
                 "with 'question', 'context' and in training 'answers'"
             )
+        if row.keys() == {"header"}:
+            continue
+        if "qas" in row:
+            context = _get(row, "context", str, where)
+            qas = _get(row, "qas", list, where)
+            qas = [_of_mrqa(qa, context, where) for qa in qas]
+            yield where, {"context": context, "qas": qas}
+            continue
         question = {**row, "id": str(row.get("id", number))}
         answers = question.pop("answers", None)
         if isinstance(answers, Mapping):
             names = ("text", "answer_start")
-            pairs = zip(*(answers.get(name) or () for name in names))
-            answers = [dict(zip(names, pair)) for pair in pairs]
+            columns = [_get_list(answers, name, where) for name in names]
+            answers = [dict(zip(names, pair)) for pair in zip(*columns)]
         if answers is not None:
-            question.update(answers=list(answers), is_impossible=not answers)
+            answers = _get_list({"answers": answers}, "answers", where)
+            question.update(answers=answers, is_impossible=not answers)
         yield where, {"context": row.get("context"), "qas": [question]}
+
+
+def _get_list(values: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    value = values.get(key) or []
+    value = list(value) if isinstance(value, tuple) else value
+    return _get({key: value}, key, list, where)
+
+
+def _of_mrqa(qa: Any, context: str, where: str) -> Any:
+    """Reads a question of MRQA, whose spans hold their last character."""
+    if not isinstance(qa, Mapping) or "detected_answers" not in qa:
+        return qa
+    spans = [
+        span
+        for answer in _get(qa, "detected_answers", list, where)
+        for span in _get(answer, "char_spans", list, where)
+    ]
+    for span in spans:
+        if not isinstance(span, list) or list(map(type, span)) != [int, int]:
+            raise UserError(
+                f'{where}: found {str(span)[:50]} in "char_spans", expected '
+                "the first and the last character, as [26, 29]"
+            )
+    answers = [
+        {"text": context[first : last + 1], "answer_start": first}
+        for first, last in spans
+    ]
+    question = _get(qa, "question", str, where)
+    return {"id": qa.get("qid"), "question": question, "answers": answers}
 
 
 def _read_question(
     qa: Any, context: str, place: str, with_negative: bool
 ) -> SquadQuestion:
+    if isinstance(qa, dict) and type(qa.get("id")) is int:
+        qa = {**qa, "id": str(qa["id"])}
     question_id = _get(qa, "id", str, f"{place}.qas")
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)

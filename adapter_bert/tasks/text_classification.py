@@ -155,6 +155,9 @@ class TextClassification(TextTask):
                 f"{train.path}: the column {self.labelled.label!r} holds only "
                 f"the label {labels.pop()!r}, expected at least two labels"
             )
+        from adapter_bert.data import hints
+
+        hints.of_labels(labels, train.path)
         return self.with_labels(labels, train.path)
 
     def labels_in(self, rows: Rows) -> set[str]:

@@ -17,6 +17,7 @@ from adapter_bert.tasks.text_task import POOLED, TextTask
 
 # Python's own rule takes more: 1_000, infinity, digits of any script.
 NUMBER = re.compile(r" *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *")
+DECIMAL_COMMA = re.compile("[+-]?[0-9]+,[0-9]+")
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -178,6 +179,18 @@ class TextRegression(TextTask):
             return np.asarray((value - shift) / deviation, np.float32)
 
         return dataclasses.replace(base, read=read)
+
+    def _check(self, rows):
+        """Reads decimal commas, unless all may be between thousands."""
+        commas = [x for x in rows.label or () if "," in x]
+        if (
+            commas
+            and all(map(DECIMAL_COMMA.fullmatch, commas))
+            and any(len(x) - x.index(",") != 4 for x in commas)
+        ):
+            labels = [x.replace(",", ".") for x in rows.label]
+            rows = dataclasses.replace(rows, label=labels)
+        return super()._check(rows)
 
     def check_label(self, label, where):
         score = float(label) if NUMBER.fullmatch(label) else math.nan

@@ -338,6 +338,10 @@ class TextTask(Task[Rows]):
                     "tab or a line break; is it the right --id_column?"
                 )
         rows.places_by_id()
+        if self.names_rows:
+            from adapter_bert.data import hints
+
+            hints.of_rows(rows)
         return rows
 
     def _check(self, rows: Rows) -> Rows:
