@@ -15,6 +15,7 @@ from test_http_api import LIMITS, Server
 from test_joint_answers import assert_equal
 
 import adapter_bert as ab
+from adapter_bert.answering import row_stream
 from adapter_bert.commands import predict
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import SplitFiles
@@ -288,6 +289,7 @@ def test_rows_that_are_refused(tmp_path, call, parts):
         "numbers": ("[1]", ":1: expected a JSON object"),
         "one": ('{"classes": [], "annotations": [1]}', ": found 1, expected"),
         "none": ('{"examples": {}}', "is empty: it holds no word"),
+        "no spans": ('[{"text": "a"}]', "no row has spans", "--tag_column"),
         "no word": ('[{"text": " ", "label": []}]', "holds no word"),
     }
 )
@@ -461,6 +463,42 @@ def test_parts_of_speech(tmp_path, name, columns):
     write_tags(str(out), rows, [*map(str, rows.tags[:-1]), "O"])
     ends = UNIVERSAL.rpartition("NOUN")
     assert out.read_text() == f"{ends[0]}_{ends[2]}"
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.json", [task(text="a b"), task(([ORG], {}), text="c")]),
+        ("a.json", [{"content": "a b"}, {"content": "c"}]),
+        (
+            "a.json",
+            {"classes": [], "annotations": [["a b", {}], None, ["c", 0]]},
+        ),
+        ("a.jsonl", [{"text": "a b", "tokens": [{"start": 0}]}, {"text": "c"}]),
+        ("rows", [{"text": "a b", "spans": [ORG]}, {"text": "c", "id": 1}]),
+        ("rows", [task(text="a b"), task(text="c")]),
+    ],
+)
+def test_rows_with_spans_are_predicted_by_their_texts(tmp_path, name, content):
+    path = MemoryRows(content, name)
+    if name != "rows":
+        path = str(tmp_path / name)
+        lines = map(json.dumps, content if name == "a.jsonl" else [content])
+        (tmp_path / name).write_text("\n".join(lines))
+    columns = [("tokens",), ("text",)]
+    rows = row_stream.file_rows(path, columns, lambda size: None, True)
+    assert [texts for texts, _ in rows] == [("a b",), ("c",)]
+    if name == "a.jsonl":
+        with open(path, "rb") as stream:
+            rows = row_stream.pipe_rows(stream, columns, True)
+            assert [texts for texts, _ in rows] == [("a b",), ("c",)]
+
+
+def test_a_row_without_a_text_is_refused_at_its_place(tmp_path):
+    path = put(tmp_path, task(text="a"), {"data": {"text": 1.5, "a": []}}, {})
+    rows = row_stream.file_rows(path, [("text",)], lambda size: None, True)
+    assert next(rows)[0] == ("a",) and next(rows)[0] == ("1.5",)
+    refusals.check(lambda: next(rows), f"{path}:3: no key 'text'")
 
 
 def test_sentences_that_are_not_divided_are_told(tmp_path, caplog):

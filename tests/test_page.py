@@ -297,10 +297,8 @@ def test_entities_are_shown_in_the_sentence(server, browser):
     browser.choose("names")
     browser.type("text", "Anna  Berg sleeps")
     browser.answers()
-    assert browser.text("mark") == ["Anna BergPER"]
-    assert browser.text(".passage") == ["Anna BergPER sleeps"]
-    shown = "return document.querySelector('mark').firstChild.data"
-    assert browser.run(shown) == "Anna  Berg"
+    assert browser.text("mark") == ["Anna  BergPER"]
+    assert browser.text(".passage") == ["Anna  BergPER sleeps"]
     browser.screenshot("entities")
 
 

@@ -6,6 +6,7 @@ Annotator, LightTag and Dataturks become words with tags.
 
 import bisect
 import collections
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
@@ -51,10 +52,9 @@ class _Span(NamedTuple):
         return f"{self.start}-{self.end}"
 
 
-def has_texts(value: Any, columns: WordColumns) -> bool:
-    """True if a file's first object is, or holds, rows of texts."""
-    if not isinstance(value, Mapping):
-        return False
+def has_texts(line: Any, columns: WordColumns) -> bool:
+    """True if a file's first line or object is, or holds, rows of texts."""
+    value = _parsed(line)
     words = value.get(columns.keys[0])
     if isinstance(words, list) and all(isinstance(w, str) for w in words):
         return False
@@ -89,6 +89,7 @@ def read_texts(
     left out, and what was changed.
     """
     notes: collections.Counter[str] = collections.Counter()
+    has_spans: list[bool] = []
 
     def read(value: Mapping[str, Any], where: str) -> Optional[tuple]:
         try:
@@ -109,6 +110,7 @@ def read_texts(
         if not needs_tags:
             json_line(others).encode()
             return text, places, None, others
+        has_spans.append(found is not None)
         spans = _check(list(map(_span, _flat(found))), text, notes)
         return text, places, _tag(spans, text, places, notes), others
 
@@ -123,6 +125,11 @@ def read_texts(
         logging.warning("%s: %d %s", path, count, note)
     if not any(places for _, _, places, *_ in rows):
         raise UserError(f"{path} is empty: it holds no word")
+    if needs_tags and not any(has_spans):
+        raise UserError(
+            f"{path}: no row has spans, expected a list of them as "
+            f"{columns.tag or ', '.join(SPANS)} (--tag_column names another)"
+        )
     numbers, texts, places, tags, others = zip(*rows)
     return Sentences.of_texts(
         path,
@@ -135,10 +142,44 @@ def read_texts(
     )
 
 
+def texts_alone(path: FileOrRows, lines: Iterator[Any]) -> Iterator[Any]:
+    """Yields lines; objects with the `text` in place of rows with spans.
+
+    Rows that say their text as `text`, next to no tokens, are left as they are.
+    """
+    first = next(lines, None)
+    lines = itertools.chain([] if first is None else [first], lines)
+    value, columns = _parsed(first), WordColumns()
+    is_plain = _text_key(value, columns) == TEXTS[0] and "tokens" not in value
+    if is_plain or not has_texts(value, columns):
+        yield from lines
+        return
+    for number, line in enumerate(_rows(path, lines), 1):
+        value = _parsed(line)
+        if value:
+            try:
+                line = {
+                    TEXTS[0]: _open(value, columns, collections.Counter())[0]
+                }
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: {error}") from error
+        yield line
+
+
+def _parsed(line: Any) -> Mapping[str, Any]:
+    """Gives a line's object, empty if it is none, which its reader refuses."""
+    if isinstance(line, str):
+        try:
+            line = json.loads(line)
+        except (ValueError, RecursionError):
+            line = None
+    return line if isinstance(line, Mapping) else {}
+
+
 def _rows(path: FileOrRows, lines: Iterator[Any]) -> Iterator[Any]:
     """Yields lines; in place of a whole file's object the rows in it."""
     first = next(lines)
-    value = json.loads(first) if isinstance(first, str) else first
+    value = _parsed(first)
     if not any(key in value for key in WHOLE):
         yield first
     else:

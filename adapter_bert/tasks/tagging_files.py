@@ -488,7 +488,7 @@ def read_sentences(
         lines = files.read_lines(path, "the data file", "\n")
     first = next(lines, "")
     lines = itertools.chain([first], lines)
-    if is_json and _texts().has_texts(_object(first), columns):
+    if is_json and _texts().has_texts(first, columns):
         return _texts().read_texts(path, lines, columns, needs_tags, apart)
     if not is_json and first[:1] == "#" and not columns.is_universal(path):
         _refuse_named(path, first)
@@ -537,14 +537,6 @@ def _refuse_named(path: str, line: str) -> None:
 def _texts() -> Any:
     """Imports what only files of texts need, and what needs this module."""
     return importlib.import_module("adapter_bert.tasks.character_spans")
-
-
-def _object(line: Union[str, Mapping[str, Any]]) -> Any:
-    try:
-        return json.loads(line) if isinstance(line, str) else line
-    except (ValueError, RecursionError):
-        # The reader refuses it with its place.
-        return None
 
 
 def _read_conll(
