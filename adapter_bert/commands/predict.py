@@ -51,8 +51,8 @@ class RowsAndAnswers(LetterCase):
 
     input: str = Topic.DATA.setting(
         "",
-        "File of rows: .tsv, .csv, .jsonl, or text with one row per line; "
-        "default: stdin.",
+        "File of rows: .tsv, .csv, .jsonl, .json, or text with one row per "
+        "line; default: stdin.",
     )
     output: str = Topic.DATA.setting(
         "", "File for the answers; default: stdout."

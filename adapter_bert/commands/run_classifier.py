@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from adapter_bert.tasks.task import Task
 
 CUSTOM = "custom"
-OWN_FILE = "a .tsv, .csv or .jsonl file"
+OWN_FILE = "a .tsv, .csv, .jsonl or .json file"
 # Settings of the labels' kind.
 KIND_FLAGS = ("regression", "multi_label", "choice_columns")
 # Settings of the labels.

@@ -37,7 +37,8 @@ from adapter_bert.training import run_from_flags
 from adapter_bert.training.settings import WITH_ROWS, SplitFlags
 
 CUSTOM = "custom"
-OWN_FILE = "a .tsv, .csv or .jsonl file"
+OWN_FILE = "a .tsv, .csv, .jsonl or .json file"
+JSON = (".jsonl", ".json")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
             "them; pass --text_b_column, the column of the ids"
         )
     # Only tables may lack a header.
-    header = texts.files.header or ending_of(texts.corpus_file) == ".jsonl"
+    header = texts.files.header or ending_of(texts.corpus_file) in JSON
     named = [getattr(texts, flag) for flag in OF_CORPUS]
     columns = named if header else list(map(texts.files.place, named))
     check_distinct({f"--{flag}": x for flag, x in zip(OF_CORPUS, columns)})

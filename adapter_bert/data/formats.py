@@ -161,9 +161,10 @@ def opened(
     lines = files.read_lines(path, "the data file", newline, encoding)
     if named:
         next(lines)
-    records = _records(path, lines, delimiter, ending == ".tsv", bool(named))
-    for change in (_qualtrics, _survey_monkey, *[_turk] * bool(labels)):
-        records = change(path, records)
+    is_tsv = ending == ".tsv" and not named
+    records = _records(path, lines, delimiter, is_tsv, bool(named))
+    for change in (_qualtrics, _survey_monkey, _turk):
+        records = change(path, records, labels)
     header = next(records, (1, []))
     # Later lines keep their numbers.
     blank = [(1, [])] * bool(named and len(header[1]) > 1)
@@ -205,7 +206,8 @@ def _records(
 ) -> Records:
     if is_tsv:
         for line in lines:
-            yield 1, line.rstrip("\r\n").split("\t")
+            text = line.rstrip("\r\n")
+            yield 1, text.split("\t") if text else []
         return
     reader, line = csv.reader(lines, delimiter=delimiter, strict=True), 0
     try:
@@ -227,7 +229,7 @@ def _as_csv(record: tuple[int, list[str]]) -> Iterable[str]:
     return text
 
 
-def _qualtrics(path: str, records: Records) -> Records:
+def _qualtrics(path: str, records: Records, labels: Any) -> Records:
     """Passes over the lines of questions and of import ids."""
     first = list(itertools.islice(records, 3))
     is_end = ["".join(cells[:1]).startswith(QUALTRICS) for _, cells in first]
@@ -239,10 +241,10 @@ def _qualtrics(path: str, records: Records) -> Records:
     yield from records
 
 
-def _survey_monkey(path: str, records: Records) -> Records:
+def _survey_monkey(path: str, records: Records, labels: Any) -> Records:
     """Names a question's columns as the second line does, and reads choices.
 
-    A cell holds its choice or nothing, here 1 or 0.
+    A cell of a label holds its choice or nothing, here 1 or 0.
     """
     first = list(itertools.islice(records, 2))
     is_form = [cells[:1] for _, cells in first] == [[SURVEY_MONKEY], [""]]
@@ -257,28 +259,28 @@ def _survey_monkey(path: str, records: Records) -> Records:
         for place, name in enumerate(names)
     ]
     named = [s if c else n for n, s, c in zip(names, second, choices)]
+    marks = [n for n, x in enumerate(named) if choices[n] and x in labels]
     yield count, named
     yield more, []
     for count, cells in records:
-        yield (
-            count,
-            [
-                ("1" if cell == name else cell or "0") if is_choice else cell
-                for cell, name, is_choice in zip(cells, named, choices)
-            ],
-        )
+        for place in marks:
+            if cells[place : place + 1] in ([""], [named[place]]):
+                cells[place] = str(int(bool(cells[place])))
+        yield count, cells
 
 
 def _log_header(path: str, count: int) -> None:
     logging.info("%s: %d more header lines are skipped", path, count)
 
 
-def _turk(path: str, records: Records) -> Records:
-    """Leaves out answers of workers that were rejected."""
+def _turk(path: str, records: Records, labels: Any) -> Records:
+    """Leaves out labels of workers that were rejected."""
     left_out: collections.Counter = collections.Counter()
     place = None
     for count, cells in records:
-        if place is None:
+        if not labels or not cells:
+            pass
+        elif place is None:
             place = cells.index(TURK) if TURK in cells else len(cells)
         elif "".join(cells[place : place + 1]).strip().lower() == REJECTED:
             left_out[f"{TURK} {cells[place]}"] += 1
@@ -341,17 +343,24 @@ def _judged(
     answer = row.get("answer")
     if PRODIGY & row.keys() and answer in ("reject", "ignore"):
         return row, f"answer {answer!r}"
-    if isinstance(row.get("fields"), Mapping) and "responses" in row:
-        fields, responses = row.pop("fields"), row.pop("responses") or {}
+    if isinstance(row.get("fields"), Mapping) and isinstance(
+        row.get("responses"), Mapping
+    ):
+        fields, responses = row.pop("fields"), row.pop("responses")
         row.update(fields)
         for name, of in responses.items():
+            of = [x for x in of or () if isinstance(x, Mapping)]
             row[name + RESPONSES] = [x.get("value") for x in of]
             row[f"{name}{RESPONSES}.status"] = [
                 x.get("status", "submitted") for x in of
             ]
+    # Label Studio's tasks.
+    if isinstance(row.get("data"), Mapping) and "annotations" in row:
+        row.update(row["data"])
     for name in [n for n in row if n.endswith(RESPONSES)]:
-        statuses = row.get(f"{name}.status")
-        values = row[name] or []
+        statuses, values = row.get(f"{name}.status"), row[name] or []
+        if not isinstance(values, list):
+            continue
         if isinstance(statuses, list):
             values = [x for x, s in zip(values, statuses) if s == "submitted"]
         # People who agree give one answer.

@@ -101,7 +101,9 @@ class SplitFiles:
         if self.named:
             return [path for name, path in self.named.items() if name == split]
         paths = (os.path.join(folder, split + ending) for ending in endings)
-        return list(filter(files.exists, paths))
+        present = list(filter(files.exists, paths))
+        # Beside a table, `.json` may be anything.
+        return [x for x in present if ending_of(x) != ".json"] or present
 
     def find(
         self,

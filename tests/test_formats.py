@@ -1,0 +1,480 @@
+"""Files as people's tools write them: read, named, or warned of."""
+
+import csv
+import io
+import json
+import sys
+
+import pytest
+import refusals
+from conftest import SHARED, entry_point, read_json, write_json_lines
+from task_files import put
+
+import adapter_bert as ab
+from adapter_bert.answering import row_stream
+from adapter_bert.commands import predict
+from adapter_bert.data import tables
+from adapter_bert.data.tables import Layout, SplitFiles
+from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.squad_data import read_questions
+
+pytestmark = [pytest.mark.real_data, pytest.mark.older_stack]
+
+CASES = SHARED / "cases" / "own_files"
+TEAM = {"label_column": "team"}
+SHORT = {
+    "text_a_column": "What happened?",
+    "label_column": "What was wrong?",
+    "multi_label": True,
+    "label_separator": ",",
+}
+OF_TURK = {"text_a_column": "Input.text", "label_column": "Answer.team"}
+PAIRS = {
+    "text_a_column": "Subject",
+    "text_b_column": "Description",
+    "label_column": "Group",
+}
+PARCEL, TWICE = "the parcel came open", "paid twice for one order"
+RANG, CARD = "the courier never rang", "my card was charged again"
+TICKETS = {PARCEL: "delivery", TWICE: "billing", RANG: "delivery"}
+TICKETS[CARD] = "billing"
+# With a comma in the second text.
+SHEET = {t.replace("twice for", "twice, for"): x for t, x in TICKETS.items()}
+LIT = "the lamp is bright"
+BROKE = "it broke at once"
+# File -> flags, and its rows: text -> label, or labels.
+READ = {
+    "jira.csv": (
+        {
+            "text_a_column": "Summary",
+            "label_column": "Labels",
+            "multi_label": True,
+        },
+        {
+            "Lamp stays dark after an update": ["firmware", "light"],
+            "Invoice shows the wrong month": ["billing"],
+            "App cannot find the lamp": ["app", "firmware", "network"],
+            "Refund has not arrived": ["billing"],
+            "Colours look too blue": ["light"],
+            "Where is the manual": [],
+        },
+    ),
+    "qualtrics.csv": ({"text_a_column": "Q3", "label_column": "Q4"}, TICKETS),
+    "survey_monkey.csv": (
+        {
+            "text_a_column": "What happened?",
+            "label_columns": ["Delivery", "Billing", "Product"],
+        },
+        {
+            PARCEL: ["Delivery", "Product"],
+            TWICE: ["Billing"],
+            RANG: ["Delivery"],
+            "late, and charged twice": ["Delivery", "Billing"],
+            "all was fine": [],
+        },
+    ),
+    "lime_survey.csv": (
+        {
+            "text_a_column": "What happened?",
+            "label_columns": [
+                "What was wrong? [Delivery]",
+                "What was wrong? [Billing]",
+            ],
+        },
+        {
+            PARCEL: ["What was wrong? [Delivery]"],
+            TWICE: ["What was wrong? [Billing]"],
+            "late, and charged twice": [
+                "What was wrong? [Delivery]",
+                "What was wrong? [Billing]",
+            ],
+            "all was fine": [],
+        },
+    ),
+    "google_forms.csv": (
+        SHORT,
+        {
+            PARCEL: ["Delivery", "Product"],
+            TWICE: ["Billing"],
+            RANG: ["Delivery"],
+            "late, and charged twice": ["Delivery", "Billing"],
+            "all was fine": [],
+        },
+    ),
+    "label_studio_choices.csv": (
+        {"label_column": "mood", "multi_label": True},
+        {
+            LIT: ["Good"],
+            "bright, and too dear": ["Good", "Bad"],
+            BROKE: ["Bad"],
+            "it is a lamp": ["Neutral"],
+            "broke, but a nice box": ["Good", "Bad"],
+        },
+    ),
+    "doccano_class.jsonl": (
+        {},
+        {
+            LIT: "good",
+            BROKE: "bad",
+            "what a lovely colour": "good",
+            "the switch fell off": "bad",
+        },
+    ),
+    "doccano_classes.csv": (
+        {
+            "text_a_column": "data",
+            "multi_label": True,
+            "label_separator": "#",
+        },
+        {
+            LIT: ["good"],
+            "bright, and too dear": ["dear", "good"],
+            BROKE: ["bad"],
+            "broke, and it was dear": ["bad", "dear"],
+        },
+    ),
+    "prodigy_textcat.jsonl": (
+        {},
+        {TWICE: "BILLING", RANG: "DELIVERY", CARD: "BILLING"}
+        | {PARCEL: "DELIVERY"},
+    ),
+    "prodigy_choice.jsonl": (
+        {"label_column": "accept", "multi_label": True},
+        {
+            TWICE: ["billing"],
+            "late, and charged twice": ["billing", "delivery"],
+            "all was fine": [],
+            PARCEL: ["delivery", "product"],
+        },
+    ),
+    "argilla.jsonl": (
+        {"label_column": "mood.responses"},
+        {LIT: "good", BROKE: "bad", "the switch fell off": "bad"},
+    ),
+    "argilla_records.json": (
+        {"label_column": "mood.responses"},
+        {LIT: "good", BROKE: "bad"},
+    ),
+    "records.json": ({}, TICKETS),
+    "records_array.jsonl": ({}, TICKETS),
+    **{f"excel_{x}.csv": (TEAM, SHEET) for x in ("utf16", "sep", "semicolon")},
+    "excel_decimal_comma.csv": (
+        {"label_column": "stars", "regression": True},
+        {
+            "a fine lamp": "4.5",
+            BROKE: "1.0",
+            "it is a lamp": "3.0",
+            "dear but bright": "3.5",
+        },
+    ),
+}
+
+
+def task_of(name, **flags):
+    """A task over a file."""
+    path = name if "/" in str(name) else CASES / name
+    return custom_task(split_files=SplitFiles(train=str(path)), **flags)
+
+
+def trained_rows(*named, **flags):
+    task, rows = task_of(*named, **flags).read("", ["train"])
+    described = {k: x for k, x in task.describe().items() if k != "held_out"}
+    rows = rows["train"]
+    return described, list(zip(rows.texts, rows.label))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_file_is_its_rows_in_a_plain_file(tmp_path, name):
+    flags, rows = READ[name]
+    task, read = trained_rows(name, **flags)
+    listed = [{"text": text, "label": label} for text, label in rows.items()]
+    plain = tmp_path / "plain.jsonl"
+    write_json_lines(plain, listed)
+    kinds = {k: flags[k] for k in ("multi_label", "regression") if k in flags}
+    if names := flags.get("label_columns"):
+        # In the order of the columns, not sorted.
+        kinds["multi_label"] = True
+        assert task["labels"] == sorted(names)
+    if separator := flags.get("label_separator"):
+        kinds["label_separator"] = separator
+    assert (task, read) == trained_rows(str(plain), **kinds)
+
+
+WAY_OUT = 'save it as "CSV UTF-8" in Excel'
+
+
+@refusals.table(
+    {
+        "repeated": (
+            ("jira.csv", {**READ["jira.csv"][0], "multi_label": False}),
+            "3 columns are named 'Labels'",
+            "--multi_label",
+        ),
+        "choices": (
+            ("label_studio_choices.csv", {"label_column": "mood"}),
+            ":3: found 2 labels, ['Good', 'Bad']",
+            "--multi_label",
+        ),
+        "empty mark": (
+            (
+                "kobo.csv",
+                {
+                    "text_a_column": "what",
+                    "label_columns": ["wrong/delivery", "wrong/billing"],
+                },
+            ),
+            "kobo.csv:5: the label column 'wrong/delivery' holds ''",
+        ),
+        "latin": (("excel_latin1.csv", TEAM), ":2: not", "Windows-1252", "CSV"),
+        "xlsx": (("workbook_xlsx.csv", TEAM), "a spreadsheet (PK)", WAY_OUT),
+        "ods": (("workbook_ods.csv", TEAM), "a spreadsheet (PK)", WAY_OUT),
+        "xml": (("workbook_xml.csv", TEAM), "is XML", WAY_OUT),
+        "html": (("workbook_html.csv", TEAM), "is HTML", WAY_OUT),
+    }
+)
+def test_what_is_not_read_is_named(call, parts):
+    name, flags = call
+    refusals.check(lambda: trained_rows(name, **flags), *parts)
+
+
+def test_a_row_of_two_labels_is_refused_in_lines_of_json_too(tmp_path):
+    path = put(tmp_path / "a.jsonl", '{"text": "a", "label": ["b", "c"]}\n')
+    refusals.check(
+        lambda: trained_rows(str(path)), "a.jsonl:1: ", "--multi_label"
+    )
+
+
+@pytest.mark.parametrize(
+    "name, ending", [("fast_text.txt", ".txt"), ("workbook_xlsx.csv", ".xlsx")]
+)
+def test_another_ending_does_not_hide_what_a_file_is(tmp_path, name, ending):
+    path = put(tmp_path / f"a{ending}", (CASES / name).read_bytes())
+    parts = {"fast_text.txt": "fastText (__label__)"}.get(name, "a spreadsheet")
+    refusals.check(
+        lambda: SplitFiles(train=str(path)).check(tables.READERS, True), parts
+    )
+
+
+@pytest.mark.parametrize(
+    "name, flags, parts",
+    [
+        ("twice_encoded.csv", TEAM, ("3 rows", ":2 MÃ¶bel, which may mean Mö")),
+        ("excel_errors.csv", TEAM, ("3 cells hold", "_errors.csv:3 #NAME?")),
+        (
+            "crowd.csv",
+            {"label_column": "about"},
+            ("Y and Yes", "1 of 7 rows are there before"),
+        ),
+        ("zendesk.csv", PAIRS, ("of 4 rows 2 have an empty text, 0 of them",)),
+        (
+            "google_forms_comma.csv",
+            SHORT,
+            ("always stand together", "'Damaged' and 'bent or open'"),
+        ),
+        (
+            "doccano_classes.csv",
+            {"text_a_column": "data"},
+            ("bad#dear, dear#good", "--label_separator='#'"),
+        ),
+        (
+            "doccano_seq2seq.jsonl",
+            {"multi_label": True},
+            ("each of 4 labels occurs once",),
+        ),
+        (
+            "prodigy_textcat.jsonl",
+            {},
+            ("4 rows are left out: 1 with answer 'ignore', 3 with",),
+        ),
+        ("prodigy_choice.jsonl", READ["prodigy_choice.jsonl"][0], ("1 rows",)),
+        ("argilla.jsonl", READ["argilla.jsonl"][0], ("2 rows are left out",)),
+        ("workers.csv", OF_TURK, ("1 rows are left out", "Rejected")),
+        ("qualtrics.csv", READ["qualtrics.csv"][0], ("2 more header lines",)),
+    ],
+)
+def test_what_rows_may_not_mean_is_told(caplog, name, flags, parts):
+    with caplog.at_level("INFO", logger="absl"):
+        trained_rows(name, **flags)
+    for part in parts:
+        assert part in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.tsv", "text\tlabel\n<3; [x]\tPK\n"),
+        ("a.csv", "text,label\n<3; [x],PK\n"),
+        ("a.jsonl", '{"text": "<3; [x]", "label": "PK"}\n'),
+    ],
+)
+def test_plain_tables_do_not_load_the_odd_forms(
+    tmp_path, monkeypatch, name, content
+):
+    monkeypatch.setitem(sys.modules, "adapter_bert.data.formats", None)
+    rows = tables.read_rows(
+        str(put(tmp_path / name, content)), Layout("text", label="label")
+    )
+    assert (rows.text_a, rows.label) == (["<3; [x]"], ["PK"])
+
+
+def test_plain_rows_are_told_nothing(tmp_path, caplog):
+    rows = io.StringIO(newline="")
+    table = csv.writer(rows)
+    cells = ("Ça va, für Möbel â", "# of days", "Ã 1", "x;y", "a|b / c", "N/A")
+    table.writerows([("text", "label"), *((x, "yes#1") for x in cells)])
+    table.writerows((x * 2, "no") for x in cells)
+    path = put(tmp_path / "a.csv", rows.getvalue())
+    trained_rows(str(path))
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_texts_of_several_workers_are_not_parted():
+    task = task_of("workers.csv", **OF_TURK, dev_share=0.3)
+    rows = task.read("", ["train", "dev"])[1]
+    assert len(rows["train"]) + len(rows["dev"]) == 17
+    assert not {*rows["train"].texts} & {*rows["dev"].texts}
+
+
+def test_lines_keep_their_numbers():
+    rows = tables.read_rows(
+        str(CASES / "qualtrics.csv"), Layout("Q3", label="Q4")
+    )
+    assert (rows.lines + 1).tolist() == [5, 6, 7, 8]
+    rows = tables.read_rows(
+        str(CASES / "excel_sep.csv"), Layout("text", label="team")
+    )
+    assert (rows.lines + 1).tolist() == [3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "name, column, texts",
+    [
+        ("qualtrics.csv", "Q3", TICKETS),
+        ("records.json", "text", TICKETS),
+        ("records_array.jsonl", "text", TICKETS),
+        ("excel_utf16.csv", "text", SHEET),
+        ("excel_semicolon.csv", "text", SHEET),
+        ("argilla_records.json", "text", (LIT, BROKE)),
+        # A text is answered whatever people said of its label.
+        ("argilla.jsonl", "text", None),
+    ],
+)
+def test_rows_to_answer(name, column, texts):
+    rows = row_stream.file_rows(str(CASES / name), [[column]], lambda _: None)
+    answered = [text for (text,), _ in rows]
+    assert answered == list(texts) if texts else len(answered) == 5
+
+
+@pytest.mark.parametrize(
+    "content, part",
+    [
+        ("a;b\nc;d\n", "found 2 columns"),
+        ("a\tb\nc\td\n", "found 2 columns"),
+        ((CASES / "workbook_xml.csv").read_bytes, "is XML"),
+        ((CASES / "workbook_html.csv").read_bytes, "is HTML"),
+        ((CASES / "workbook_xlsx.csv").read_bytes, "is a spreadsheet"),
+        ('{\n "text": "a"\n}\n', "is one JSON object of several lines"),
+    ],
+)
+def test_lines_of_another_form_are_no_texts(tmp_path, content, part):
+    path = put(tmp_path / "a.csv", content() if callable(content) else content)
+    rows = row_stream.file_rows(str(path), [["text"]], lambda _: None)
+    refusals.check(lambda: list(rows), part)
+
+
+@pytest.mark.parametrize("first", [b"[\n{}", b"PK\x03\x04", b"<html>", b"{\n"])
+def test_nor_are_those_of_a_pipe(first):
+    rows = row_stream.pipe_rows(io.BytesIO(first), [["text"]])
+    refusals.check(lambda: list(rows), "stdin is ")
+
+
+def test_texts_that_only_begin_like_another_form_are_texts(tmp_path):
+    texts = ["[deleted]", "<3 this", "{ is open", "PKW", "a; b", "sep=1"]
+    path = put(tmp_path / "a.txt", "".join(f"{text}\n" for text in texts))
+    rows = row_stream.file_rows(str(path), [["text"]], lambda _: None)
+    assert [text for (text,), _ in rows] == texts
+
+
+ANSWERS = {"q1": "1903", "q2": "1987"}
+
+
+@pytest.mark.parametrize(
+    "name, answers",
+    [
+        ("squad_rows.jsonl", ANSWERS),
+        ("haystack.json", dict(zip("12", ANSWERS.values()))),
+        ("mrqa.jsonl", {"m1": "1903", "m2": "1987", "m3": "Bus 7"}),
+    ],
+)
+def test_questions_are_read(name, answers):
+    questions = read_questions(str(CASES / name), False)
+    assert {q.id: q.answers[0].text for q in questions} == answers
+    for question in questions:
+        [(text, start)] = question.answers
+        assert question.context.startswith(text, start)
+
+
+@refusals.table(
+    {
+        "table": ("haystack.csv", "answer_start", ".jsonl"),
+        "no ids": ("squad_without_ids.json", 'expected an object with "id"'),
+    }
+)
+def test_questions_that_are_not_read_are_named(call, parts):
+    refusals.check(lambda: read_questions(str(CASES / call), False), *parts)
+
+
+@pytest.mark.parametrize(
+    "change, part",
+    [
+        ({"qas": 1}, '"qas" is'),
+        ({"qas": [{"detected_answers": [{"char_spans": [1]}]}]}, "found 1 in"),
+        ({"qas": [{"detected_answers": [1]}]}, '"char_spans"'),
+        ({"answers": 5, "question": "x"}, '"answers" is'),
+        ({"answers": {"text": 5}, "question": "x"}, '"text" is'),
+    ],
+)
+def test_malformed_rows_of_questions(tmp_path, change, part):
+    path = tmp_path / "a.jsonl"
+    write_json_lines(path, [{"context": "a", **change}])
+    refusals.check(
+        lambda: read_questions(str(path), False), "a.jsonl:1: ", part
+    )
+
+
+@pytest.mark.gate
+def test_a_training_is_that_of_the_plain_file(tmp_path, tiny_bert, bert):
+    """In Python, by a path; then the command answers and refuses."""
+    flags, rows = READ["qualtrics.csv"]
+    settings = {"max_seq_length": 16, "num_train_epochs": 1}
+    run = ab.train(
+        bert,
+        str(CASES / "qualtrics.csv"),
+        output_dir=tmp_path / "survey",
+        **flags,
+        **settings,
+    )
+    plain = ab.train(
+        bert,
+        [{"Q3": text, "Q4": label} for text, label in rows.items()],
+        output_dir=tmp_path / "plain",
+        **flags,
+        **settings,
+    )
+    about, other = (
+        read_json(x.adapter, "adapter_config.json")["training"]["data"]
+        for x in (run, plain)
+    )
+    assert about == other
+    asked = {"init_checkpoint": tiny_bert, "adapter": run.adapter}
+    output = tmp_path / "answers.jsonl"
+    with entry_point(predict) as program:
+        program(**asked, input=CASES / "qualtrics.csv", output=output)
+        answers = list(map(json.loads, output.read_text().splitlines()))
+        assert len(answers) == len(rows)
+        output.unlink()
+        table = CASES / "workbook_html.csv"
+        refusals.check(
+            lambda: program(**asked, input=table, output=output), "is HTML"
+        )
+    assert not output.exists()
