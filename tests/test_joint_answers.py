@@ -88,6 +88,10 @@ def assert_equal(answer, expected, apart=1e-5):
     for key, value in expected.items():
         if isinstance(value, dict):
             assert_equal(answer[key], value, apart)
+        elif key == "entities":
+            assert len(answer[key]) == len(value)
+            for entity, one in zip(answer[key], value):
+                assert_equal(entity, one, apart)
         elif isinstance(value, float) or key == "vector":
             assert answer[key] == pytest.approx(value, abs=apart)
         else:
@@ -127,13 +131,17 @@ def test_several_tasks_of_every_text(load):
 def test_words_are_tagged(load):
     """They may come as a list."""
     predictor = load("tags")
-    alone = predictor("tags", [" ".join(TEXTS), TEXTS[1]])
+    texts = ["  ".join(TEXTS), TEXTS[1]]
+    alone = predictor("tags", texts)
     entities = [e for answer in alone for e in answer["entities"]]
-    assert {e["type"] for e in entities} <= {"X", "Y-Z"} and entities
-    for answer in alone:
+    assert {e["label"] for e in entities} <= {"X", "Y-Z"} and entities
+    for text, answer in zip(texts, alone):
         for entity in answer["entities"]:
-            words = answer["tokens"][entity["start"] : entity["end"]]
-            assert entity["text"] == " ".join(words)
+            first, last = entity["first_word"], entity["last_word"]
+            words = answer["tokens"][first : last + 1]
+            assert entity["text"].split() == words
+            assert entity["text"] == text[entity["start"] : entity["end"]]
+            assert 0.2 < entity["score"] <= 1
     [words] = predictor("tags", [TEXTS[0].split()])
     assert words == predictor("tags", TEXTS[0])
     words = ["the cat", "sat"]

@@ -118,7 +118,11 @@ TASKS = {
         ("lora(rank=4)", TAGS, {}, SENTENCES),
         (
             "houlsby(size=3)",
-            {"name": "tagging", "tags": ["I-X", "O", "B-X"]},
+            {
+                "name": "tagging",
+                "tags": ["I-X", "O", "B-X"],
+                "punctuation_apart": True,
+            },
             {},
             SENTENCES,
         ),

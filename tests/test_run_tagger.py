@@ -99,6 +99,7 @@ def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
         "name": "tagging",
         "tags": ["O", "B-A", "I-A"],
         "map_tags": {"ANIMAL": "A", "THING": "O", "art-work": "O"},
+        "punctuation_apart": True,
     }
     refusals.check(lambda: tag(**flags), "another configuration: ", "task.tags")
     flags.update(

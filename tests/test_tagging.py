@@ -59,7 +59,7 @@ def read_both(folder):
 
 def test_tags_are_those_of_the_training_file(tiny_ner):
     task, rows = tagging_task().read(str(tiny_ner), ["train", "dev", "test"])
-    assert task.describe() == {"tags": TAGS}
+    assert task.describe() == {"tags": TAGS, "punctuation_apart": True}
     assert {split: len(of_split) for split, of_split in rows.items()} == {
         "train": 32,
         "dev": 4,
@@ -196,11 +196,15 @@ def test_what_is_decoded_is_lawful_and_complete(tokenizer, caplog):
     answers = task.answer(rows, decoded)
     assert [answer["tokens"] for answer in answers] == [words, [], ["film"]]
     assert answers[0]["tags"][:2] == ["B-THING", "O"]
+    score = np.exp(2) / (np.exp(2) + len(TAGS) - 1)
     assert answers[0]["entities"][-1] == {
-        "type": "art-work",
-        "start": 12,
-        "end": 14,
+        "start": 46,
+        "end": 54,
         "text": "sat dogs",
+        "label": "art-work",
+        "score": pytest.approx(score),
+        "first_word": 12,
+        "last_word": 13,
     }
     assert answers[1] == {"tokens": [], "tags": [], "entities": []}
     assert answers[2]["tags"] == ["B-art-work"]

@@ -16,6 +16,7 @@ from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.multiple_choice import COPA, SWAG
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging import Tagging
+from adapter_bert.tasks.tagging_files import cut_words
 
 pytestmark = pytest.mark.newer_stack
 
@@ -55,7 +56,7 @@ def make_tasks():
                 )
                 yield squad, (2,), length
     for length in (3, 4, 5, 8, 13):
-        yield Tagging(), (1,), length
+        yield Tagging(apart=length % 2 == 0), (1,), length
     for length in (5, 6, 9, 16):
         for task in (restore_task(CHOICE, {}, "test"), SWAG, COPA):
             yield task, (len(task.columns),), length
@@ -129,7 +130,8 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
             tokens = alone.tokens[first:end].tolist()
             expected.append((row, tokens, alone.segments[first:end].tolist()))
         if isinstance(task, Tagging):
-            words += [(row, word) for word in texts[0].split()]
+            spans = cut_words(texts[0], task.apart)
+            words += [(row, (texts[0][a:b], a, b)) for a, b in spans]
             for place in features.places.tolist():
                 window = np.searchsorted(features.starts, place, "right") - 1
                 inside = (window, place - features.starts[window])
@@ -154,8 +156,11 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
         (row, ids[n, :length].tolist(), segments[n, :length].tolist())
         for n, (row, length) in enumerate(zip(row_of_window.numpy(), lengths))
     ]
-    texts = [text.decode() for text in words_found.text.numpy()]
-    assert list(zip(words_found.row.numpy().tolist(), texts)) == words
+    cut, row = words_found.cut, words_found.row.numpy().tolist()
+    before = cut.first.numpy()[row]
+    texts = [text.decode() for text in cut.text.numpy()]
+    starts, ends = cut.start.numpy() - before, cut.end.numpy() - before
+    assert list(zip(row, zip(texts, starts, ends))) == words
     assert (
         list(zip(words_found.number.numpy(), words_found.place.numpy()))
         == places

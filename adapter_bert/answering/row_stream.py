@@ -50,7 +50,7 @@ def file_rows(
     may hold a list of words, which becomes a tuple, for a text.
     """
     if isinstance(path, MemoryRows):
-        rows = path.objects(columns[0])
+        rows = _texts_alone(path, path.objects(columns[0]), takes_tokens)
         first = next(rows)
         names = _choose(columns, first) or columns[0]
         layout = Layout.of_texts(names, takes_tokens=takes_tokens)
@@ -91,10 +91,11 @@ def _rows(
     columns: Alternatives,
     takes_tokens: bool,
 ) -> Iterator[PlacedRow]:
+    lines = _texts_alone(name, lines, takes_tokens)
     first = next(lines, None)
     if first is None:
         return
-    if not ending and ODD.search(first.encode()):
+    if not ending and isinstance(first, str) and ODD.search(first.encode()):
         from adapter_bert.data import formats
 
         formats.refuse(name, first.encode(), formats.NAMED_LINES)
@@ -124,6 +125,16 @@ def _rows(
     layout = Layout.of_texts(names, takes_tokens=takes_tokens)
     for number, texts in READERS[ending][0](name, lines, layout):
         yield tuple(texts), f"{name}:{number + 1}"
+
+
+def _texts_alone(
+    name: FileOrRows, lines: Iterator[Any], takes_tokens: bool
+) -> Iterator[Any]:
+    if not takes_tokens:
+        return lines
+    from adapter_bert.tasks import character_spans
+
+    return character_spans.texts_alone(name, lines)
 
 
 def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:

@@ -56,6 +56,33 @@ NAMED = (
         "write an array of objects, or an object a line (.jsonl)",
     ),
 )
+# Forms of words and spans for taggers.
+NAMED_TAGGED = (
+    Named("WebAnno TSV", rb"#FORMAT=WebAnno TSV", "export as CoNLL 2002"),
+    Named(
+        "CoNLL-U",
+        rb"# ?(sent_id|new(doc|par)|text|global)\b",
+        "name it .conllu, or a column by --tag_column=upos",
+    ),
+    Named(
+        "of CoNLL 2012 (OntoNotes)",
+        rb"#begin document",
+        "its lines differ in their columns, and its entities are brackets; "
+        "write a word and a tag, as B-ORG, on each line",
+    ),
+    Named(
+        "standoff of brat",
+        rb"[TREAMN#*]\d*\t\S+ \S",
+        "brat's tools/anntoconll.py makes CoNLL of it, for --token_column=3 "
+        "--tag_column=0, once spans of several parts (4 9;25 31) are left out",
+    ),
+    Named(
+        "a table of a word on each row",
+        rb"\"?sentence[ _]?(#|id)",
+        "write CoNLL: a word, a blank and its tag on each line, an empty line "
+        "behind each sentence",
+    ),
+)
 ARRAY = re.compile(rb"\s*\[\s*(\{|\Z|\n)")
 # Where rows come line by line.
 NAMED_LINES = (

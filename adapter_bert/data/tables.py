@@ -146,11 +146,10 @@ def check_file(flag: str, path: FileOrRows, endings: Collection[str]) -> None:
         return
     files.check_input(path, flag)
     if ending_of(path) not in endings:
-        head = files.head(path, "the file")
-        if ODD.search(head):
-            from adapter_bert.data import formats
+        from adapter_bert.data import formats
 
-            formats.refuse(path, head)
+        head = files.head(path, "the file")
+        formats.refuse(path, head, (*formats.NAMED, *formats.NAMED_TAGGED))
         raise UserError(
             f"{flag} is {path}, expected the ending {' or '.join(endings)}"
         )

@@ -183,7 +183,7 @@ def _of_object(
     elif count:
         choice_texts = [json_lines.text_at(values, name) for name in choices]
     if task.get("kind") == TAGGING and isinstance(values[first], list):
-        text = join_words(json_lines.texts_at(values, first))
+        text = join_words(task, json_lines.texts_at(values, first))
     else:
         text = json_lines.text_at(values, first)
     if values.get(second) is not None:

@@ -24,6 +24,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from adapter_bert import files
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.tasks.kinds import find_kind
+from adapter_bert.tasks.tagging_files import APART, cut_words
 
 SIGNATURE = "serving_default"
 # The signature of vectors, and its output.
@@ -128,17 +129,19 @@ def choice_count(task: Mapping[str, Any]) -> int:
     return len(task["labels"]) if has_choices else 0
 
 
-def join_words(words: Sequence[str]) -> str:
-    """Makes a sentence of words, which the model splits at white space.
+def join_words(task: Mapping[str, Any], words: Sequence[str]) -> str:
+    """Makes a sentence of words, which a model cuts out of it again.
 
     Raises:
-        ValueError: a word is empty or holds white space.
+        ValueError: the model of the described task would cut a word.
     """
+    apart = APART in task
     for word in words:
-        if word.split() != [word]:
+        if cut_words(word, apart) != [(0, len(word))]:
             raise ValueError(
                 f"the word {word[:LONGEST_NAME]!r} is empty or holds white "
-                "space, where an exported model splits"
+                f"space{' or punctuation' * apart}, where an exported model "
+                "splits"
             )
     return " ".join(words)
 

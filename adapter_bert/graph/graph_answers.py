@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.table_flags import SEPARATOR
-from adapter_bert.graph.graph_tokenizer import keep
+from adapter_bert.graph.graph_tokenizer import keep, places_of
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (
     BETWEEN,
@@ -306,6 +306,8 @@ class TagRules(Rule):
             np.array([types.index(tag.type) for tag in tags], np.int32)
         )
         self._tags = keep(np.array(list(map(str, tags)), str))
+        self._begins = keep(np.array([tag.prefix == "B" for tag in tags], bool))
+        self._is_entity = keep(np.array([bool(t.type) for t in tags], bool))
         # What a tag becomes that continues nothing.
         self._begun = keep(
             np.array(
@@ -320,21 +322,51 @@ class TagRules(Rule):
     def __call__(self, batch):
         rows, words = batch.rows, batch.words
         if words is None:
-            nothing = tf.fill([rows.count, 0], "")
-            return {"tokens": nothing, "tags": nothing}
+            return {
+                name: tf.fill([rows.count, 0], tf.constant(field.empty))
+                for name, field in kinds.KINDS[kinds.TAGGING].fields.items()
+            }
         logits = {n: batch.outputs[f"head_{n}/logits"] for n in self.heads}
-        tags = self.choose(
+        tags, begins, is_inside, score = self.choose(
             words, rows.task, batch.first_window, logits, batch.head
         )
 
-        def of_rows(values: tf.Tensor) -> tf.Tensor:
-            rowids, count = tf.cast(words.row, tf.int64), rows.count
+        def of_rows(values: tf.Tensor, row: tf.Tensor, name: str) -> tf.Tensor:
+            rowids, count = tf.cast(row, tf.int64), rows.count
             ragged = tf.RaggedTensor.from_value_rowids(
                 values, rowids, tf.cast(count, tf.int64), validate=False
             )
-            return ragged.to_tensor("")
+            empty = kinds.KINDS[kinds.TAGGING].fields[name].empty
+            return ragged.to_tensor(empty)
 
-        return {"tokens": of_rows(words.text), "tags": of_rows(tags)}
+        # Words of an entity follow one another.
+        first = places_of(begins)
+        entity = tf.boolean_mask(
+            tf.cumsum(tf.cast(begins, tf.int32)), is_inside
+        )
+        entity -= 1
+        count = tf.size(first)
+        lengths = tf.math.unsorted_segment_sum(
+            tf.ones_like(entity), entity, count
+        )
+        score = tf.math.unsorted_segment_mean(
+            tf.boolean_mask(score, is_inside), entity, count
+        )
+        row = tf.gather(words.row, first)
+        start = tf.gather(words.cut.start, first)
+        end = tf.gather(words.cut.end, first + lengths - 1)
+        before = tf.gather(words.cut.first, row)
+        entities = {
+            "entity_starts": start - before,
+            "entity_ends": end - before,
+            "entity_texts": words.cut.encode(start, end),
+            "entity_scores": tf.cast(score, tf.float32),
+        }
+        return {
+            "tokens": of_rows(words.text, words.row, "tokens"),
+            "tags": of_rows(tags, words.row, "tags"),
+            **{n: of_rows(x, row, n) for n, x in entities.items()},
+        }
 
     def choose(
         self,
@@ -343,11 +375,13 @@ class TagRules(Rule):
         first_window: tf.Tensor,
         logits: Mapping[int, tf.Tensor],
         head: tf.Tensor,
-    ) -> tf.Tensor:
-        """Chooses tags in BIO, string [words]; `O` without a window.
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Chooses tags in BIO; `O` without a window.
 
         `task`, `first_window` and `head` are int32 [N], logits float32 [W + 1,
-        T, C] by the kind of heads.
+        T, C] by the kind of heads. Returns tags, string [words], bool [words]
+        of words that begin an entity and that belong to one, and float64
+        [words], the tags' probabilities.
         """
 
         def of_word(values: tf.Tensor) -> tf.Tensor:
@@ -356,6 +390,7 @@ class TagRules(Rule):
         window = of_word(first_window) + tf.maximum(words.number, 0)
         place = tf.stack([window, words.place], axis=1)
         number = of_word(tf.gather(self._outside, task))
+        probability = tf.zeros(tf.shape(number), tf.float64)
         for kind, values in logits.items():
             is_mine = tf.equal(of_word(head), kind) & (words.number >= 0)
             # Other rows' windows may be shorter.
@@ -364,16 +399,22 @@ class TagRules(Rule):
             )
             likeliest = tf.argmax(scores, axis=1, output_type=tf.int32)
             number = tf.where(is_mine, likeliest, number)
+            shares = tf.nn.softmax(tf.cast(scores, tf.float64))
+            best = tf.reduce_max(shares, axis=1)
+            probability = tf.where(is_mine, best, probability)
         number += of_word(tf.gather(self._first, task))
         kind = tf.gather(self._types, number)
         before = tf.concat([[-1], kind], axis=0)[: tf.size(kind)]
         row_before = tf.concat([[-1], words.row], axis=0)[: tf.size(kind)]
         goes_on = tf.equal(before, kind) & tf.equal(row_before, words.row)
-        return tf.where(
+        tags = tf.where(
             goes_on,
             tf.gather(self._tags, number),
             tf.gather(self._begun, number),
         )
+        is_inside = tf.gather(self._is_entity, number)
+        begins = is_inside & (tf.gather(self._begins, number) | ~goes_on)
+        return tags, begins, is_inside, probability
 
 
 class LabelRules(Rule):

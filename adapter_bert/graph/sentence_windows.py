@@ -6,11 +6,13 @@ Words, windows, and the window that tags each word are those of
 
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
-from adapter_bert.graph.graph_tokenizer import places_of
+from adapter_bert.graph.graph_tokenizer import REPLACEMENT, keep, places_of
 from adapter_bert.graph.text_windows import LARGEST, LENGTH, GraphRows
 from adapter_bert.tasks.squad_data import SPACES
+from adapter_bert.tasks.tagging_files import lone_ranges
 
 
 class Words(NamedTuple):
@@ -20,20 +22,86 @@ class Words(NamedTuple):
     -1; `place`, int32 [words], the word's first token in that window.
     """
 
-    text: tf.Tensor
-    row: tf.Tensor
+    cut: "CutWords"
     number: tf.Tensor
     place: tf.Tensor
 
+    @property
+    def text(self) -> tf.Tensor:
+        return self.cut.text
 
-def split(texts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits texts, string [N], at all that Python takes for spaces.
+    @property
+    def row(self) -> tf.Tensor:
+        return self.cut.row
 
-    Returns words, string [words], and their texts' numbers, int32 [words].
+
+class CutWords(NamedTuple):
+    """Words that were cut out of texts.
+
+    Attributes:
+        text: string [words].
+        row: int32 [words], their texts.
+        start, end: int32 [words], first characters, and one past the last,
+            among those of all texts.
+        codes: int32 [C], the characters of all texts.
+        first: int32 [N], each text's first character.
     """
-    spaced = tf.strings.regex_replace(texts, f"[{SPACES}]", " ")
-    words = tf.strings.split(spaced)
-    return words.values, tf.cast(words.value_rowids(), tf.int32)
+
+    text: tf.Tensor
+    row: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+    codes: tf.Tensor
+    first: tf.Tensor
+
+    def encode(self, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+        """Makes texts, string [n], of characters from `start` up to `end`."""
+        places = tf.ragged.range(start, end)
+        codes = places.with_values(tf.gather(self.codes, places.values))
+        return tf.strings.unicode_encode(codes, "UTF-8")
+
+
+class WordCutter(tf.Module):
+    """Cuts texts into words, as `cut_words` of `tasks/tagging_files.py`."""
+
+    def __init__(self):
+        super().__init__()
+        spaces = np.array([[ord(c), ord(c) + 1] for c in SPACES], np.int32)
+        self._spaces = keep(spaces.reshape(-1))
+        self._alone = keep(lone_ranges().reshape(-1))
+
+    def __call__(self, texts: tf.Tensor, apart: tf.Tensor) -> CutWords:
+        """Cuts texts, string [N]; `apart` is bool [N]."""
+        decoded = tf.strings.unicode_decode(
+            texts, "UTF-8", errors="replace", replacement_char=REPLACEMENT
+        )
+        codes = decoded.values
+        row = tf.cast(decoded.value_rowids(), tf.int32)
+
+        def is_within(bounds: tf.Variable) -> tf.Tensor:
+            number = tf.searchsorted(bounds, codes, side="right")
+            return tf.equal(number % 2, 1)
+
+        is_space = is_within(self._spaces)
+        is_alone = is_within(self._alone) & tf.gather(apart, row)
+        # What stands before each character ends a word.
+        parts = is_space | is_alone
+        before = tf.concat([[True], parts], axis=0)[: tf.size(codes)]
+        row_before = tf.concat([[-1], row], axis=0)[: tf.size(codes)]
+        is_new = before | is_alone | tf.not_equal(row, row_before)
+        start = places_of(is_new & ~is_space)
+        stops = places_of(is_new | is_space)
+        stops = tf.concat([stops, [tf.size(codes)]], axis=0)
+        end = tf.gather(stops, tf.searchsorted(stops, start, side="right"))
+        cut = CutWords(
+            text=tf.zeros([0], tf.string),
+            row=tf.gather(row, start),
+            start=start,
+            end=end,
+            codes=codes,
+            first=tf.cast(decoded.row_starts(), tf.int32),
+        )
+        return cut._replace(text=cut.encode(start, end))
 
 
 def without_long_words(rows: GraphRows) -> GraphRows:
@@ -46,8 +114,8 @@ def without_long_words(rows: GraphRows) -> GraphRows:
     return rows.without(tf.zeros_like(end), end)
 
 
-def cut(rows: GraphRows, words: tf.Tensor) -> tuple[tf.Tensor, Words]:
-    """Cuts rows of `without_long_words`, whose words are string [words].
+def cut(rows: GraphRows, words: CutWords) -> tuple[tf.Tensor, Words]:
+    """Cuts rows of `without_long_words`, which have these words.
 
     Gives the first six fields of `GraphWindows`, int32 [W, 6], with the words.
     """
@@ -75,8 +143,7 @@ def cut(rows: GraphRows, words: tf.Tensor) -> tuple[tf.Tensor, Words]:
     at = kept[:, tf.newaxis]
     places = tf.gather(starts, kept) - tf.gather(a_first, window) + 1
     return tf.stack(windows, axis=1), Words(
-        text=words,
-        row=rows.word_row,
+        words,
         number=tf.tensor_scatter_nd_update(
             tf.fill([count], -1), at, tf.gather(own_number, window)
         ),

@@ -17,7 +17,7 @@ from adapter_bert.graph.exported import (
     shown_names,
 )
 from adapter_bert.graph.graph_tokenizer import GraphTokenizer, keep
-from adapter_bert.graph.sentence_windows import Words
+from adapter_bert.graph.sentence_windows import CutWords, WordCutter, Words
 from adapter_bert.graph.text_windows import GraphRows, GraphWindows
 
 
@@ -39,6 +39,7 @@ class TextReader(tf.Module):
         self._has_sentences = (
             text_windows.SENTENCE in readings[:, text_windows.FORM]
         )
+        self._cutter = WordCutter() if self._has_sentences else None
         self.choices = int(readings[:, text_windows.CHOICES].max())
         self._choice_texts = ChoiceTexts([t.task for t in loaded])
         # Tasks with new tokens of their own have tokenizers of their own.
@@ -73,11 +74,14 @@ class TextReader(tf.Module):
             is_sentence = tf.equal(
                 reading[:, text_windows.FORM], text_windows.SENTENCE
             )
-            words = sentence_windows.split(tf.where(is_sentence, text, ""))
+            words = self._cutter(
+                tf.where(is_sentence, text, ""),
+                tf.equal(reading[:, text_windows.APART], 1),
+            )
             text = tf.where(is_sentence, "", text)
         rows = self._tokenize(text, text_b, number, reading, words, of_choices)
         if words:
-            sentences, places = sentence_windows.cut(rows, words[0])
+            sentences, places = sentence_windows.cut(rows, words)
         return rows, text_windows.cut(rows, sentences), places, text_b
 
     def plain(
@@ -148,10 +152,10 @@ class TextReader(tf.Module):
         text_b: tf.Tensor,
         number: tf.Tensor,
         reading: tf.Tensor,
-        words: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
+        words: Optional[CutWords] = None,
         choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
     ) -> GraphRows:
-        """Tokenizes rows; `words` and `choices` are texts and their rows."""
+        """Tokenizes rows; `choices` are texts and their rows."""
         is_given = tf.not_equal(text_b, "")
         least = reading[:, text_windows.LEAST_TEXTS]
         most = reading[:, text_windows.MOST_TEXTS]
@@ -162,7 +166,9 @@ class TextReader(tf.Module):
             " reads one text, but text_b is not empty",
         )
         row = tf.range(tf.size(number))
-        blocks = [(text, row), (text_b, row), *filter(None, (words, choices))]
+        of_words = words and (words.text, words.row)
+        blocks = [(text, row), (text_b, row)]
+        blocks += filter(None, (of_words, choices))
         texts, row = (tf.concat(block, axis=0) for block in zip(*blocks))
         which = tf.gather(self._tokenizers, tf.gather(number, row))
         tokens = self._tokenizer(texts, which)
@@ -172,7 +178,7 @@ class TextReader(tf.Module):
             tokens,
             starts=tf.searchsorted(tokens.text, tf.range(tf.size(texts) + 1)),
             has_b=(least > 1) | is_given,
-            word_row=words and words[1],
+            word_row=words and words.row,
             choice_row=choices and choices[1],
         )
         if words:

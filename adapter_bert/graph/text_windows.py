@@ -17,7 +17,7 @@ from adapter_bert.graph.graph_tokenizer import GraphTokens
 from adapter_bert.tasks.kinds import QUESTIONS
 
 # Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
-# choices, `BETWEEN` the separators between two texts.
+# choices, `BETWEEN` the separators between two texts; `APART` is of sentences.
 (
     LENGTH,
     FORM,
@@ -28,8 +28,9 @@ from adapter_bert.tasks.kinds import QUESTIONS
     CHOICES,
     BETWEEN,
     FROM_END,
-) = range(9)
-READINGS = 9
+    APART,
+) = range(10)
+READINGS = 10
 # Forms of rows.
 PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
 
@@ -135,6 +136,7 @@ def readings(
         row[MOST_TEXTS] = max(loaded.numbers_of_texts)
         if task.takes_tokens:
             row[FORM] = SENTENCE
+            row[APART] = task.apart
         if task.choice_count:
             row[FORM] = CHOICE
             row[CHOICES] = task.choice_count
@@ -189,7 +191,7 @@ def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
         tf.gather(x, b_text) for x in (rows.starts, rows.counts)
     )
     has_b = tf.gather(rows.has_b, row) | is_choice
-    limit, form, _, _, query, stride, _, between, from_end = tf.unstack(
+    limit, form, _, _, query, stride, _, between, from_end, _ = tf.unstack(
         tf.gather(rows.reading, row), axis=1
     )
     is_question = tf.equal(form, QUESTION)

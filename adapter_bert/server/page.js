@@ -334,19 +334,14 @@ function passage(text, marks, types) {
   return shownText;
 }
 
-function taggedWords(answer, task) {
-  // Where each word begins in the words with blanks between them.
-  const starts = [0];
-  for (const word of answer.tokens) {
-    starts.push(starts.at(-1) + Array.from(word).length + 1);
-  }
-  const marks = answer.entities.map((entity) => [
-    starts[entity.start],
-    starts[entity.end] - 1,
-    entity.type,
+function entitiesInText(answer, row, task) {
+  const marks = answer.entities.map(({ start, end, label }) => [
+    start,
+    end,
+    label,
   ]);
   const types = task.types ?? [...new Set(marks.map((mark) => mark[2]))].sort();
-  const shownParts = [passage(answer.tokens.join(" "), marks, types)];
+  const shownParts = [passage(row.text, marks, types)];
   if (!marks.length) shownParts.unshift(make("p", "nothing", "no entity"));
   return shownParts;
 }
@@ -380,7 +375,7 @@ function shown(answer, row, task) {
     case "questions":
       return spanInContext(answer, row);
     case "tagging":
-      return taggedWords(answer, task);
+      return entitiesInText(answer, row, task);
     case "multi-label": {
       const isGiven = (name) => answer.labels.includes(name);
       const nothing = answer.labels.length

@@ -127,7 +127,7 @@ class ExportedShelf(Shelf):
                 )
             words = [word.decode("utf-8", "ignore") for word in row.text]
             try:
-                row = row._replace(text=join_words(words).encode())
+                row = row._replace(text=join_words(task, words).encode())
             except ValueError as error:
                 raise UserError(str(error)) from error
         return Question(name, task, row, kind)

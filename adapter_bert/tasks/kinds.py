@@ -39,7 +39,7 @@ class Field(NamedTuple):
 
 TEXT, TEXTS = Field("DT_STRING", 1, ""), Field("DT_STRING", 2, "")
 NUMBER, NUMBERS = Field("DT_FLOAT", 1, 0.0), Field("DT_FLOAT", 2, 0.0)
-PLACE = Field("DT_INT32", 1, -1)
+PLACE, PLACES = Field("DT_INT32", 1, -1), Field("DT_INT32", 2, -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,15 +145,42 @@ class Spans(Kind):
         return {**answer, missing: answer[missing] or None}
 
 
+# Fields of a tagging model -> members of entities.
+OF_ENTITIES = {
+    "entity_starts": "start",
+    "entity_ends": "end",
+    "entity_texts": "text",
+    "entity_scores": "score",
+}
+
+
 class WordTags(Kind):
-    """A model's outputs lack entities, and have "" for words at the end."""
+    """A model's outputs have lists of entities' members, and end with ""."""
+
+    def outputs(self, task, answer):
+        return {
+            **answer,
+            **{
+                field: [entity[member] for entity in answer["entities"]]
+                for field, member in OF_ENTITIES.items()
+            },
+        }
 
     def answer(self, task, outputs):
         from adapter_bert.tasks import tagging_files
 
         words = list(filter(None, outputs["tokens"]))
         tags = map(tagging_files.split_tag, outputs["tags"][: len(words)])
-        return tagging_files.answer_of(words, list(tags))
+        tags = list(tags)
+        if all(field in outputs for field in OF_ENTITIES):
+            spans = list(zip(*map(outputs.get, OF_ENTITIES)))
+        else:
+            # A model of an earlier version tells words alone.
+            spans = [
+                (None, None, " ".join(words[entity.start : entity.end]), None)
+                for entity in tagging_files.find_entities(tags)
+            ]
+        return tagging_files.answer_of(words, tags, spans)
 
 
 FIELDS_OF_LABELS = {
@@ -223,7 +250,14 @@ print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
         ),
         WordTags(
             TAGGING,
-            {"tokens": TEXTS, "tags": TEXTS},
+            {
+                "tokens": TEXTS,
+                "tags": TEXTS,
+                "entity_starts": PLACES,
+                "entity_ends": PLACES,
+                "entity_texts": TEXTS,
+                "entity_scores": NUMBERS,
+            },
             {"scores": ("rows", "tokens", "labels")},
             pipeline="token-classification",
             usage="""\

@@ -37,6 +37,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.tagging_files import (
+    APART,
     BIO,
     FORMATS,
     IO,
@@ -46,6 +47,8 @@ from adapter_bert.tasks.tagging_files import (
     Tag,
     WordColumns,
     answer_of,
+    are_apart,
+    find_entities,
     find_scheme,
     map_types,
     read_map,
@@ -260,6 +263,8 @@ def _measure(right: TaggedSentences, predicted: TaggedSentences, average):
 
 
 NAME = kinds.TAGGING
+# Letters of a word that is perhaps a sentence.
+LONG = 60
 
 
 class TaggingHead(Head):
@@ -313,7 +318,7 @@ class Tagging(Task[Sentences]):
 
     `type_map` has (old type, new type or `O`) of `--map_tags`, from map_source.
     `tags` are in the order of the logits, None for those of the training file:
-    `O`, then `B-` and `I-` of each type in order.
+    `O`, then `B-` and `I-` of each type in order. `apart` is of `cut_words`.
     """
 
     name: str = NAME
@@ -324,16 +329,20 @@ class Tagging(Task[Sentences]):
     tags: Optional[tuple[Tag, ...]] = None
     split_files: SplitFiles = NONE_NAMED
     head: HeadShape = SPANS
+    apart: bool = False
 
     kind = kinds.KINDS[kinds.TAGGING]
     endings = FORMATS
     columns = ("tokens",)
     takes_tokens = True
-    reading = "words"
 
     @classmethod
     def from_settings(cls, recorded, settings, source):
         return cls(words_and_tags=WordColumns(**recorded(WordColumns)))
+
+    @property
+    def reading(self):
+        return "words", self.apart
 
     @property
     def dev_splits(self) -> SplitNames:
@@ -343,7 +352,8 @@ class Tagging(Task[Sentences]):
         tags = {"tags": list(map(str, self.tags))} if self.tags else {}
         types = {"map_tags": dict(self.type_map)} if self.type_map else {}
         head = self.head.describe(SPANS)
-        return {**tags, **types, **head}
+        apart = {APART: True} if self.apart else {}
+        return {**tags, **types, **apart, **head}
 
     def restore(self, description, source):
         self.check_name(description, source)
@@ -358,7 +368,8 @@ class Tagging(Task[Sentences]):
                 f"those of {BIO}, O among them, each once"
             )
         head = HeadShape.restore(description, source, SPANS)
-        return dataclasses.replace(self, tags=tags, head=head)
+        apart = description.get(APART) is True
+        return dataclasses.replace(self, tags=tags, head=head, apart=apart)
 
     @property
     def head_kind(self):
@@ -380,9 +391,7 @@ class Tagging(Task[Sentences]):
         return rows.first(count)
 
     def make_rows(self, texts):
-        return Sentences.of_words(
-            [x.split() if isinstance(x, str) else x for (x,) in texts]
-        )
+        return Sentences.of_words([x for (x,) in texts], self.apart)
 
     def read(self, data_dir, splits):
         """Reads named files, or `<data_dir>/<split>.conll` or `.jsonl`.
@@ -395,14 +404,19 @@ class Tagging(Task[Sentences]):
             self.check_has_training_file(data_dir, "tags")
             names.insert(0, "train")
         rows: dict[str, Sentences] = {}
-        for split in names:
+        task = self
+        # The training file says how others' texts are cut into words.
+        for split in sorted(names, key=lambda name: name != "train"):
             path = self.find(data_dir, split)
             is_test = split in dict(self.test_splits).values()
             options = self.words_and_tags, split in scored, is_test
-            rows[split] = read_sentences(path, *options)
+            apart = task.tags is None or task.apart
+            rows[split] = read_sentences(path, *options, apart)
+            _warn_of_long_words(rows[split])
             if split in scored:
                 rows[split] = self._to_bio(rows[split])
-        task = self if self.tags else self._complete(rows["train"])
+            if task.tags is None:
+                task = self._complete(rows[split])
         for split in scored & set(rows):
             task._check_types(rows[split])
         return task, {split: rows[split] for split in splits}
@@ -429,8 +443,10 @@ class Tagging(Task[Sentences]):
                 "the right --tag_column?"
             )
         warn_of_lookalikes(types, train.path)
-        tags = [Tag(prefix, name) for name in types for prefix in "BI"]
-        return dataclasses.replace(self, tags=(NO_ENTITY, *tags))
+        prefixes = "B" if train.columns.tags_words(train.path) else "BI"
+        tags = [Tag(prefix, name) for name in types for prefix in prefixes]
+        apart = bool(train.texts) or are_apart(train.words)
+        return dataclasses.replace(self, tags=(NO_ENTITY, *tags), apart=apart)
 
     def _check_types(self, rows: Sentences) -> None:
         tags = set(self.tags)
@@ -500,25 +516,55 @@ class Tagging(Task[Sentences]):
         return (write_table(path, lines),)
 
     def answer(self, rows, predictions) -> list[dict[str, Any]]:
-        return [
-            answer_of(words, tags)
-            for words, tags in zip(
-                rows.divide(rows.words), rows.divide(predictions.tags)
-            )
-        ]
+        scores = np.exp(metrics.log_softmax(predictions.logits)).max(axis=-1)
+        columns = rows.words, predictions.tags, rows.places, scores
+        answers = []
+        for text, words, tags, places, of_words in zip(
+            rows.texts, *map(rows.divide, columns)
+        ):
+            spans = []
+            for entity in find_entities(tags):
+                start, end = places[[entity.start, entity.end - 1], [0, 1]]
+                score = of_words[entity.start : entity.end].mean()
+                span = int(start), int(end), text[start:end], float(score)
+                spans.append(span)
+            answers.append(answer_of(words, tags, spans))
+        return answers
 
     @property
     def client_facts(self):
-        return {"types": sorted({tag.type for tag in self.tags} - {""})}
+        types = sorted({tag.type for tag in self.tags} - {""})
+        return {"types": types, **({APART: True} if self.apart else {})}
 
     def runtime_outputs(self, outputs, rows):
         return {"scores": tf.nn.softmax(outputs["logits"])}
 
     def write_predictions(self, output_dir, rows, predictions, suffix=""):
-        name = with_suffix("test_predictions", suffix) + ending_of(rows.path)
+        ending = ending_of(rows.path)
+        # Of an array a line is written for each row.
+        ending = ".jsonl" if ending == ".json" else ending
+        name = with_suffix("test_predictions", suffix) + ending
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
         return (path,)
+
+
+def _warn_of_long_words(rows: Sentences) -> None:
+    """Warns of sentences that are not divided into words, as Chinese ones."""
+    alone = int(np.sum(np.diff(rows.starts) == 1))
+    long = [w for w in rows.words if sum(map(str.isalpha, w)) >= LONG]
+    if alone > len(rows) / 2 or long:
+        logging.warning(
+            "%s: %d of %d sentences are one word, %d words have %d letters or "
+            "more%s; if these are sentences without blanks, divide them into "
+            "words, since each word gets one tag",
+            rows.path,
+            alone,
+            len(rows),
+            len(long),
+            LONG,
+            f", as {long[0][:40]!r}" if long else "",
+        )
 
 
 def _by_sentence(

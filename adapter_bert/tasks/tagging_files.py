@@ -9,25 +9,30 @@ and `S`), Xue 2003 (BMES: BIOES with `M` for `I`).
 """
 
 import array
+import collections
 import dataclasses
 import functools
+import importlib
 import itertools
 import json
 import re
+import string
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
     NamedTuple,
     Optional,
+    Union,
 )
 
 import numpy as np
 
 from adapter_bert import files, json_lines
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import ending_of, read_objects
+from adapter_bert.data.tables import ending_of, open_table, read_objects
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Topic
 
@@ -197,19 +202,97 @@ def find_entities(tags: Sequence[Tag]) -> list[Entity]:
     return entities
 
 
-def answer_of(words: Sequence[str], tags: Sequence[Tag]) -> dict[str, Any]:
+def answer_of(
+    words: Sequence[str],
+    tags: Sequence[Tag],
+    spans: Sequence[tuple[int, int, str, float]],
+) -> dict[str, Any]:
     """Answers with `tokens`, their `tags` in BIO, and `entities`.
 
-    An entity has its `type`, words from `start` up to `end`, and `text`.
+    `spans` are the entities' first character, one past the last, text, score.
     """
     return {
         "tokens": list(words),
         "tags": list(map(str, tags)),
         "entities": [
-            {**e._asdict(), "text": " ".join(words[e.start : e.end])}
-            for e in find_entities(tags)
+            {
+                "start": start,
+                "end": end,
+                "text": text,
+                "label": entity.type,
+                "score": score,
+                "first_word": entity.start,
+                "last_word": entity.end - 1,
+            }
+            for entity, (start, end, text, score) in zip(
+                find_entities(tags), spans
+            )
         ],
     }
+
+
+# Says in descriptions that punctuation is apart (`cut_words`).
+APART = "punctuation_apart"
+# Chinese characters: each first one, and one past the last. Source:
+# google-research/bert, `tokenization.py`, `_is_chinese_char`.
+CHINESE = (
+    (0x3400, 0x4DC0),
+    (0x4E00, 0xA000),
+    (0xF900, 0xFB00),
+    (0x20000, 0x2A6E0),
+    (0x2A700, 0x2CEB0),
+    (0x2F800, 0x2FA20),
+)
+
+
+@functools.cache
+def lone_ranges() -> np.ndarray:
+    """Characters that BERT's tokenizer makes words, int32 [ranges, 2].
+
+    Punctuation and Chinese; each first one, and one past the last.
+    """
+    is_alone = np.zeros(sys.maxunicode + 2, np.int8)
+    for code in range(sys.maxunicode):
+        letter = chr(code)
+        is_alone[code] = (
+            letter in string.punctuation
+            or unicodedata.category(letter)[0] == "P"
+        )
+    for first, past in CHINESE:
+        is_alone[first:past] = 1
+    bounds = np.flatnonzero(np.diff(is_alone, prepend=np.int8(0)))
+    return bounds.reshape(-1, 2).astype(np.int32)
+
+
+@functools.cache
+def _word(apart: bool) -> "re.Pattern[str]":
+    if not apart:
+        return re.compile(r"\S+")
+    alone = "".join(
+        f"\\U{first:08x}-\\U{past - 1:08x}"
+        for first, past in lone_ranges().tolist()
+    )
+    return re.compile(rf"[{alone}]|[^\s{alone}]+")
+
+
+def cut_words(text: str, apart: bool) -> list[tuple[int, int]]:
+    """Finds words between blanks: first characters, and one past the last.
+
+    With `apart` punctuation and Chinese characters are words of their own, as
+    for BERT's tokenizer.
+    """
+    return [match.span() for match in _word(apart).finditer(text)]
+
+
+def are_apart(words: Iterable[str]) -> bool:
+    """True if punctuation is more often a word than within one."""
+    alone = within = 0
+    for word, count in collections.Counter(words).items():
+        parts = cut_words(word, True)
+        is_lone = parts == [(0, 1)] and len(cut_words(f"{word}a", True)) > 1
+        alone += count * is_lone
+        within += count * (len(parts) > 1)
+    return alone > within
 
 
 # Between the columns of a CoNLL file with tabs, and of others. The lookbehind
@@ -218,6 +301,10 @@ BETWEEN = {
     "tabs": re.compile("((?:(?<! ) +)?\t *)"),
     "spaces": re.compile("( +)"),
 }
+# Columns of CoNLL-U, and lines that hold no word of the sentence: comments,
+# ranges of words, words that are left unsaid.
+UNIVERSAL = "id form lemma upos xpos feats head deprel deps misc".split()
+PASSED_OVER = re.compile(r"#|[0-9]+[-.][0-9]+\t")
 # Opens a line that stands between two documents.
 DOCUMENT = "-DOCSTART-"
 
@@ -235,15 +322,32 @@ class WordColumns:
     )
     tag: Optional[str] = Topic.DATA.setting(
         None,
-        "The tags' column or key. Default: -1, or tags.",
+        "The tags' column or key. Default: -1, or tags. A name of CoNLL-U, as "
+        "upos, reads its parts of speech.",
         flag="tag_column",
         recorded=True,
     )
 
+    def is_universal(self, path: FileOrRows) -> bool:
+        """True of a CoNLL-U file, by its ending or a column's name."""
+        return (
+            ending_of(path) == ".conllu"
+            or self.token in UNIVERSAL
+            or self.tag in UNIVERSAL
+        )
+
+    def tags_words(self, path: FileOrRows) -> bool:
+        """True where each word has a tag of its own, as its part of speech."""
+        of_column = self.tag is None or self.tag in UNIVERSAL
+        return self.is_universal(path) and of_column
+
     def numbers(self, path: str) -> tuple[int, int]:
         numbers = []
-        for name, default in (("token", "0"), ("tag", "-1")):
+        defaults = ("form", "upos") if self.is_universal(path) else ("0", "-1")
+        for name, default in zip(("token", "tag"), defaults):
             text = getattr(self, name) or default
+            if text in UNIVERSAL:
+                text = str(UNIVERSAL.index(text))
             if not re.fullmatch("-?[0-9]{1,4}", text):
                 raise UserError(
                     f"--{name}_column is {text!r}, but the columns of {path} "
@@ -269,7 +373,11 @@ class Sentences:
         starts: int64 [sentences + 1], each sentence's first word.
         lines: int64 [words], the line of each word, from 0.
         tags: of all words, or None.
-        text: the file's lines, where predictions will be written into them.
+        text: the file's lines, where predictions will be written into them;
+            of texts the rows' other members.
+        texts: the text of each sentence, if words are cut out of texts.
+        places: int64 [words, 2], each word's first character in its text, and
+            one past the last.
     """
 
     path: FileOrRows
@@ -277,17 +385,52 @@ class Sentences:
     starts: np.ndarray
     lines: np.ndarray
     tags: Optional[list[Tag]] = None
-    text: Sequence[str] = ()
+    text: Sequence[Any] = ()
     columns: WordColumns = WordColumns()
+    texts: Sequence[str] = ()
+    places: Optional[np.ndarray] = None
 
     @classmethod
-    def of_words(cls, sentences: Sequence[Sequence[str]]) -> "Sentences":
-        counts = [len(words) for words in sentences]
+    def of_words(
+        cls, sentences: Sequence[Union[str, Sequence[str]]], apart: bool = False
+    ) -> "Sentences":
+        """Makes sentences of lists of words, or of texts (`cut_words`).
+
+        The text of a list has a space between words.
+        """
+        texts, places = [], []
+        for words in sentences:
+            if isinstance(words, str):
+                text, spans = words, cut_words(words, apart)
+            else:
+                text = " ".join(words)
+                ends = [0, *itertools.accumulate(len(w) + 1 for w in words)]
+                spans = [(a, b - 1) for a, b in zip(ends, ends[1:])]
+            texts.append(text)
+            places.append(spans)
+        return cls.of_texts("", texts, places, range(len(texts)))
+
+    @classmethod
+    def of_texts(
+        cls,
+        path: FileOrRows,
+        texts: Sequence[str],
+        places: Sequence[Sequence[tuple[int, int]]],
+        lines: Sequence[int],
+        **others: Any,
+    ) -> "Sentences":
+        """Makes sentences of texts, and of the places of words in each."""
+        counts = list(map(len, places))
         return cls(
-            "",
-            [word for words in sentences for word in words],
+            path,
+            [text[a:b] for text, spans in zip(texts, places) for a, b in spans],
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
-            np.zeros(sum(counts), np.int64),
+            np.repeat(np.array(lines, np.int64), counts),
+            texts=texts,
+            places=np.array(
+                [place for spans in places for place in spans], np.int64
+            ).reshape(-1, 2),
+            **others,
         )
 
     def __len__(self) -> int:
@@ -308,7 +451,9 @@ class Sentences:
             starts=starts,
             lines=self.lines[:words],
             tags=self.tags and self.tags[:words],
-            text=self.text[:lines],
+            text=self.text[: count if self.texts else lines],
+            texts=self.texts[:count],
+            places=None if self.places is None else self.places[:words],
         )
 
     def divide(self, values: Sequence[Any]) -> Iterator[Sequence[Any]]:
@@ -326,18 +471,29 @@ def read_sentences(
     columns: WordColumns = WordColumns(),
     needs_tags: bool = True,
     keeps_text: bool = False,
+    apart: bool = True,
 ) -> Sentences:
-    """Reads a file in the format of its ending.
+    """Reads a file in the format of its ending, or texts with spans.
 
     Unless `needs_tags`, tags are not looked at. With `keeps_text`, predictions
-    can be written into the file's lines.
+    can be written into the file's lines. `apart` is of `cut_words`.
     """
+    read, _ = FORMATS[ending_of(path)]
+    is_json = read is _read_json_lines
     if isinstance(path, MemoryRows):
         lines = path.objects(columns.keys[: 1 + needs_tags])
+    elif is_json:
+        _, lines = open_table(path, columns.keys, columns.keys[1:] * needs_tags)
     else:
         lines = files.read_lines(path, "the data file", "\n")
+    first = next(lines, "")
+    lines = itertools.chain([first], lines)
+    if is_json and _texts().has_texts(first, columns):
+        return _texts().read_texts(path, lines, columns, needs_tags, apart)
+    if not is_json and first[:1] == "#" and not columns.is_universal(path):
+        _refuse_named(path, first)
     text = list(lines) if keeps_text else ()
-    read, _ = FORMATS[ending_of(path)]
+    is_each = columns.tags_words(path)
     words: list[str] = []
     starts, numbers = array.array("q", [0]), array.array("q")
     tags: list[Tag] = []
@@ -348,6 +504,8 @@ def read_sentences(
             numbers.append(number)
             if needs_tags:
                 parts = split_tag(tag)
+                if is_each:
+                    parts = NO_ENTITY if tag == "_" else Tag("B", tag)
                 if parts is None:
                     raise UserError(
                         f"{path}:{number + 1}: {tag[:80]!r} is no tag, "
@@ -370,6 +528,17 @@ def read_sentences(
     )
 
 
+def _refuse_named(path: str, line: str) -> None:
+    from adapter_bert.data import formats
+
+    formats.refuse(path, line.encode(), formats.NAMED_TAGGED)
+
+
+def _texts() -> Any:
+    """Imports what only files of texts need, and what needs this module."""
+    return importlib.import_module("adapter_bert.tasks.character_spans")
+
+
 def _read_conll(
     path: str, text: Iterable[str], columns: WordColumns, needs_tags: bool
 ) -> Iterator[list[_Word]]:
@@ -379,11 +548,14 @@ def _read_conll(
     whether tabs or spaces are between them.
     """
     token, tag = columns.numbers(path)
+    is_universal = columns.is_universal(path)
     sentence: list[_Word] = []
     layout: Optional[tuple[str, int]] = None
     first = 0
     for number, line in enumerate(text):
         where = f"{path}:{number + 1}"
+        if is_universal and PASSED_OVER.match(line):
+            continue
         if _is_between(line):
             if sentence:
                 yield sentence
@@ -461,7 +633,7 @@ def _read_json_lines(
         words = json_lines.texts_at(value, token)
         if not needs_tags:
             # It will be written again, with tags.
-            _line(value).encode()
+            json_line(value).encode()
             return zip(words, itertools.repeat(None))
         tags = json_lines.texts_at(value, tag)
         if len(tags) != len(words):
@@ -477,9 +649,12 @@ def _read_json_lines(
 
 def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
     token, tag = rows.columns.numbers(rows.path)
+    is_universal = rows.columns.is_universal(rows.path)
+    if rows.columns.tags_words(rows.path):
+        tags = [_type_of(text) for text in tags]
     ours = iter(tags)
     for line in rows.text:
-        if _is_between(line):
+        if _is_between(line) or is_universal and PASSED_OVER.match(line):
             yield line
             continue
         parts, between = _divide(line)
@@ -492,22 +667,29 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
         yield "".join(parts)
 
 
+def _type_of(tag: str) -> str:
+    return "_" if tag == OUTSIDE else split_tag(tag).type
+
+
 def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
     ours = rows.divide(tags)
     for _, value in read_objects(
         rows.path, rows.text, lambda value, where: value
     ):
         changed = {**value, rows.columns.keys[1]: list(next(ours))}
-        yield f"{_line(changed)}\n"
+        yield f"{json_line(changed)}\n"
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def json_line(row: Mapping[str, Any]) -> str:
+    """Writes an object; raises ValueError for what JSON lacks."""
     return json.dumps(row, ensure_ascii=False, allow_nan=False, default=str)
 
 
 def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
     """Writes a file, whose text was kept, again with other tags."""
     _, write = FORMATS[ending_of(path)]
+    if rows.texts:
+        write = _texts().write_texts
     files.write_parts(path, (line.encode() for line in write(rows, tags)))
 
 
@@ -515,6 +697,8 @@ def write_tags(path: str, rows: Sentences, tags: Sequence[str]) -> None:
 FORMATS: dict[str, tuple[Callable, Callable]] = {
     ".conll": (_read_conll, _write_conll),
     ".jsonl": (_read_json_lines, _write_json_lines),
+    ".conllu": (_read_conll, _write_conll),
+    ".json": (_read_json_lines, _write_json_lines),
 }
 
 
