@@ -82,6 +82,8 @@ REFUSED = (
     "calibrate",
     "abstain_at",
     "score_novelty",
+    "window_stride",
+    "pool_windows",
     "predict_batch_size",
     "engine",
 )

@@ -10,6 +10,7 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 from typing import Any, Callable, Optional
 
@@ -17,6 +18,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
+from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.tables import READERS
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
@@ -27,12 +29,14 @@ from adapter_bert.flags import (
     is_given,
     read,
 )
+from adapter_bert.tasks import long_texts
 from adapter_bert.tasks.custom import OwnTables, custom_task
 from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_classification import weigh_classes
 from adapter_bert.training import run_from_flags
 from adapter_bert.training.settings import PredictedFlags
+from adapter_bert.training.setup import ADAPTER
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -120,7 +124,12 @@ class Classification:
     )
 
 
-SETTINGS = (Source, Classification, *run_from_flags.WITH_ROWS)
+SETTINGS = (
+    Source,
+    Classification,
+    long_texts.LongTexts,
+    *run_from_flags.WITH_ROWS,
+)
 
 
 def task_from_flags(
@@ -239,12 +248,35 @@ def run(
             task, classification.replay_file, classification.distill_weight
         )
     _check_fits(task, classification)
+    windows = _windows()
+    task = long_texts.with_windows(task, windows, "--window_stride")
+    if windows.window_stride and classification.score_novelty:
+        raise UserError(
+            "--score_novelty describes whole rows, and --window_stride="
+            f"{windows.window_stride} reads windows; leave one of them out"
+        )
     return run_from_flags.run_or_describe(
         task,
         calibrate=classification.calibrate,
         abstain_at=classification.abstain_at,
         score_novelty=classification.score_novelty,
     )
+
+
+def _windows() -> long_texts.LongTexts:
+    """Reads the flags; others are of the adapter, or of the run's folder."""
+    folder = FLAGS.adapter
+    if FLAGS.output_dir and not folder:
+        folder = os.path.join(FLAGS.output_dir, ADAPTER)
+    settings = adapter_artifact.settings_of(folder) if folder else {}
+    values = read(long_texts.LongTexts)
+    if not settings:
+        return values
+    from adapter_bert.tasks.from_description import recorded_in
+
+    adapter = recorded_in(long_texts.LongTexts, settings, folder)
+    others = {n: x for n, x in adapter.items() if not is_given(n)}
+    return dataclasses.replace(values, **others)
 
 
 def _check_fits(task: Task, settings: Classification) -> None:

@@ -18,11 +18,13 @@ from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (
     BETWEEN,
     LARGEST,
+    POOL,
     GraphRows,
     GraphWindows,
 )
 from adapter_bert.methods.base import below
 from adapter_bert.tasks import kinds
+from adapter_bert.tasks.long_texts import MAX, MEAN, POOLS
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging_files import NO_ENTITY, Tag
 from adapter_bert.tasks.task import Task
@@ -57,10 +59,26 @@ class Batch(NamedTuple):
         return tf.cumsum(self.windows.count, exclusive=True)
 
     def of_head(self, number: int, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Finds an output of rows' first windows, and whose rows have it."""
+        """Pools an output of rows' windows, and finds whose rows have it.
+
+        As `long_texts.TextWindows.pool`.
+        """
         values = self.outputs[f"head_{number}/{name}"]
-        values = tf.gather(values, self.first_window)
-        return tf.cast(values, tf.float64), tf.equal(self.head, number)
+        pooled = tf.cast(tf.gather(values, self.first_window), tf.float64)
+        about = self.windows.row, self.rows.count
+        wide = tf.cast(values[:-1], tf.float64)
+        shape = [-1] + [1] * (values.shape.rank - 1)
+        ways = {
+            MEAN: tf.math.unsorted_segment_mean,
+            MAX: tf.math.unsorted_segment_max,
+        }
+        for way, pool in ways.items():
+            has_way = tf.equal(self.rows.reading[:, POOL], POOLS.index(way))
+            of_way = tf.cast(
+                tf.cast(pool(wide, *about), tf.float32), tf.float64
+            )
+            pooled = tf.where(tf.reshape(has_way, shape), of_way, pooled)
+        return pooled, tf.equal(self.head, number)
 
     def of_choices(self, number: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Finds logits of `most` windows, as `of_head`."""

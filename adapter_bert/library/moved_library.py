@@ -293,6 +293,8 @@ def _problem(
             "its files do not tell whether its rows are pairs; import it "
             "again with --texts=one or --texts=two"
         )
+    if loaded.task.window_stride:
+        return "it reads long texts in windows (window_stride)"
     if config.get("parts"):
         return "it is made of other trained adapters, of the old BERT"
     if run_record.new_tokens(config, loaded.task.name):

@@ -10,6 +10,7 @@ from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
 from adapter_bert.tasks.kinds import OF_PROGRAMS, load
+from adapter_bert.tasks.long_texts import LongTexts, with_windows
 from adapter_bert.tasks.novelty import with_novelty
 from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.task import Task
@@ -50,7 +51,8 @@ def restore_task(
             f"{', '.join((*TASKS, *OF_PROGRAMS))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
-    return with_novelty(task, settings, source)
+    windows = LongTexts(**recorded_in(LongTexts, settings, source))
+    return with_windows(with_novelty(task, settings, source), windows, source)
 
 
 def recorded_in(

@@ -140,7 +140,7 @@ class MultiLabel(TextClassification):
         return right, chosen, losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        right, chosen, _ = self.compare(features.labels, predictions)
+        right, chosen, _ = self.compare(features.answer_labels, predictions)
         path = results_path(output_dir, "eval_labels", suffix)
         return (write_table(path, self.label_table(right, chosen)),)
 

@@ -178,6 +178,10 @@ class Reading(abc.ABC, Generic[RowsType]):
     columns = ()
     # Texts before first texts, and before all others.
     prompts: tuple[str, ...] = ()
+    # Whether its texts may be read in windows, and tokens between these; 0
+    # cuts texts off.
+    can_have_windows = False
+    window_stride = 0
     # Equal for tasks that make equal features of equal texts.
     reading = None
 
