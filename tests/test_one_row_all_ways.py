@@ -76,6 +76,7 @@ UNIT = {"mean": 50.0, "deviation": 32.0, "low": 5.0, "high": 95.0}
 COLUMNS = {"columns": ["text", "one", "two"]}
 MEAN = {"name": "vectors", "pooling": "mean", "normalize": True}
 FIRST = {"name": "vectors", "pooling": "cls", "normalize": False}
+LEAST = dict(zip(SETS["labels"], (0.2, 0.9, 0.4, 0.6)))
 WINDOWS = {"window_stride": 7, "pool_windows": "mean"}
 FITTED = {"temperature": 0.5, "abstain_below": 0.6}
 # Method, task, its settings and rows, by kind.
@@ -98,7 +99,12 @@ TASKS = {
     ],
     "multi-label": [
         ("prefix(length=3, inner_size=8)", SETS, {}, ONE),
-        ("ia3", SETS, {**WINDOWS, "pool_windows": "first"}, ONE),
+        (
+            "ia3",
+            SETS,
+            {**WINDOWS, "pool_windows": "first", "label_thresholds": LEAST},
+            ONE,
+        ),
     ],
     "multiple_choice": [
         (

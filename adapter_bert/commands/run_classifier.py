@@ -122,6 +122,13 @@ class Classification:
         "rows that are nearer than the text, by frozen BERT's features.",
         needs=("do_train",),
     )
+    fit_thresholds: bool = Topic.EVALUATION.setting(
+        False,
+        "custom, --multi_label: fit each label's least probability to the dev "
+        "rows after training, for the greatest F1, and keep them in the "
+        "adapter.",
+        needs=("do_train", "do_eval"),
+    )
 
 
 SETTINGS = (
@@ -260,6 +267,7 @@ def run(
         calibrate=classification.calibrate,
         abstain_at=classification.abstain_at,
         score_novelty=classification.score_novelty,
+        fit_thresholds=classification.fit_thresholds,
     )
 
 
@@ -280,10 +288,15 @@ def _windows() -> long_texts.LongTexts:
 
 
 def _check_fits(task: Task, settings: Classification) -> None:
-    fits = {"calibrate": task.chooses_one, "score_novelty": task.scores_novelty}
+    fits = {
+        "calibrate": task.chooses_one,
+        "score_novelty": task.scores_novelty,
+        "fit_thresholds": getattr(task, "has_sets", False),
+    }
     rows = {
         "calibrate": "gives each row one label or one choice",
         "score_novelty": "has texts or pairs with labels or numbers, alone",
+        "fit_thresholds": "gives each row any number of labels",
     }
     for name, is_fit in fits.items():
         if getattr(settings, name) and not is_fit:
@@ -291,6 +304,11 @@ def _check_fits(task: Task, settings: Classification) -> None:
                 f"--{name} is for a task that {rows[name]}, which {task.name} "
                 f"with these flags is not; leave --{name} out"
             )
+    if settings.fit_thresholds and is_given("label_threshold"):
+        raise UserError(
+            "--fit_thresholds and --label_threshold exclude each other: one "
+            "threshold for each label, or one for all; leave one of them out"
+        )
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:

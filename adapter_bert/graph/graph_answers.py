@@ -423,7 +423,11 @@ class LabelRules(Rule):
             t if t and t.kind.name == kinds.MULTI_LABEL else None for t in tasks
         ]
         self._has_sets = keep(np.array([t is not None for t in sets]))
-        self._threshold = _column(sets, "least_probability", 1.0)
+        thresholds = np.ones([len(tasks), self._widest])
+        for row, task in zip(thresholds, sets):
+            if task:
+                row[: len(task.labels)] = task.least_probabilities
+        self._threshold = keep(thresholds)
         self._separator = _column(sets, "separator", SEPARATOR)
 
     def __call__(self, batch):
@@ -499,7 +503,7 @@ class LabelRules(Rule):
         `labels`, string [N, L], and probabilities `scores`, float64 [N, L],
         end with "" and 0.
         """
-        is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
+        is_given = scores >= tf.gather(self._threshold, task)
         separator = tf.gather(self._separator, task)
         before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
         chosen = tf.where(is_given, tf.strings.join([before, labels]), "")

