@@ -73,9 +73,10 @@ def test_windows_cover_every_token(tokenizer, pairs, length, stride):
         assert len(last) > room - step or not before
 
 
-def test_a_short_row_is_as_it_was(tokenizer):
-    task = custom_task(text_b_column="b")
-    rows = task.make_rows([("the cat", "sat on the mat"), ("", "")])
+def test_a_row_of_one_window_is_as_it_was(word_pieces):
+    tokenizer, task = word_pieces, custom_task(text_b_column="b")
+    rows = [("the cat", "sat on the mat"), ("", ""), (LONG, "a cat")]
+    rows = task.make_rows(rows)
     plain = task.featurize(rows, tokenizer, 12)
     made = cut_windows(rows, {}, tokenizer, 12, 3)
     assert made.unlabelled().fingerprint() == plain.fingerprint()

@@ -207,11 +207,12 @@ def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
     a_length = tf.where(has_b, a_of_pair, a_length)
     a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
     room = tf.where(has_b, both - a_length, limit - 2)
-    # What has windows is read from its beginning.
-    from_end = tf.where(has_windows, 0, from_end)
+    # Questions, and what has windows, are read from their beginnings.
+    from_end = tf.where(is_question, 0, from_end)
     further = tf.maximum(tf.where(has_b, b_count, a_count) - room, 0)
-    a_start += from_end * (a_count - a_length)
-    b_start += from_end * further
+    is_moving = has_windows & ~has_b
+    a_start += from_end * tf.where(is_moving, 0, a_count - a_length)
+    b_start += tf.where(has_windows, 0, from_end) * further
     step = tf.where(has_windows, tf.maximum(tf.minimum(room, stride), 1), 1)
     windows = tf.where(is_question, tf.minimum(b_count, 1), 1)
     windows += tf.where(has_windows, (further + step - 1) // step, 0)

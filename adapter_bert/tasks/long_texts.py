@@ -14,6 +14,7 @@ from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tables import Rows
 from adapter_bert.data.tokenization import (
     TextTokenizer,
+    cut,
     encode_texts,
     fit,
     make_row,
@@ -114,7 +115,7 @@ def cut_windows(
                 room, moving = room - len(tokenizer.between), b
                 count, _ = fit(len(a), len(b), room)
                 room, is_cut = room - count, count < len(a)
-                a = a[:count]
+                a = cut(a, count, tokenizer.keeps_end)
             step = max(1, min(room, stride))
             further = max(0, len(moving) - room)
             # Until a window reaches the end.

@@ -62,7 +62,7 @@ class Thresholds(Extra):
             )
         elif not experiment.do_train:
             # --label_threshold is the user's own.
-            if experiment.task.threshold is None:
+            if getattr(experiment.task, "threshold", None) is None:
                 folder = experiment.adapter or os.path.join(run.folder, ADAPTER)
                 settings = adapter_artifact.settings_of(folder)
                 run.task = task.with_fitted(settings, folder)
