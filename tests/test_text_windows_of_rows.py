@@ -18,11 +18,12 @@ from numpy.testing import assert_array_equal
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of
 
 from adapter_bert.answering.explanations import check_explained
+from adapter_bert.data.table_flags import POOLS
 from adapter_bert.graph import runtimes
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.long_texts import POOLS, cut_windows
+from adapter_bert.tasks.long_texts import cut_windows
 
 WORDS = "the cat sat on the mat . it is not a good dog".split()
 TEXT = st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join)

@@ -12,14 +12,11 @@ import dataclasses
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
-
-import adapter_bert.start_tensorflow  # noqa: F401
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from absl import logging
 
-from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.data.tables import READERS
+from adapter_bert.data.table_flags import LongTexts, OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
@@ -29,14 +26,11 @@ from adapter_bert.flags import (
     is_given,
     read,
 )
-from adapter_bert.tasks import long_texts
-from adapter_bert.tasks.custom import OwnTables, custom_task
-from adapter_bert.tasks.registry import TASKS, get_task
-from adapter_bert.tasks.task import Task
-from adapter_bert.tasks.text_classification import weigh_classes
-from adapter_bert.training import run_from_flags
-from adapter_bert.training.settings import PredictedFlags
-from adapter_bert.training.setup import ADAPTER
+from adapter_bert.tasks.kinds import TASKS, get_task
+from adapter_bert.training.settings import WITH_ROWS, PredictedFlags
+
+if TYPE_CHECKING:
+    from adapter_bert.tasks.task import Task
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -131,19 +125,14 @@ class Classification:
     )
 
 
-SETTINGS = (
-    Source,
-    Classification,
-    long_texts.LongTexts,
-    *run_from_flags.WITH_ROWS,
-)
+SETTINGS = (Source, Classification, LongTexts, *WITH_ROWS)
 
 
 def task_from_flags(
     trained: Optional[Mapping[str, Any]] = None,
     processors: Mapping[str, Callable[[], Any]] = {},
     default: str = "",
-) -> Task:
+) -> "Task":
     """Returns the task, or the joined tasks, of `--task_name`.
 
     Args:
@@ -152,6 +141,9 @@ def task_from_flags(
         processors: a program's own tasks, as for `main`.
         default: the task's name where neither the flag nor `trained` has it.
     """
+    from adapter_bert.data.tables import READERS
+    from adapter_bert.training import run_from_flags
+
     source = read(Source)
     task_name = source.task_name or (trained and trained["task"]["name"])
     task_name = task_name or default
@@ -182,13 +174,15 @@ def task_from_flags(
             list(map(_one_of_several, names)), source.task_sampling
         )
     if names[0].lower() == CUSTOM:
+        from adapter_bert.tasks.custom import custom_task
+
         return custom_task(
             **_custom_arguments(trained), split_files=split_files
         )
     return get_task(names[0], processors)
 
 
-def _task_of(processor: Any) -> Task:
+def _task_of(processor: Any) -> "Task":
     uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
     splits = [split for split, flag in uses.items() if FLAGS[flag].value]
     from adapter_bert.tasks.from_processor import processor_task
@@ -229,8 +223,10 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     return arguments
 
 
-def _one_of_several(name: str) -> tuple[str, Task]:
+def _one_of_several(name: str) -> tuple[str, "Task"]:
     if _is_custom(name):
+        from adapter_bert.tasks.custom import custom_task
+
         return name.partition(":")[2], custom_task(**_custom_arguments(None))
     task = get_task(name)
     return task.name, task
@@ -244,9 +240,13 @@ def run(
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
     """
+    from adapter_bert.training import run_from_flags
+
     classification = read(Classification)
     task = task_from_flags(run_from_flags.adapter_description(), processors)
     if classification.class_weights is not None:
+        from adapter_bert.tasks.text_classification import weigh_classes
+
         task = weigh_classes(task, classification.class_weights)
     if classification.extend_labels:
         from adapter_bert.tasks.new_labels import extend_labels
@@ -256,12 +256,15 @@ def run(
         )
     _check_fits(task, classification)
     windows = _windows()
-    task = long_texts.with_windows(task, windows, "--window_stride")
-    if windows.window_stride and classification.score_novelty:
-        raise UserError(
-            "--score_novelty describes whole rows, and --window_stride="
-            f"{windows.window_stride} reads windows; leave one of them out"
-        )
+    if windows.window_stride:
+        from adapter_bert.tasks.long_texts import with_windows
+
+        task = with_windows(task, windows, "--window_stride")
+        if classification.score_novelty:
+            raise UserError(
+                "--score_novelty describes whole rows, and --window_stride="
+                f"{windows.window_stride} reads windows; leave one of them out"
+            )
     return run_from_flags.run_or_describe(
         task,
         calibrate=classification.calibrate,
@@ -271,23 +274,26 @@ def run(
     )
 
 
-def _windows() -> long_texts.LongTexts:
+def _windows() -> LongTexts:
     """Reads the flags; others are of the adapter, or of the run's folder."""
+    from adapter_bert.checkpoints import adapter_artifact
+    from adapter_bert.training.setup import ADAPTER
+
     folder = FLAGS.adapter
     if FLAGS.output_dir and not folder:
         folder = os.path.join(FLAGS.output_dir, ADAPTER)
     settings = adapter_artifact.settings_of(folder) if folder else {}
-    values = read(long_texts.LongTexts)
-    if not settings:
+    values = read(LongTexts)
+    if "window_stride" not in settings:
         return values
     from adapter_bert.tasks.from_description import recorded_in
 
-    adapter = recorded_in(long_texts.LongTexts, settings, folder)
+    adapter = recorded_in(LongTexts, settings, folder)
     others = {n: x for n, x in adapter.items() if not is_given(n)}
     return dataclasses.replace(values, **others)
 
 
-def _check_fits(task: Task, settings: Classification) -> None:
+def _check_fits(task: "Task", settings: Classification) -> None:
     fits = {
         "calibrate": task.chooses_one,
         "score_novelty": task.scores_novelty,
@@ -313,5 +319,7 @@ def _check_fits(task: Task, settings: Classification) -> None:
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
     """Runs what the flags describe; `processors` as for `run`."""
+    import adapter_bert.start_tensorflow  # noqa: F401
+
     logging.set_verbosity(logging.INFO)
     run(processors)

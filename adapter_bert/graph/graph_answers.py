@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.data.tables import SEPARATOR
+from adapter_bert.data.table_flags import MAX, MEAN, POOLS, SEPARATOR
 from adapter_bert.graph.graph_tokenizer import keep
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (
@@ -24,7 +24,6 @@ from adapter_bert.graph.text_windows import (
 )
 from adapter_bert.methods.base import below
 from adapter_bert.tasks import kinds
-from adapter_bert.tasks.long_texts import MAX, MEAN, POOLS
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging_files import NO_ENTITY, Tag
 from adapter_bert.tasks.task import Task

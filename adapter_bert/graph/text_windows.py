@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.answering.trained_task import LoadedTask
+from adapter_bert.data.table_flags import FIRST, POOLS
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.graph.graph_tokenizer import GraphTokens
 from adapter_bert.tasks.kinds import QUESTIONS
-from adapter_bert.tasks.long_texts import FIRST, POOLS
 
 # Columns of the table of readings. `LEAST_TEXTS` and `MOST_TEXTS` count no
 # choices, `BETWEEN` the separators between two texts.

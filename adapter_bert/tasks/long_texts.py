@@ -11,6 +11,7 @@ from typing import Any, Optional
 import numpy as np
 
 from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.table_flags import FIRST, MAX, LongTexts
 from adapter_bert.data.tables import Rows
 from adapter_bert.data.tokenization import (
     TextTokenizer,
@@ -20,34 +21,6 @@ from adapter_bert.data.tokenization import (
     make_row,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import NOT_NEGATIVE, Range, Topic
-
-# Ways to make a text's outputs of its windows'.
-FIRST, MEAN, MAX = "first", "mean", "max"
-POOLS = FIRST, MEAN, MAX
-
-
-@dataclasses.dataclass(frozen=True)
-class LongTexts:
-    """Fields of a `TextTask`, as flags and in an adapter's settings."""
-
-    window_stride: int = Topic.DATA.setting(
-        0,
-        "Tokens from the start of a window to the next one's. A text longer "
-        "than --max_seq_length is read in windows, of a pair the second text, "
-        "and answered once; 0 cuts it off. --adapter supplies its own.",
-        NOT_NEGATIVE,
-        recorded=True,
-    )
-    pool_windows: str = Topic.DATA.setting(
-        MEAN,
-        "--window_stride: how a text's logits are made of its windows': their "
-        "mean, the greatest of each label (max), or the first window's.",
-        Range(POOLS.__contains__, f"expected {', '.join(POOLS)}"),
-        choices=POOLS,
-        needs=("window_stride",),
-        recorded=True,
-    )
 
 
 def with_windows(task: Any, values: LongTexts, source: str) -> Any:
