@@ -148,15 +148,15 @@ def test_a_run_scores_texts_and_its_adapter_keeps_windows(
     results = read_json(out / "eval_results.json")
     answers = read_lines(out / "test_predictions.tsv")
     assert len(answers) == 1 + len(rows)
-    given = load_predictor(tiny_bert, [out / "adapter"])(
+    answered = load_predictor(tiny_bert, [out / "adapter"])(
         "custom", [text for text, _ in rows]
     )
     cells = [line.split("\t")[1] for line in answers[1:]]
     if kind:
-        values = [answer.value for answer in given]
+        values = [answer.value for answer in answered]
         assert list(map(float, cells)) == pytest.approx(values, rel=1e-5)
     else:
-        assert cells == [answer.label for answer in given]
+        assert cells == [answer.label for answer in answered]
     flags.update(do_train=False, do_predict=False)
     for more in (
         {},

@@ -181,9 +181,9 @@ def test_an_adapter_keeps_thresholds_that_later_runs_follow(
     assert settings["label_thresholds"] == least
     answers = read_lines(out / "test_predictions.tsv")[1:]
     texts = [line.split("\t")[0] for line in read_lines(tmp_path / "dev.tsv")]
-    given = load_predictor(tiny_bert, [out / "adapter"])("custom", texts[1:])
-    assert any(answer.labels for answer in given)
-    for line, answer in zip(answers, given):
+    answered = load_predictor(tiny_bert, [out / "adapter"])("custom", texts[1:])
+    assert any(answer.labels for answer in answered)
+    for line, answer in zip(answers, answered):
         assert line.split("\t")[1] == "|".join(answer.labels)
         kept = [x for x, p in answer.scores.items() if p >= least[x]]
         assert answer.labels == kept
