@@ -187,6 +187,11 @@ def write_files(folder):
         "message,queue\na cat sat,complaint\na dog ran,cancel_order\n"
     )
     (folder / "new.csv").write_text("ticket,message\n1,a cat sat\n")
+    for split in ("train", "test"):
+        mails = f"text,label\n{'a cat ' * 200},ham\na dog,spam\n"
+        (folder / f"mails_{split}.csv").write_text(mails)
+        topics = "message,topics\na cat,cat\na cat is good,cat|good\n"
+        (folder / f"topics_{split}.csv").write_text(topics)
     write_table(folder / "rows.tsv", [("a cat", "a dog")], ("text", "text_b"))
     words = "the\tO\ncat\tB-cat\nsat\tO\n\na\tO\ndog\tB-dog\nran\tO\n\n"
     for name in ("my_ner", "wnut17"):

@@ -20,6 +20,7 @@ from conftest import (
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import complete, make_rows, read
 
+from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
@@ -137,12 +138,13 @@ LABELS = ["cat", "good", "cat"]
 
 
 def features(task):
-    return type("Features", (), {"labels": task.label_features(LABELS)})
+    return Texts.from_rows([], task.label_features(LABELS))
 
 
 def test_scores_are_those_counted_by_hand(task):
     scores = task.evaluate(None, features(task), {"logits": LOGITS})
-    assert list(scores) == ["micro_f1", "macro_f1", "subset_accuracy", "loss"]
+    named = ["micro_f1", "macro_f1", "subset_accuracy", "loss"]
+    assert list(scores) == [*named, *metrics.RANKINGS, "macro_roc_auc"]
     assert scores["micro_f1"] == pytest.approx(4 / 6)
     assert scores["macro_f1"] == pytest.approx((1 + 0) / 2)
     assert scores["subset_accuracy"] == pytest.approx(1 / 3)

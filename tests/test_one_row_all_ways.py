@@ -76,18 +76,36 @@ UNIT = {"mean": 50.0, "deviation": 32.0, "low": 5.0, "high": 95.0}
 COLUMNS = {"columns": ["text", "one", "two"]}
 MEAN = {"name": "vectors", "pooling": "mean", "normalize": True}
 FIRST = {"name": "vectors", "pooling": "cls", "normalize": False}
+LEAST = dict(zip(SETS["labels"], (0.2, 0.9, 0.4, 0.6)))
+WINDOWS = {"window_stride": 7, "pool_windows": "mean"}
 FITTED = {"temperature": 0.5, "abstain_below": 0.6}
 # Method, task, its settings and rows, by kind.
 TASKS = {
     "classification": [
         ("houlsby(size=3)", CLASSIFICATION, {"calibration": FITTED}, ONE),
         ("lora(rank=3)", PAIR, {}, [*PAIRS[:3], (LONG, LONG)]),
+        ("houlsby(size=4)", CLASSIFICATION, WINDOWS, ONE),
+        (
+            "lora(rank=2)",
+            PAIR,
+            {"window_stride": 3, "pool_windows": "max"},
+            [*PAIRS[:2], ("a cat", LONG), (LONG, LONG), (LONG, "")],
+        ),
     ],
     "regression": [
         ("houlsby(size=4)", {**SCORE, "label_unit": UNIT}, {}, ONE),
         ("lora(rank=2)", SCORE, {}, ONE),
+        ("ia3", {**SCORE, "label_unit": UNIT}, WINDOWS, ONE),
     ],
-    "multi-label": [("prefix(length=3, inner_size=8)", SETS, {}, ONE)],
+    "multi-label": [
+        ("prefix(length=3, inner_size=8)", SETS, {}, ONE),
+        (
+            "ia3",
+            SETS,
+            {**WINDOWS, "pool_windows": "first", "label_thresholds": LEAST},
+            ONE,
+        ),
+    ],
     "multiple_choice": [
         (
             "lora(rank=3)",

@@ -10,6 +10,7 @@ import task_files
 import tensorflow as tf
 from conftest import ROOT, read_json, read_lines
 
+from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tables import Layout
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.multi_label import MultiLabel
@@ -32,7 +33,7 @@ def make_rows(labels, text_b=None):
 
 def report(tmp_path, rows, logits, task=TASK):
     """The tables that an evaluation writes, by name."""
-    features = type("Features", (), {"labels": task.label_features(rows.label)})
+    features = Texts.from_rows([], task.label_features(rows.label))
     predictions = {"logits": np.asarray(logits, np.float32)}
     paths = task.write_report(str(tmp_path), rows, features, predictions, "x")
     tables = {}

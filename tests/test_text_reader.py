@@ -49,6 +49,10 @@ def make_tasks():
         if length > 3:
             yield pair, (2,), length
             yield plain, (1, 2), length
+        for stride in (1, 3, 100):
+            yield replace(plain, window_stride=stride), (1,), length
+            if length > 3:
+                yield replace(pair, window_stride=stride), (2,), length
         for stride, query in ((1, 1), (3, 4), (100, 2)):
             if query + 4 < length:
                 squad = replace(

@@ -158,7 +158,8 @@ def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
 def can_explain(loaded: LoadedTask) -> bool:
     """True if answers of a task are explained."""
     is_masked = loaded.tokenizer.mask_id is not None
-    return is_masked and kind_of(loaded) in EXPLAINED
+    is_one = not loaded.task.window_stride
+    return is_masked and is_one and kind_of(loaded) in EXPLAINED
 
 
 def check_explained(loaded: LoadedTask, name: str = "") -> None:
@@ -170,6 +171,11 @@ def check_explained(loaded: LoadedTask, name: str = "") -> None:
         raise UserError(
             f"the task {name} is of the kind {kind}, whose answers are not "
             f"explained; explained are {', '.join(EXPLAINED)}"
+        )
+    if loaded.task.window_stride:
+        raise UserError(
+            f"answers of {name} cannot be explained: it reads long texts in "
+            "windows (window_stride)"
         )
     raise UserError(
         f"answers of {name} cannot be explained: the vocabulary of this BERT "

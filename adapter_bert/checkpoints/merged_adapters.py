@@ -100,6 +100,7 @@ def merge_adapters(
     settings = dict(description.get("task_settings", {}))
     for name, fitted_to in (
         (CALIBRATION, "other logits"),
+        ("label_thresholds", "other logits"),
         (NOVELTY, "one adapter's training rows"),
     ):
         if settings.pop(name, None) is not None:

@@ -82,6 +82,9 @@ REFUSED = (
     "calibrate",
     "abstain_at",
     "score_novelty",
+    "fit_thresholds",
+    "window_stride",
+    "pool_windows",
     "predict_batch_size",
     "engine",
 )

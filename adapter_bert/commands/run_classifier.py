@@ -10,12 +10,13 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 
 import dataclasses
 import math
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from absl import logging
 
-from adapter_bert.data.table_flags import OwnTables
+from adapter_bert.data.table_flags import LongTexts, OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
@@ -115,9 +116,16 @@ class Classification:
         "rows that are nearer than the text, by frozen BERT's features.",
         needs=("do_train",),
     )
+    fit_thresholds: bool = Topic.EVALUATION.setting(
+        False,
+        "custom, --multi_label: fit each label's least probability to the dev "
+        "rows after training, for the greatest F1, and keep them in the "
+        "adapter.",
+        needs=("do_train", "do_eval"),
+    )
 
 
-SETTINGS = (Source, Classification, *WITH_ROWS)
+SETTINGS = (Source, Classification, LongTexts, *WITH_ROWS)
 
 
 def task_from_flags(
@@ -247,19 +255,54 @@ def run(
             task, classification.replay_file, classification.distill_weight
         )
     _check_fits(task, classification)
+    windows = _windows()
+    if windows.window_stride:
+        from adapter_bert.tasks.long_texts import with_windows
+
+        task = with_windows(task, windows, "--window_stride")
+        if classification.score_novelty:
+            raise UserError(
+                "--score_novelty describes whole rows, and --window_stride="
+                f"{windows.window_stride} reads windows; leave one of them out"
+            )
     return run_from_flags.run_or_describe(
         task,
         calibrate=classification.calibrate,
         abstain_at=classification.abstain_at,
         score_novelty=classification.score_novelty,
+        fit_thresholds=classification.fit_thresholds,
     )
 
 
+def _windows() -> LongTexts:
+    """Reads the flags; others are of the adapter, or of the run's folder."""
+    from adapter_bert.checkpoints import adapter_artifact
+    from adapter_bert.training.setup import ADAPTER
+
+    folder = FLAGS.adapter
+    if FLAGS.output_dir and not folder:
+        folder = os.path.join(FLAGS.output_dir, ADAPTER)
+    settings = adapter_artifact.settings_of(folder) if folder else {}
+    values = read(LongTexts)
+    if "window_stride" not in settings:
+        return values
+    from adapter_bert.tasks.from_description import recorded_in
+
+    adapter = recorded_in(LongTexts, settings, folder)
+    others = {n: x for n, x in adapter.items() if not is_given(n)}
+    return dataclasses.replace(values, **others)
+
+
 def _check_fits(task: "Task", settings: Classification) -> None:
-    fits = {"calibrate": task.chooses_one, "score_novelty": task.scores_novelty}
+    fits = {
+        "calibrate": task.chooses_one,
+        "score_novelty": task.scores_novelty,
+        "fit_thresholds": getattr(task, "has_sets", False),
+    }
     rows = {
         "calibrate": "gives each row one label or one choice",
         "score_novelty": "has texts or pairs with labels or numbers, alone",
+        "fit_thresholds": "gives each row any number of labels",
     }
     for name, is_fit in fits.items():
         if getattr(settings, name) and not is_fit:
@@ -267,6 +310,11 @@ def _check_fits(task: "Task", settings: Classification) -> None:
                 f"--{name} is for a task that {rows[name]}, which {task.name} "
                 f"with these flags is not; leave --{name} out"
             )
+    if settings.fit_thresholds and is_given("label_threshold"):
+        raise UserError(
+            "--fit_thresholds and --label_threshold exclude each other: one "
+            "threshold for each label, or one for all; leave one of them out"
+        )
 
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:

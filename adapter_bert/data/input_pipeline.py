@@ -81,6 +81,11 @@ class Features:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def answer_labels(self) -> Mapping[str, np.ndarray]:
+        """The labels of each answer, where rows make an answer together."""
+        return self.labels
+
     def fingerprint(self) -> str:
         """SHA-256 of all rows and labels, segments as int32."""
         digest = hashlib.sha256()

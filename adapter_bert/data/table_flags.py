@@ -12,6 +12,9 @@ SEPARATOR = "|"
 # batch is padding (9 to 17% on MRPC, CoLA and RTE; 50 to 105% without), few
 # enough that batches hold other rows in every epoch.
 POOL_BATCHES = 8
+# Ways to make a text's outputs of its windows'.
+FIRST, MEAN, MAX = "first", "mean", "max"
+POOLS = FIRST, MEAN, MAX
 # A column's name, or its number from 0.
 Column = Union[str, int]
 
@@ -118,4 +121,27 @@ class OwnTables(OwnFiles, TextColumns):
         [],
         "custom: columns of the choices, as a,b,c. The label is the right "
         "choice's number from 0, or its column.",
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class LongTexts:
+    """Fields of a `TextTask`, as flags and in an adapter's settings."""
+
+    window_stride: int = Topic.DATA.setting(
+        0,
+        "Tokens from the start of a window to the next one's. A text longer "
+        "than --max_seq_length is read in windows, of a pair the second text, "
+        "and answered once; 0 cuts it off. --adapter supplies its own.",
+        NOT_NEGATIVE,
+        recorded=True,
+    )
+    pool_windows: str = Topic.DATA.setting(
+        MEAN,
+        "--window_stride: how a text's logits are made of its windows': their "
+        "mean, the greatest of each label (max), or the first window's.",
+        Range(POOLS.__contains__, f"expected {', '.join(POOLS)}"),
+        choices=POOLS,
+        needs=("window_stride",),
+        recorded=True,
     )

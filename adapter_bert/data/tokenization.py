@@ -279,6 +279,18 @@ def in_chunks(
         yield from encode(chunk)
 
 
+def encode_texts(
+    texts_a: Iterable[str],
+    texts_b: Optional[Iterable[str]],
+    tokenizer: TextTokenizer,
+) -> Iterator[tuple[list[int], Optional[list[int]]]]:
+    """Token ids of each text, and of its pair's second one."""
+    ids_b: Iterator[Optional[list[int]]] = itertools.repeat(None)
+    if texts_b is not None:
+        ids_b = in_chunks(tokenizer.encode_ids, texts_b)
+    return zip(in_chunks(tokenizer.encode_ids, texts_a), ids_b)
+
+
 def join_texts(
     texts_a: Iterable[str],
     texts_b: Optional[Iterable[str]],
@@ -286,11 +298,7 @@ def join_texts(
     max_seq_length: int,
 ) -> Iterator[tuple[list[int], list[int], bool]]:
     """Tokens and segments of each text or pair, and whether it was cut."""
-    ids_a = in_chunks(tokenizer.encode_ids, texts_a)
-    ids_b: Iterator[Optional[list[int]]] = itertools.repeat(None)
-    if texts_b is not None:
-        ids_b = in_chunks(tokenizer.encode_ids, texts_b)
-    for a, b in zip(ids_a, ids_b):
+    for a, b in encode_texts(texts_a, texts_b, tokenizer):
         added = 2 if b is None else 2 + len(tokenizer.between)
         is_cut = len(a) + len(b or ()) + added > max_seq_length
         yield *make_row(a, b, tokenizer, max_seq_length), is_cut

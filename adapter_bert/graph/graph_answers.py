@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.data.table_flags import SEPARATOR
+from adapter_bert.data.table_flags import MAX, MEAN, POOLS, SEPARATOR
 from adapter_bert.graph.graph_tokenizer import keep, places_of
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (
     BETWEEN,
     LARGEST,
+    POOL,
     GraphRows,
     GraphWindows,
 )
@@ -57,10 +58,26 @@ class Batch(NamedTuple):
         return tf.cumsum(self.windows.count, exclusive=True)
 
     def of_head(self, number: int, name: str) -> tuple[tf.Tensor, tf.Tensor]:
-        """Finds an output of rows' first windows, and whose rows have it."""
+        """Pools an output of rows' windows, and finds whose rows have it.
+
+        As `long_texts.TextWindows.pool`.
+        """
         values = self.outputs[f"head_{number}/{name}"]
-        values = tf.gather(values, self.first_window)
-        return tf.cast(values, tf.float64), tf.equal(self.head, number)
+        pooled = tf.cast(tf.gather(values, self.first_window), tf.float64)
+        about = self.windows.row, self.rows.count
+        wide = tf.cast(values[:-1], tf.float64)
+        shape = [-1] + [1] * (values.shape.rank - 1)
+        ways = {
+            MEAN: tf.math.unsorted_segment_mean,
+            MAX: tf.math.unsorted_segment_max,
+        }
+        for way, pool in ways.items():
+            has_way = tf.equal(self.rows.reading[:, POOL], POOLS.index(way))
+            of_way = tf.cast(
+                tf.cast(pool(wide, *about), tf.float32), tf.float64
+            )
+            pooled = tf.where(tf.reshape(has_way, shape), of_way, pooled)
+        return pooled, tf.equal(self.head, number)
 
     def of_choices(self, number: int, most: int) -> tuple[tf.Tensor, tf.Tensor]:
         """Finds logits of `most` windows, as `of_head`."""
@@ -446,7 +463,11 @@ class LabelRules(Rule):
             t if t and t.kind.name == kinds.MULTI_LABEL else None for t in tasks
         ]
         self._has_sets = keep(np.array([t is not None for t in sets]))
-        self._threshold = _column(sets, "least_probability", 1.0)
+        thresholds = np.ones([len(tasks), self._widest])
+        for row, task in zip(thresholds, sets):
+            if task:
+                row[: len(task.labels)] = task.least_probabilities
+        self._threshold = keep(thresholds)
         self._separator = _column(sets, "separator", SEPARATOR)
 
     def __call__(self, batch):
@@ -522,7 +543,7 @@ class LabelRules(Rule):
         `labels`, string [N, L], and probabilities `scores`, float64 [N, L],
         end with "" and 0.
         """
-        is_given = scores >= tf.gather(self._threshold, task)[:, tf.newaxis]
+        is_given = scores >= tf.gather(self._threshold, task)
         separator = tf.gather(self._separator, task)
         before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
         chosen = tf.where(is_given, tf.strings.join([before, labels]), "")

@@ -90,6 +90,11 @@ def export(
     """
     check_folder(folder)
     runtime = RUNTIMES[form]
+    if task.task.window_stride:
+        raise UserError(
+            f"{name} reads long texts in windows (window_stride), which a "
+            f"file of {runtime.name} cannot; export a SavedModel"
+        )
     if task.task.novelty:
         # Not within the model.
         plain = dataclasses.replace(task.task, novelty=None)

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.answering.trained_task import LoadedTask
+from adapter_bert.data.table_flags import FIRST, POOLS
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.graph.graph_tokenizer import GraphTokens
 from adapter_bert.tasks.kinds import QUESTIONS
@@ -29,8 +30,9 @@ from adapter_bert.tasks.kinds import QUESTIONS
     BETWEEN,
     FROM_END,
     APART,
-) = range(10)
-READINGS = 10
+    POOL,
+) = range(11)
+READINGS = 11
 # Forms of rows.
 PLAIN, QUESTION, SENTENCE, CHOICE = range(4)
 
@@ -137,6 +139,10 @@ def readings(
         if task.takes_tokens:
             row[FORM] = SENTENCE
             row[APART] = task.apart
+        row[POOL] = POOLS.index(FIRST)
+        if task.window_stride:
+            row[STRIDE] = min(task.window_stride, LARGEST)
+            row[POOL] = POOLS.index(task.pool_windows)
         if task.choice_count:
             row[FORM] = CHOICE
             row[CHOICES] = task.choice_count
@@ -153,7 +159,7 @@ def plain_readings(table: np.ndarray) -> np.ndarray:
     table = table.copy()
     is_odd = np.isin(table[:, FORM], (SENTENCE, CHOICE))
     table[is_odd, LEAST_TEXTS], table[is_odd, MOST_TEXTS] = 1, 2
-    table[:, FORM] = PLAIN
+    table[:, FORM], table[:, STRIDE] = PLAIN, 0
     return table
 
 
@@ -174,7 +180,8 @@ def fit(
 def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
     """Cuts texts, pairs, questions, and pairs of a text and a choice.
 
-    A context without tokens has no window. `sentences` is what
+    Tasks with a stride have several windows of a text, or of a pair's second
+    text. A context without tokens has no window. `sentences` is what
     `sentence_windows.cut` gives, or None.
     """
     count = rows.count
@@ -191,27 +198,26 @@ def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
         tf.gather(x, b_text) for x in (rows.starts, rows.counts)
     )
     has_b = tf.gather(rows.has_b, row) | is_choice
-    limit, form, _, _, query, stride, _, between, from_end, _ = tf.unstack(
+    limit, form, _, _, query, stride, _, between, from_end, _, _ = tf.unstack(
         tf.gather(rows.reading, row), axis=1
     )
-    is_question = tf.equal(form, QUESTION)
+    is_question, has_windows = tf.equal(form, QUESTION), stride > 0
 
     both = limit - 2 - between
     a_of_pair, _ = fit(a_count, b_count, both)
     a_length = tf.minimum(a_count, limit - 2)
     a_length = tf.where(has_b, a_of_pair, a_length)
     a_length = tf.where(is_question, tf.minimum(a_count, query), a_length)
-    room = both - a_length
-    # Questions and contexts are read from their beginnings.
+    room = tf.where(has_b, both - a_length, limit - 2)
+    # Questions, and what has windows, are read from their beginnings.
     from_end = tf.where(is_question, 0, from_end)
-    further = tf.maximum(b_count - room, 0)
-    a_start += from_end * (a_count - a_length)
-    b_start += from_end * further
-    # A pair has one window.
-    step = tf.where(is_question, tf.minimum(room, stride), 1)
-    windows = tf.where(
-        is_question, tf.minimum(b_count, 1) + (further + step - 1) // step, 1
-    )
+    further = tf.maximum(tf.where(has_b, b_count, a_count) - room, 0)
+    is_moving = has_windows & ~has_b
+    a_start += from_end * tf.where(is_moving, 0, a_count - a_length)
+    b_start += tf.where(has_windows, 0, from_end) * further
+    step = tf.where(has_windows, tf.maximum(tf.minimum(room, stride), 1), 1)
+    windows = tf.where(is_question, tf.minimum(b_count, 1), 1)
+    windows += tf.where(has_windows, (further + step - 1) // step, 0)
     is_other = tf.equal(form, SENTENCE) | tf.equal(form, CHOICE) & ~is_choice
     windows = tf.where(is_other, 0, windows)
 
@@ -222,14 +228,17 @@ def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
 
     before = of_pair(tf.cumsum(windows, exclusive=True))
     context_first = (tf.range(tf.size(pair)) - before) * of_pair(step)
-    b_length = tf.minimum(of_pair(room), of_pair(b_count) - context_first)
-    b_length = tf.where(of_pair(has_b), b_length, 0)
-    a_length = of_pair(a_length)
-    b_and_end = tf.where(of_pair(has_b), b_length + of_pair(between), 0)
+    is_two = of_pair(has_b)
+    tokens = tf.where(is_two, of_pair(b_count), of_pair(a_count))
+    moving = tf.minimum(of_pair(room), tokens - context_first)
+    a_length = tf.where(is_two, of_pair(a_length), moving)
+    a_first = of_pair(a_start) + tf.where(is_two, 0, context_first)
+    b_length = tf.where(is_two, moving, 0)
+    b_and_end = tf.where(is_two, b_length + of_pair(between), 0)
     table = tf.stack(
         [
             of_pair(row),
-            of_pair(a_start),
+            a_first,
             a_length,
             of_pair(b_start) + context_first,
             b_length,

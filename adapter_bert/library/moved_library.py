@@ -250,14 +250,16 @@ def _choose(
             logging.warning("%s is not moved: %s", name, problem)
             continue
         is_calibrated = loaded.task.calibration != Calibration()
-        if is_calibrated or loaded.task.novelty:
+        has_thresholds = getattr(loaded.task, "thresholds", None)
+        fitted = {"thresholds": None} if has_thresholds else {}
+        if is_calibrated or loaded.task.novelty or fitted:
             logging.warning(
-                "calibration and novelty of %s are left out: they are told by "
-                "what the old BERT computes",
+                "calibration, thresholds and novelty of %s are left out: they "
+                "are told by what the old BERT computes",
                 name,
             )
         task = dataclasses.replace(
-            loaded.task, calibration=Calibration(), novelty=None
+            loaded.task, calibration=Calibration(), novelty=None, **fitted
         )
         loaded = dataclasses.replace(loaded, task=task)
         path = texts.get(name, texts.get(""))
@@ -292,6 +294,8 @@ def _problem(
             "its files do not tell whether its rows are pairs; import it "
             "again with --texts=one or --texts=two"
         )
+    if loaded.task.window_stride:
+        return "it reads long texts in windows (window_stride)"
     if config.get("parts"):
         return "it is made of other trained adapters, of the old BERT"
     if run_record.new_tokens(config, loaded.task.name):

@@ -5,12 +5,13 @@ import typing
 from collections.abc import Container, Mapping
 from typing import Any
 
-from adapter_bert.data.table_flags import OwnTables
+from adapter_bert.data.table_flags import LongTexts, OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, custom_task
 from adapter_bert.tasks.kinds import OF_PROGRAMS, TASKS, load
+from adapter_bert.tasks.long_texts import with_windows
 from adapter_bert.tasks.novelty import with_novelty
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
@@ -50,7 +51,9 @@ def restore_task(
             f"{', '.join((*TASKS, *OF_PROGRAMS))} or custom"
         )
     task = calibrated(task.restore(description, source), settings, source)
-    return with_novelty(task, settings, source)
+    task = task.with_fitted(settings, source)
+    windows = LongTexts(**recorded_in(LongTexts, settings, source))
+    return with_windows(with_novelty(task, settings, source), windows, source)
 
 
 def recorded_in(

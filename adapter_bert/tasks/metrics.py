@@ -117,6 +117,43 @@ LABEL_SET_METRICS: dict[str, Metric] = {
 }
 
 
+# Names of `ranking_scores` that are always there.
+RANKINGS = (
+    "macro_average_precision",
+    "micro_average_precision",
+    "label_ranking_average_precision",
+)
+
+
+def ranking_scores(labels: np.ndarray, scores: np.ndarray) -> dict[str, float]:
+    """Scores the order of rows and labels, 0 to 1, as scikit-learn does.
+
+    Takes bool [N, C] and probabilities, float64 [N, C]. A label in no row has
+    the average precision 0. `macro_roc_auc` is of labels that some rows have
+    and others have not, and left out without such labels.
+    """
+    from sklearn import metrics
+
+    def precision(has_label: np.ndarray, of: np.ndarray) -> float:
+        if not has_label.any():
+            return 0.0
+        return float(metrics.average_precision_score(has_label, of))
+
+    columns = list(zip(labels.T, scores.T))
+    values = (
+        float(np.mean([precision(*column) for column in columns])),
+        precision(labels.ravel(), scores.ravel()),
+        float(metrics.label_ranking_average_precision_score(labels, scores)),
+    )
+    areas = [
+        metrics.roc_auc_score(*column)
+        for column in columns
+        if not _is_constant(column[0])
+    ]
+    area = {"macro_roc_auc": float(np.mean(areas))} if areas else {}
+    return {**dict(zip(RANKINGS, values)), **area}
+
+
 def binary_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Losses of each label's presence or absence in nats, float64 [N, C].
 

@@ -19,6 +19,8 @@ from adapter_bert.tasks.text_classification import (
 )
 
 THRESHOLD = 0.5
+# Name of fitted thresholds in an adapter's settings.
+FITTED = "label_thresholds"
 
 
 class MultiLabelHead(ClassificationHead):
@@ -49,12 +51,14 @@ class MultiLabel(TextClassification):
     """A classification task whose rows have any number of labels, or none.
 
     `separator` stands between a cell's labels; `threshold` is the least
-    probability of a predicted label, None for the training's.
+    probability of a predicted label, None for the training's. `thresholds` are
+    fitted ones of each label.
     """
 
     metrics: tuple[str, ...] = tuple(LABEL_SET_METRICS)
     separator: str = SEPARATOR
     threshold: Optional[float] = None
+    thresholds: Optional[tuple[float, ...]] = None
 
     kind = kinds.KINDS[kinds.MULTI_LABEL]
     has_sets = True
@@ -72,6 +76,30 @@ class MultiLabel(TextClassification):
     def least_probability(self) -> float:
         return THRESHOLD if self.threshold is None else self.threshold
 
+    @property
+    def least_probabilities(self) -> np.ndarray:
+        """Least probability of each label that is given, float64 [C]."""
+        usual = [self.least_probability] * len(self.labels)
+        return np.array(self.thresholds or usual)
+
+    def with_fitted(self, settings, source):
+        fitted = settings.get(FITTED)
+        if fitted is None:
+            return self
+        if (
+            not isinstance(fitted, dict)
+            or sorted(fitted) != sorted(self.labels)
+            or not all(
+                type(x) in (int, float) and 0 <= x <= 1 for x in fitted.values()
+            )
+        ):
+            raise UserError(
+                f"{source}: task_settings.{FITTED} is {str(fitted)[:200]}, "
+                "expected a probability for each label"
+            )
+        thresholds = tuple(float(fitted[label]) for label in self.labels)
+        return dataclasses.replace(self, thresholds=thresholds)
+
     def restore(self, description, source):
         task = super().restore(description, source)
         join_labels(task.labels, self.separator, source)
@@ -87,11 +115,11 @@ class MultiLabel(TextClassification):
 
     @property
     def settings(self):
-        return {
-            **super().settings,
-            "label_separator": self.separator,
-            "label_threshold": self.least_probability,
-        }
+        least = {"label_threshold": self.least_probability}
+        if self.thresholds:
+            least = {FITTED: dict(zip(self.labels, self.thresholds))}
+        separator = {"label_separator": self.separator}
+        return {**super().settings, **separator, **least}
 
     def _split(self, cell: str, where: str = ""):
         return split_labels(cell, self.separator, where)
@@ -137,11 +165,22 @@ class MultiLabel(TextClassification):
         """Sets of labels, bool [rows, C], and binary cross entropies."""
         right = labels["label_sets"].astype(bool)
         losses = metrics.binary_cross_entropy(predictions["logits"], right)
-        chosen = self.results(predictions) >= self.least_probability
+        chosen = self.results(predictions) >= self.least_probabilities
         return right, chosen, losses
 
+    @property
+    def score_names(self):
+        return (*self.metrics, *metrics.RANKINGS, "loss")
+
+    def evaluate(self, rows, features, predictions):
+        right = features.answer_labels["label_sets"].astype(bool)
+        return {
+            **super().evaluate(rows, features, predictions),
+            **metrics.ranking_scores(right, self.results(predictions)),
+        }
+
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        right, chosen, _ = self.compare(features.labels, predictions)
+        right, chosen, _ = self.compare(features.answer_labels, predictions)
         path = results_path(output_dir, "eval_labels", suffix)
         return (write_table(path, self.label_table(right, chosen)),)
 
@@ -149,13 +188,16 @@ class MultiLabel(TextClassification):
         return metrics.sigmoid(predictions["logits"])
 
     def answer(self, rows, predictions):
-        least = self.least_probability
+        least = dict(zip(self.labels, self.least_probabilities.tolist()))
         rows_of_scores = (
             dict(zip(self.labels, row))
             for row in self.results(predictions).tolist()
         )
         return [
-            {"labels": [x for x, p in of.items() if p >= least], "scores": of}
+            {
+                "labels": [x for x, p in of.items() if p >= least[x]],
+                "scores": of,
+            }
             for of in rows_of_scores
         ]
 

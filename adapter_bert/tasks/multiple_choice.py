@@ -66,6 +66,7 @@ class MultipleChoice(TextTask):
 
     kind = kinds.KINDS[kinds.CHOICE]
     chooses_one = True
+    can_have_windows = False
 
     @property
     def choice_count(self):

@@ -27,6 +27,12 @@ from adapter_bert.errors import UserError
 
 # Name in an adapter's `task_settings`, and in an answer.
 NOVELTY = "novelty"
+# Settings of adapters that other programs do not know.
+UNTOLD = {
+    NOVELTY: "scores the novelty of texts",
+    "label_thresholds": "has a threshold for each label",
+    "window_stride": "reads long texts in windows",
+}
 # The most directions, and rows for each.
 COMPONENTS, ROWS_EACH = 32, 4
 # Parts of the rows; each part's distances are measured by the other parts.
@@ -131,13 +137,14 @@ def with_novelty(task: Any, settings: Mapping[str, Any], source: str) -> Any:
 
 
 def warn_of_loss(settings: Mapping[str, Any], source: str) -> None:
-    """Tells that other programs' files have no place for a sketch."""
-    if NOVELTY in settings:
-        logging.warning(
-            "%s scores the novelty of texts, for which other programs' files "
-            "have no place",
-            source,
-        )
+    """Tells what other programs' files have no place for."""
+    for name, about in UNTOLD.items():
+        if name in settings:
+            logging.warning(
+                "%s %s, for which other programs' files have no place",
+                source,
+                about,
+            )
 
 
 def distances(

@@ -180,6 +180,10 @@ class Reading(abc.ABC, Generic[RowsType]):
     trained_as = None
     # Texts before first texts, and before all others.
     prompts: tuple[str, ...] = ()
+    # Whether its texts may be read in windows, and tokens between these; 0
+    # cuts texts off.
+    can_have_windows = False
+    window_stride = 0
     # Equal for tasks that make equal features of equal texts.
     reading = None
 
@@ -500,6 +504,10 @@ class Task(Reading[RowsType], Learning, Answering[RowsType]):
                 f"--split_seed={before['seed']}; pass the same, since another "
                 "choice would hold rows that it was trained on"
             )
+
+    def with_fitted(self, settings: Mapping[str, Any], source: str) -> "Task":
+        """Adds what `settings`, as of `restore_task`, have of dev rows."""
+        return self
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -277,7 +277,7 @@ class TextClassification(TextTask):
 
     @property
     def training_settings(self):
-        return {"class_weights": self.weighting}
+        return {**super().training_settings, "class_weights": self.weighting}
 
     def compare(self, labels, predictions):
         logits = predictions["logits"].astype(np.float64)
@@ -287,7 +287,8 @@ class TextClassification(TextTask):
         return right, logits.argmax(axis=-1), losses
 
     def write_report(self, output_dir, rows, features, predictions, suffix=""):
-        labels, chosen, losses = self.compare(features.labels, predictions)
+        compared = self.compare(features.answer_labels, predictions)
+        labels, chosen, losses = compared
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
 

@@ -234,6 +234,7 @@ class TextRegression(TextTask):
         return RegressionHead(config, create, self.head, self.unit or AS_IS)
 
     def decode(self, rows, features, outputs):
+        outputs = super().decode(rows, features, outputs)
         if not self._is_scaled:
             return outputs
         scores = outputs["scores"].astype(np.float64)

@@ -220,8 +220,10 @@ class TextTask(Task[Rows]):
     novelty: Optional[Any] = None
     names_rows: bool = False
     split_files: SplitFiles = NONE_NAMED
+    window_stride: int = 0
+    pool_windows: str = "mean"
 
-    reading = "texts"
+    can_have_windows = True
     endings = READERS
     is_complete = True
     metric_table = METRICS
@@ -290,6 +292,7 @@ class TextTask(Task[Rows]):
         settings: dict[str, Any] = {
             "columns": list(self.columns),
             **self.calibration.settings,
+            **self._windows,
         }
         if self.novelty:
             settings["novelty"] = self.novelty.settings
@@ -303,6 +306,21 @@ class TextTask(Task[Rows]):
                 texts = (layout.text_a, layout.text_b, *layout.choices)
                 settings["column_numbers"] = [x for x in texts if x is not None]
         return settings
+
+    @property
+    def _windows(self) -> dict[str, Any]:
+        if not self.window_stride:
+            return {}
+        names = "window_stride", "pool_windows"
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def training_settings(self):
+        return self._windows
+
+    @property
+    def reading(self):
+        return "texts", self.window_stride
 
     @property
     def head_kind(self):
@@ -383,10 +401,24 @@ class TextTask(Task[Rows]):
         labels = {}
         if rows.label is not None:
             labels = self.label_features(rows.label)
+        if self.window_stride:
+            from adapter_bert.tasks.long_texts import cut_windows
+
+            about = tokenizer, max_seq_length, self.window_stride
+            return cut_windows(rows, labels, *about)
         texts = rows.text_a, rows.text_b
         return Texts.from_rows(
             join_texts(*texts, tokenizer, max_seq_length), labels
         )
+
+    def decode(self, rows, features, outputs):
+        # Rows of other features are an answer each.
+        if not (self.window_stride and len(features) > len(rows)):
+            return outputs
+        return {
+            name: features.pool(values, self.pool_windows)
+            for name, values in outputs.items()
+        }
 
     def keep(self, rows: Rows):
         if rows.label is not None:
@@ -408,7 +440,8 @@ class TextTask(Task[Rows]):
         """
 
     def evaluate(self, rows, features, predictions):
-        right, predicted, losses = self.compare(features.labels, predictions)
+        labels = features.answer_labels
+        right, predicted, losses = self.compare(labels, predictions)
         scores: dict[str, float] = {
             name: self.metric_table[name](right, predicted)
             for name in self.metrics

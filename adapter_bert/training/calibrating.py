@@ -59,7 +59,7 @@ class Calibrating(Extra):
             name, measured = _measured_rows(run)
             fitted, record = fit(
                 answers.by_split[name]["logits"],
-                run.features[name].labels["label_ids"],
+                run.features[name].answer_labels["label_ids"],
                 measured,
                 experiment.abstain_at,
             )

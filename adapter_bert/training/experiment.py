@@ -168,7 +168,11 @@ def _tokenize(run: Run) -> None:
         )
         cut = features.cut_rows, len(rows), run.task.cut_at
         if cut[0]:
-            logging.warning("%s: %d of %d examples are cut (--%s)", split, *cut)
+            way = ""
+            if run.task.can_have_windows and not run.task.window_stride:
+                way = "; --window_stride=N reads them whole"
+            message = "%s: %d of %d examples are cut (--%s)%s"
+            logging.warning(message, split, *cut, way)
         if len(features) != len(rows):
             logging.info(
                 "%s: %d examples make %d windows of at most %d tokens",

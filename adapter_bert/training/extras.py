@@ -77,6 +77,13 @@ EXTRAS: dict[str, Callable[[Model], Any]] = {
             os.path.join(model.experiment.output_dir, "calibration.json")
         )
     ),
+    "adapter_bert.training.thresholds:Thresholds": lambda model: (
+        model.experiment.fit_thresholds
+        or "label_thresholds" in _settings(model)
+        or files.exists(
+            os.path.join(model.experiment.output_dir, "label_thresholds.json")
+        )
+    ),
     "adapter_bert.training.frozen_features:Novelty": lambda model: (
         model.experiment.score_novelty or "novelty" in _settings(model)
     ),

@@ -90,7 +90,7 @@ class Imprinting(Extra):
         answers.predictor.load(run.job.first_trained_values())
         begun = run.answer(answers.predictor, [name])
         measured = new_labels.forgetting(
-            run.features[name].labels["label_ids"],
+            run.features[name].answer_labels["label_ids"],
             begun.by_split[name]["logits"],
             answers.by_split[name]["logits"],
             len(run.task.old_labels),

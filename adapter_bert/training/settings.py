@@ -268,6 +268,7 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
     calibrate: bool = False
     abstain_at: Optional[float] = None
     score_novelty: bool = False
+    fit_thresholds: bool = False
     do_train: bool = Topic.TO_DO.setting(False, "Train.")
     do_eval: bool = Topic.TO_DO.setting(
         False, "Score the model on labelled data."
