@@ -55,6 +55,7 @@ WAYS = """
                  predict joint mixed graph library served beam ids tflite onnx
 classification   yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 regression       yes     yes   yes   yes   yes     yes    yes  yes yes    yes
+rerank           yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 multi-label      yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 multiple_choice  yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 questions        yes     yes   yes   yes   yes     yes    yes  yes yes    yes
@@ -78,6 +79,7 @@ MEAN = {"name": "vectors", "pooling": "mean", "normalize": True}
 FIRST = {"name": "vectors", "pooling": "cls", "normalize": False}
 LEAST = dict(zip(SETS["labels"], (0.2, 0.9, 0.4, 0.6)))
 WINDOWS = {"window_stride": 7, "pool_windows": "mean"}
+RERANK = {"name": "rerank", "pairs": True}
 FITTED = {"temperature": 0.5, "abstain_below": 0.6}
 # Method, task, its settings and rows, by kind.
 TASKS = {
@@ -105,6 +107,10 @@ TASKS = {
             {**WINDOWS, "pool_windows": "first", "label_thresholds": LEAST},
             ONE,
         ),
+    ],
+    "rerank": [
+        ("lora(rank=3)", RERANK, {}, [*PAIRS[:3], ("", LONG)]),
+        ("houlsby(size=2)", {**RERANK, "activation": "linear"}, {}, PAIRS[:3]),
     ],
     "multiple_choice": [
         (
@@ -467,8 +473,10 @@ def of_file(world, name, form):
 def decoded(world, task, rows, features, outputs):
     """The task's answers of what a model of token ids gives."""
     if "value" in outputs:
-        values = outputs["value"] - task.unit.mean
-        outputs = {"scores": values / task.unit.deviation}
+        values = outputs["value"].astype(np.float64)
+        if task.is_sigmoid:
+            values = np.log(values) - np.log1p(-values)
+        outputs = {"scores": (values - task.unit.mean) / task.unit.deviation}
     elif "scores" in outputs:
         scores = outputs["scores"].astype(np.float64)
         logits = np.log(scores)

@@ -20,6 +20,7 @@ from adapter_bert.bert.architectures import (
 from adapter_bert.bert.encoder import POOLER
 from adapter_bert.checkpoints.hugging_face import (
     HEAD_CLASSES,
+    RERANK,
     SCOPES,
     _renaming,
 )
@@ -88,7 +89,7 @@ def describe_head(
     fields: dict[str, Any] = {"architectures": [f"{name}{end}"]}
     if problem:
         fields["problem_type"] = problem
-    if kind == "regression":
+    if kind in ("regression", RERANK):
         labels = ["LABEL_0"]
     if labels:
         fields["num_labels"] = len(labels)
