@@ -7,6 +7,7 @@ import numpy as np
 
 # Queries and texts of the corpus that are compared at once.
 CHUNK, BLOCK = 256, 8192
+RECALLS = 1, 10, 100
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -48,13 +49,14 @@ def retrieval_scores(
 
     Takes float32 queries [Q, D] and corpus [N, D], places and gains above 0 of
     each query's relevant texts, at least one, and places of its copies, which
-    are left out unless they are relevant. Gives, 0 to 1, `ndcg_at_10`, of gains
+    are left out unless they are relevant. A place below 0 is of a text that no
+    search finds. Gives, 0 to 1, `ndcg_at_10`, of gains
     that are not raised (Jarvelin and Kekalainen 2002, equation 2; as in
-    trec_eval); `mrr`, of the first relevant text over the whole corpus;
-    `recall_at_1` and `recall_at_10`, the share of the relevant texts among the
-    first ones.
+    trec_eval); `mrr`, of the first relevant text, and `map`, the mean of
+    precisions at relevant texts, over the whole corpus; `recall_at_1`, `_10`,
+    `_100`, the share of the relevant texts among the first ones.
     """
-    gains_of_queries = [np.array(list(gains)) for gains in relevant]
+    gains_of_queries = [np.array(list(gains), np.int64) for gains in relevant]
     left_out = [
         np.array([x for x in places if x not in gains], np.int64)
         for places, gains in zip(
@@ -79,15 +81,18 @@ def retrieval_scores(
         is_before[:, places[is_here]] = False
         before[query] += np.count_nonzero(is_before, axis=1)
     measured: dict[str, list[float]] = collections.defaultdict(list)
-    for counts, gains_of in zip(before, relevant):
-        order = np.argsort(counts)
-        ranks, gains = 1 + counts[order], np.array(list(gains_of.values()))
+    for counts, places, gains_of in zip(before, gains_of_queries, relevant):
+        ranks = np.where(places < 0, np.inf, 1 + counts)
+        order = np.argsort(ranks)
+        ranks, gains = ranks[order], np.array(list(gains_of.values()))
         best = -np.sort(-gains)[:10]
         is_high = ranks <= 10
         gain = np.sum(gains[order][is_high] / np.log2(1 + ranks[is_high]))
         greatest = np.sum(best / np.log2(2 + np.arange(len(best))))
         measured["ndcg_at_10"].append(gain / greatest)
         measured["mrr"].append(1 / ranks[0])
-        for most in (1, 10):
+        precisions = np.arange(1, 1 + len(ranks)) / ranks
+        measured["map"].append(np.mean(precisions))
+        for most in RECALLS:
             measured[f"recall_at_{most}"].append(np.mean(ranks <= most))
     return {name: float(np.mean(values)) for name, values in measured.items()}
