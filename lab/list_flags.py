@@ -30,6 +30,7 @@ OTHERS = (
     "audit",
     "create_pretraining_data",
     "extract_features",
+    "mine",
     "select",
     "serve",
 )

@@ -116,8 +116,8 @@ COLUMNS = ("text_a_column", "text_b_column", "score_column", "query_id_column")
 OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
 
 
-def task_from_flags() -> Vectors:
-    """Returns the task that the flags describe."""
+def rows_from_flags() -> dict[str, Any]:
+    """Gives the fields of `Vectors` that say what is read."""
     texts = read(Texts)
     if texts.task_name.lower() == CUSTOM:
         place = texts.files.place
@@ -126,7 +126,15 @@ def task_from_flags() -> Vectors:
         )
         negatives = list(map(place, texts.negative_column))
         matching, header = None, texts.files.header
-        layout = own_layout(text_a, text_b, negatives, score, header, row_id)
+        layout = own_layout(
+            text_a,
+            text_b,
+            negatives,
+            score,
+            header,
+            row_id,
+            are_gains=bool(texts.corpus_file),
+        )
     else:
         layout, matching = known_pairs(texts.task_name)
         # Files of SQuAD are called as their version, those of BEIR several.
@@ -147,18 +155,22 @@ def task_from_flags() -> Vectors:
             "corpus_file": texts.corpus_file,
             "corpus_layout": _corpus_layout(texts, layout),
         }
-    task = read(
-        Vectors,
-        layout=layout,
-        matching=matching,
-        held_out=texts.files.held_out,
-        missing_documents=texts.missing_documents,
+    return {
+        "layout": layout,
+        "matching": matching,
+        "held_out": texts.files.held_out,
+        "missing_documents": texts.missing_documents,
         **searched,
-    )
+    }
+
+
+def task_from_flags() -> Vectors:
+    """Returns the task that the flags describe."""
+    task = read(Vectors, **rows_from_flags())
     if (
         FLAGS.do_train
         and FLAGS.train_batch_size < 2
-        and (task.loss_name != INFONCE or not layout.choices)
+        and (task.loss_name != INFONCE or not task.layout.choices)
     ):
         raise UserError(
             f"--train_batch_size is {FLAGS.train_batch_size}, but the loss "

@@ -130,6 +130,7 @@ class Search:
             a place is below 0 if no search finds the document.
         copies: of each question, places of the document with its id, or
             without ids of documents that are its own text.
+        ids: of the questions, or "".
     """
 
     rows: Rows
@@ -137,6 +138,7 @@ class Search:
     questions: Sequence[str]
     relevant: Sequence[dict[int, float]]
     copies: Sequence[Sequence[int]]
+    ids: Sequence[str]
 
     @classmethod
     def of(cls, rows: Rows, corpus: Corpus) -> "Search":
@@ -157,12 +159,14 @@ class Search:
             of_text = relevant.setdefault((text, name), {})
             of_text[place] = max(gain, of_text.get(place, gain))
         questions = [text for text, _ in relevant]
+        ids = [name for _, name in relevant]
         if rows.row_id:
-            at = (corpus.places.get(name) for _, name in relevant)
+            at = map(corpus.places.get, ids)
             copies = [[] if place is None else [place] for place in at]
         else:
             copies = corpus.copies_of(questions)
-        return cls(rows, corpus, questions, list(relevant.values()), copies)
+        gains_of = list(relevant.values())
+        return cls(rows, corpus, questions, gains_of, copies, ids)
 
     @property
     def documents(self) -> Sequence[str]:

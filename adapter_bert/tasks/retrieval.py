@@ -1,7 +1,13 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 
 import numpy as np
 
@@ -32,6 +38,39 @@ def _compare(
             compared = unit(queries[start : start + CHUNK]) @ texts
             for place, scores in enumerate(compared, start):
                 yield place, first, scores
+
+
+def nearest(
+    queries: np.ndarray, blocks: Iterable[np.ndarray], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the `count` texts with the greatest cosines to each query.
+
+    Memory does not grow with the corpus, whose vectors come in `blocks`,
+    float32 [N, D]; `queries` are float32 [Q, D].
+
+    Returns:
+        Cosines, float32 [Q, count], the greatest first, of equal ones in the
+        corpus's order; and places, int64. -inf and -1 if there are fewer texts.
+    """
+    queries = unit(queries).astype(np.float32)
+    scores = np.full((len(queries), count), -np.inf, np.float32)
+    places = np.full(scores.shape, -1)
+    first = 0
+    for block in blocks:
+        texts = unit(block).astype(np.float32).T
+        for start in range(0, len(queries), CHUNK):
+            compared = queries[start : start + CHUNK] @ texts
+            least = scores[start : start + CHUNK, -1:]
+            rows, columns = np.nonzero(compared > least)
+            chosen, begins = np.unique(rows, return_index=True)
+            for row, new in zip(chosen.tolist(), np.split(columns, begins[1:])):
+                query = start + row
+                joined = np.append(scores[query], compared[row, new])
+                order = np.argsort(-joined, kind="stable")[:count]
+                scores[query] = joined[order]
+                places[query] = np.append(places[query], first + new)[order]
+        first += len(block)
+    return scores, places
 
 
 def retrieval_scores(

@@ -418,11 +418,7 @@ class Vectors(Task[Union[Rows, Search]]):
                 "--text_b_column, or evaluate the adapter on pairs in a run "
                 "with --adapter"
             )
-        corpus = None
-        if self.corpus_file:
-            corpus = Corpus.read(
-                self.corpus_file, self.corpus_layout, self.missing_documents
-            )
+        corpus = self._corpus()
         by_split: dict[str, Union[Rows, Search]] = {}
         for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
@@ -448,6 +444,25 @@ class Vectors(Task[Union[Rows, Search]]):
                 )
             by_split[split] = rows
         return self, by_split
+
+    def search(self, data_dir: str) -> Search:
+        """Reads the training pairs, and the corpus or else their matches."""
+        rows = self._read(data_dir, ["train"])["train"]
+        self._check(rows)
+        rows = rows.take(self._is_match(rows))
+        corpus = self._corpus()
+        if corpus is None:
+            texts = list(dict.fromkeys(rows.text_b))
+            places = {text: place for place, text in enumerate(texts)}
+            corpus = Corpus(rows.path, texts, places, texts)
+        return Search.of(corpus.choose(rows, is_trained=True), corpus)
+
+    def _corpus(self) -> Optional[Corpus]:
+        if not self.corpus_file:
+            return None
+        return Corpus.read(
+            self.corpus_file, self.corpus_layout, self.missing_documents
+        )
 
     def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
         unscored = dataclasses.replace(self.layout, choices=())
@@ -706,8 +721,12 @@ def own_layout(
     score: Optional[Column],
     header: bool = True,
     row_id: Optional[Column] = None,
+    are_gains: bool = False,
 ) -> Layout:
-    """Makes the layout of the user's own tables from columns."""
+    """Makes the layout of the user's own tables from columns.
+
+    `are_gains` says whether scores are gains of documents of a corpus.
+    """
     named = {
         "--text_a_column": text_a,
         "--text_b_column": text_b,
@@ -724,7 +743,7 @@ def own_layout(
                 f"{flag} is for pairs; pass --text_b_column, the column of the "
                 "text's match"
             )
-    if all(is_of_pairs.values()):
+    if all(is_of_pairs.values()) and not are_gains:
         raise UserError(
             "--negative_column and --score_column exclude each other: pairs "
             "with scores are compared with one another"
