@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         evaluate,
         export,
         load_bert,
+        rerank,
         select,
         train,
     )
@@ -48,6 +49,7 @@ __all__ = [
     "evaluate",
     "export",
     "load_bert",
+    "rerank",
     "select",
     "train",
 ]

@@ -27,7 +27,7 @@ import numpy as np
 
 from adapter_bert import files, json_lines
 from adapter_bert.answering import embeddings, row_stream
-from adapter_bert.answering.answers import Answer
+from adapter_bert.answering.answers import Answer, ranked
 from adapter_bert.answering.embeddings import TokenVectors
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import load_task
@@ -55,7 +55,7 @@ from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
 from adapter_bert.tasks import masked_lm, tagging
-from adapter_bert.tasks.kinds import VECTORS
+from adapter_bert.tasks.kinds import RERANK, VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
 from adapter_bert.training.engines import Hardware
@@ -330,7 +330,7 @@ def train(
         eval_rows: of the dev set.
         predict_rows: without labels.
         task_name: `custom` for rows of your own, a GLUE task with `data_dir`,
-            `tagging`, `squad`, `masked_lm` or `vectors`.
+            `rerank`, `tagging`, `squad`, `masked_lm` or `vectors`.
         **settings: flags of the task's program by their names (docs/flags.md),
             `output_dir` at least. Unlike in the programs, `engine` is
             `strategy` by default.
@@ -484,21 +484,30 @@ class Predictor:
     """
 
     @_shows_settings((Answering,), OF_ADAPTERS)
-    def __init__(self, bert: Bert, adapters: Adapters, **settings: Any):
+    def __init__(
+        self, bert: Bert, adapters: Optional[Adapters] = None, **settings: Any
+    ):
         """Loads adapters.
 
         Args:
             bert: the BERT that they were trained on.
             adapters: a folder or a run, several of them, also by name, or
-                a library for all of it.
+                a library for all of it. None: a cross-encoder's own head.
             **settings: flags of `adapter-bert predict` by their names, as
                 `max_seq_length` (tokens), `predict_batch_size` (rows).
         """
-        fixed = _adapter_settings(bert, adapters)
-        with (
-            process_options.restored(),
-            of_keywords((Answering,), settings, "Predictor()", fixed),
-        ):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(process_options.restored())
+            if adapters is None:
+                from adapter_bert.library.foreign import write_own_head
+
+                place = stack.enter_context(files.temporary_folder())
+                write_own_head(_checked(bert).frozen, place)
+                adapters = place
+            fixed = _adapter_settings(bert, adapters)
+            stack.enter_context(
+                of_keywords((Answering,), settings, "Predictor()", fixed)
+            )
             self._bert = bert
             self._predictor = predict.open_predictor(bert.frozen)
 
@@ -541,13 +550,7 @@ class Predictor:
                 same.
         """
         predictor = self._predictor
-        if task is None:
-            if len(predictor.names) != 1:
-                raise UserError(
-                    f"{len(predictor.names)} adapters are loaded; pass task="
-                    "one of " + ", ".join(predictor.names)[:200]
-                )
-            [task] = predictor.names
+        task = self._only_one() if task is None else task
         names = None if isinstance(task, str) else list(task)
         tasks = [task] if names is None else names or predictor.names
         first = predictor.task(tasks[0]).task
@@ -565,6 +568,49 @@ class Predictor:
         ]
         with _computing(self._bert):
             return Answers(predictor.ask(list(zip(names, rows)), explain))
+
+    def _only_one(self) -> str:
+        names = self._predictor.names
+        if len(names) != 1:
+            raise UserError(
+                f"{len(names)} adapters are loaded; pass task=one of "
+                + ", ".join(names)[:200]
+            )
+        return names[0]
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        task: Optional[str] = None,
+        top_n: Optional[int] = None,
+    ) -> Answers:
+        """Orders documents by how well they answer a query.
+
+        Args:
+            query: a text.
+            documents: texts.
+            task: a reranker's name; default: the only adapter.
+            top_n: how many are wanted, the best ones; default: all.
+
+        Returns:
+            `index` (from 0), `score` and `document` of each, the best first;
+            equal scores keep their order.
+        """
+        task = self._only_one() if task is None else task
+        kind = self._predictor.task(task).task.kind.name
+        if kind != RERANK:
+            raise UserError(
+                f"the task {task} is of the kind {kind}, expected {RERANK}"
+            )
+        if isinstance(documents, (str, bytes)):
+            raise UserError("documents is one text, expected a list of texts")
+        if top_n is not None and top_n < 1:
+            raise UserError(f"top_n is {top_n}, expected a number above 0")
+        texts = list(documents)
+        answers = self.predict([(query, text) for text in texts], task)
+        order = ranked(answers, top_n)
+        return Answers(Answer(**x, document=texts[x.index]) for x in order)
 
 
 @contextlib.contextmanager
@@ -603,6 +649,42 @@ def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
     raise UserError(
         f"{where}: found the columns {json_lines.list_keys(row)}, expected "
         f"{json_lines.list_keys(columns)}"
+    )
+
+
+def rerank(
+    bert: Bert,
+    query: str,
+    documents: Sequence[str],
+    *,
+    adapter: Optional[Adapter] = None,
+    top_n: Optional[int] = None,
+    predict_batch_size: int = 32,
+    max_seq_length: Optional[int] = None,
+) -> Answers:
+    """Orders documents by how well they answer a query; see docs/search.md.
+
+    A `Predictor` with the same adapter reads it once for many queries.
+
+    Args:
+        bert: the model.
+        query: a text.
+        documents: texts.
+        adapter: folder or run of a trained reranker; default: the own head
+            of a cross-encoder.
+        top_n: how many are wanted, the best ones; default: all.
+        predict_batch_size: pairs computed at once.
+        max_seq_length: longest input in tokens; default: the adapter's.
+
+    Returns:
+        As `Predictor.rerank`.
+    """
+    settings = {
+        "predict_batch_size": predict_batch_size,
+        "max_seq_length": max_seq_length,
+    }
+    return Predictor(bert, adapter, **settings).rerank(
+        query, documents, top_n=top_n
     )
 
 

@@ -20,7 +20,10 @@ class Answer(dict[str, Any]):
         value: a regression's, in the unit of the training labels.
         start, end: the answer's characters in the context, `end` one past the
             last.
-        score, null_score: sums of logits, of the best answer and "no answer".
+        score, null_score: sums of logits, of the best answer and "no answer";
+            `score` is also that of a query's document.
+        index, document: of a document that was reranked, from 0, and its
+            text.
         novelty: the share of training rows that are nearer than the text, 0
             to 1.
     """
@@ -36,6 +39,8 @@ class Answer(dict[str, Any]):
     end: Optional[int]
     score: Optional[float]
     null_score: Optional[float]
+    index: int
+    document: str
     tokens: list[str]
     tags: list[str]
     entities: list[dict[str, Any]]
@@ -103,3 +108,15 @@ def to_outputs(
                 value = [*value, *[field.empty] * (length - len(value))]
             row[name] = field.empty if value is None else value
     return table
+
+
+def ranked(
+    answers: Sequence[Mapping[str, Any]], top_n: Optional[int] = None
+) -> list[Answer]:
+    """Orders a query's documents: `index` and `score`, the best first.
+
+    `answers` are a reranker's, by document; equal scores keep their order.
+    """
+    scores = [answer["score"] for answer in answers]
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])
+    return [Answer(index=n, score=scores[n]) for n in order[:top_n]]

@@ -73,6 +73,7 @@ class FrozenBert:
     """A pretrained BERT, whose variables exist once.
 
     Attributes:
+        opened: what its own files say.
         weights: what it was read from.
         base: which BERT it is.
         pooled: how its vectors are made, as its folder says, or None.
@@ -94,7 +95,7 @@ class FrozenBert:
         `read_tokenizer` takes the last three arguments of
         `sources.read_tokenizer`.
         """
-        self.config = config
+        self.config, self.opened = config, opened
         self._read_tokenizer = read_tokenizer
         self._do_lower_case = do_lower_case
         variables = encoder.list_variables(config)

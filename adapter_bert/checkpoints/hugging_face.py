@@ -83,11 +83,15 @@ SCOPES: tuple[Scope, ...] = (
 # Kind of a head -> the end of the name of transformers' class of a model with
 # such a head, and its `problem_type`.
 TEXTS, CHOICES = "ForSequenceClassification", "ForMultipleChoice"
-MULTIPLE_CHOICE = "multiple choice"
+MULTIPLE_CHOICE, RERANK = "multiple choice", "rerank"
+# Fields about a cross-encoder of sentence-transformers, and before version 4.
+CROSS_ENCODER = "sentence_transformers"
+OLD_ACTIVATION = "sbert_ce_default_activation_function"
 HEAD_CLASSES = {
     "classification": (TEXTS, "single_label_classification"),
     "multi-label": (TEXTS, "multi_label_classification"),
     "regression": (TEXTS, "regression"),
+    RERANK: (TEXTS, ""),
     MULTIPLE_CHOICE: (CHOICES, None),
     "tagging": ("ForTokenClassification", None),
     "questions": ("ForQuestionAnswering", None),
@@ -270,13 +274,21 @@ def describe_head(
     fields: dict[str, Any] = {"architectures": [f"{name}{end}"]}
     if problem:
         fields["problem_type"] = problem
-    if kind == "regression":
+    if kind in ("regression", RERANK):
         labels = ["LABEL_0"]
     if labels:
         fields["num_labels"] = len(labels)
         fields["id2label"] = {str(i): label for i, label in enumerate(labels)}
         fields["label2id"] = {label: i for i, label in enumerate(labels)}
     return fields
+
+
+def activation_of_scores(config: Mapping[str, Any]) -> Optional[str]:
+    """Finds PyTorch's name of a cross-encoder's activation in a config."""
+    about = config.get(CROSS_ENCODER)
+    about = about if isinstance(about, dict) else {}
+    name = about.get("activation_fn", config.get(OLD_ACTIVATION))
+    return None if name is None else str(name)
 
 
 def kind_of_head(config: Mapping[str, Any]) -> str:
@@ -286,6 +298,12 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
     """
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
+    if (
+        str(name).endswith(TEXTS)
+        and len(config.get("id2label") or ()) == 1
+        and activation_of_scores(config)
+    ):
+        return RERANK
     for kind, (end, problem) in HEAD_CLASSES.items():
         if str(name).endswith(end) and config.get("problem_type") == problem:
             return kind

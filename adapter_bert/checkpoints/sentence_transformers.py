@@ -242,6 +242,21 @@ def _read_model(folder: str) -> Optional[int]:
             f"{path}: texts are lower-cased before a tokenizer that keeps "
             "capital letters, which is not done here"
         )
+    return _length(described, tokenizer, path)
+
+
+def read_length(folder: str) -> Optional[int]:
+    """Reads a cross-encoder's longest input in tokens, if its files say it."""
+    path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
+    if not files.exists(path):
+        return None
+    about = files.read_object(path, "a description of a model", {})
+    return _length({}, about, path)
+
+
+def _length(
+    described: dict[str, Any], tokenizer: dict[str, Any], path: str
+) -> Optional[int]:
     length = described.get("max_seq_length")
     if length is None:
         length = tokenizer.get("model_max_length")

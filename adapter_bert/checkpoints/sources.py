@@ -211,6 +211,8 @@ def _open_vectors(path: str) -> Pretrained:
 
         place = os.path.join(path, sentence_transformers.places(path)[0])
     model = _open_file(_find_model(place))
+    if hugging_face.kind_of_head(model.head) == hugging_face.RERANK:
+        return model
 
     def read_pooled() -> Any:
         from adapter_bert.checkpoints import sentence_transformers
@@ -255,6 +257,9 @@ def _open_hugging_face(path: str) -> Pretrained:
     )
     weights, folder = open_it(path), os.path.dirname(path)
     config = _read_near(folder, CONFIG_FILE)
+    whole = _read_near(folder, "config_sentence_transformers.json")
+    if whole.get("model_type") == "CrossEncoder":
+        config[hugging_face.CROSS_ENCODER] = whole
     # A tokenizer that is none of BERT's is refused before all else.
     read_rules(folder, {}, folder)
     model = ARCHITECTURES.get(str(config.get("model_type")))
@@ -324,6 +329,8 @@ def _head(config: dict[str, Any]) -> dict[str, Any]:
     head = {
         key: config[key] for key in hugging_face.HEAD_FIELDS if key in config
     }
+    if activation := hugging_face.activation_of_scores(config):
+        head[hugging_face.CROSS_ENCODER] = {"activation_fn": activation}
     return {"labels": labels, "head": head}
 
 

@@ -49,6 +49,7 @@ from adapter_bert.checkpoints import (
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles
 from adapter_bert.checkpoints.hugging_face import (
+    CROSS_ENCODER,
     describe_head,
     pooler_of_layer,
 )
@@ -217,7 +218,10 @@ def head_of(
         # A plain BERT has no place for a unit.
         unit = LabelUnit.restore(described, source)
         values.update(zip(names, unit.join(*map(weights.read, names))))
-    return values, describe_head(kind, labels, config.model_type)
+    head = describe_head(kind, labels, config.model_type)
+    if kind == kinds.RERANK:
+        head[CROSS_ENCODER] = {"activation_fn": task.torch_activation}
+    return values, head
 
 
 def read_weights(text: str, count: int, positive: bool) -> list[float]:

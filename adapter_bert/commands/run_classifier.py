@@ -27,6 +27,7 @@ from adapter_bert.flags import (
     is_given,
     read,
 )
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.custom import OwnTables, custom_task
 from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Task
@@ -35,6 +36,8 @@ from adapter_bert.training import run_from_flags
 from adapter_bert.training.settings import PredictedFlags
 
 CUSTOM = "custom"
+# Tasks over the user's own files.
+OF_OWN_FILES = CUSTOM, kinds.RERANK
 OWN_FILE = "a .tsv, .csv or .jsonl file"
 # Settings of the labels' kind.
 KIND_FLAGS = ("regression", "multi_label", "choice_columns")
@@ -53,7 +56,8 @@ class Source(PredictedFlags):
 
     task_name: str = Topic.DATA.setting(
         "",
-        f"The task: {', '.join(TASKS)}, or custom for your own files. Several "
+        f"The task: {', '.join(TASKS)}, or of your own files custom or "
+        f"{kinds.RERANK} (documents of a query). Several "
         "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
         "the task of --adapter.",
     )
@@ -76,6 +80,16 @@ class Classification:
         "Weights of the labels' losses in training: balanced (rare labels "
         'count as much as common ones), or JSON as {"spam": 2.5}. A label '
         "that is not named has weight 1.",
+    )
+    rank_loss: Optional[str] = Topic.TRAINING.setting(
+        None,
+        f"{kinds.RERANK}: cross entropy of each label from 0 to 1 (bce), of "
+        "the order of two documents (ranknet) or of a query's documents "
+        "(listnet), or the squared error of the difference of two documents' "
+        "scores by a teacher (margin_mse). A row of a batch is a query with "
+        "all its documents, for bce a document. Default: the adapter's, else "
+        "bce.",
+        choices=kinds.RANK_LOSSES,
     )
     extend_labels: bool = Topic.METHOD.setting(
         False,
@@ -146,13 +160,13 @@ def task_from_flags(
         )
     names = [name.strip() for name in task_name.split(",")]
     named = [name for name in vars(source.table) if is_given(name)]
-    if named and not any(map(_is_custom, names)):
+    if named and not any(map(_has_own_files, names)):
         raise UserError(
             f"--{named[0]} is for --task_name=custom; the columns of the task "
             f"{task_name} are known"
         )
     split_files = run_from_flags.named_files(READERS)
-    if split_files.named and task_name.strip().lower() != CUSTOM:
+    if split_files.named and task_name.strip().lower() not in OF_OWN_FILES:
         raise UserError(
             "--train_file, --eval_file and --predict_file are for "
             f"--task_name=custom; the files of {task_name} are in --data_dir"
@@ -169,6 +183,9 @@ def task_from_flags(
         return custom_task(
             **_custom_arguments(trained), split_files=split_files
         )
+    if names[0].lower() == kinds.RERANK:
+        reranking = kinds.load(kinds.OF_PROGRAMS[kinds.RERANK])
+        return reranking.from_flags(trained, split_files)
     return get_task(names[0], processors)
 
 
@@ -182,6 +199,10 @@ def _task_of(processor: Any) -> Task:
 
 def _is_custom(name: str) -> bool:
     return name.lower().partition(":")[0] == CUSTOM
+
+
+def _has_own_files(name: str) -> bool:
+    return _is_custom(name) or name.lower() == kinds.RERANK
 
 
 def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
@@ -232,6 +253,13 @@ def run(
     task = task_from_flags(run_from_flags.adapter_description(), processors)
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
+    if classification.rank_loss is not None:
+        if task.name != kinds.RERANK:
+            raise UserError(
+                f"--rank_loss is for --task_name={kinds.RERANK}, not for "
+                f"{task.name}; leave it out"
+            )
+        task = dataclasses.replace(task, rank_loss=classification.rank_loss)
     if classification.extend_labels:
         from adapter_bert.tasks.new_labels import extend_labels
 

@@ -328,6 +328,9 @@ class Layout:
             rows are read as if a cell held the labels that have a 1.
         lists_choices: whether one of `choices` may be a list in JSON, of as
             many texts in each row.
+        has_lists: whether JSON may have lists of second texts and of labels,
+            in these columns or in those with an s at the end; each member
+            makes a row.
     """
 
     text_a: Optional[Column]
@@ -341,6 +344,7 @@ class Layout:
     label_separator: Optional[str] = None
     label_columns: tuple[Column, ...] = ()
     lists_choices: bool = False
+    has_lists: bool = False
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -644,6 +648,33 @@ def _near(names: list[str], column: str) -> str:
 def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
     columns = layout.columns
 
+    def read_list(value: dict[str, Any], where: str) -> list[list[str]]:
+        names = dict(columns)
+        for field in ("text_b", "label"):
+            several = f"{names.get(field)}s"
+            if names.get(field) not in value and several in value:
+                names[field] = several
+        if not isinstance(value.get(names["text_b"]), (list, tuple)):
+            return [read(value, where)]
+        lists = {"text_b": json_lines.texts_at(value, names["text_b"])}
+        if "label" in names:
+            lists["label"] = json_lines.labels_at(value, names["label"])
+        counts = {names[field]: len(x) for field, x in lists.items()}
+        if len(set(counts.values())) > 1 or 0 in counts.values():
+            raise ValueError(
+                f"lists have the lengths {counts}, expected as many members, "
+                "at least one"
+            )
+        cells = [
+            lists.get(field) or [json_lines.text_at(value, name)]
+            for field, name in names.items()
+        ]
+        count = max(map(len, cells))
+        return [
+            [cell[place % len(cell)] for cell in cells]
+            for place in range(count)
+        ]
+
     def read(
         value: dict[str, Any], where: str
     ) -> list[Union[str, tuple[str, ...]]]:
@@ -667,6 +698,10 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             cells.append(cell)
         return cells
 
+    if layout.has_lists:
+        for number, rows in read_objects(path, text, read_list):
+            yield from ((number, cells) for cells in rows)
+        return
     yield from read_objects(path, text, read)
 
 

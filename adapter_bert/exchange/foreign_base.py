@@ -40,6 +40,7 @@ from adapter_bert.tasks.kinds import (
     MULTI_LABEL,
     QUESTIONS,
     REGRESSION,
+    RERANK,
     TAGGING,
     VECTORS,
     kind_of,
@@ -231,6 +232,9 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
     """Reads the head of one of this project's adapters."""
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)
+    if kind == RERANK:
+        # Other programs say a score's activation elsewhere, or not.
+        kind = REGRESSION
     shape = usual_shape(kind)
     if kind == MASKED_LM:
         names = [n for n in weights.shapes if n.startswith(MASKED_LM_SCOPE)]

@@ -504,6 +504,7 @@ class NumberRules(Rule):
         )
         units = [t.unit or AS_IS if t else AS_IS for t in tasks]
         self._unit = keep(np.array([unit[:2] for unit in units]))
+        self._is_sigmoid = _column(tasks, "is_sigmoid", False)
 
     def __call__(self, batch):
         task = batch.rows.task
@@ -512,7 +513,11 @@ class NumberRules(Rule):
         mean, deviation = tf.unstack(tf.gather(self._unit, task), axis=1)
         for head in self.heads:
             scores, is_mine = batch.of_head(head, "scores")
-            scores = tf.clip_by_value(scores * deviation + mean, low, high)
+            scores = tf.where(
+                tf.gather(self._is_sigmoid, task),
+                tf.sigmoid(scores),
+                tf.clip_by_value(scores * deviation + mean, low, high),
+            )
             value = tf.where(is_mine, scores, value)
         return {"value": tf.cast(value, tf.float32)}
 
@@ -544,6 +549,7 @@ RULES: dict[str, type[Rule]] = {
     kinds.MULTI_LABEL: LabelRules,
     kinds.CHOICE: LabelRules,
     kinds.REGRESSION: NumberRules,
+    kinds.RERANK: NumberRules,
     kinds.QUESTIONS: SpanRules,
     kinds.TAGGING: TagRules,
     kinds.VECTORS: VectorRules,

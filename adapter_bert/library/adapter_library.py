@@ -34,7 +34,13 @@ from adapter_bert.exchange import (
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import ANSWERLESS, TAGGING, VECTORS, kind_of
+from adapter_bert.tasks.kinds import (
+    ANSWERLESS,
+    RERANK,
+    TAGGING,
+    VECTORS,
+    kind_of,
+)
 from adapter_bert.tasks.tagging_files import FORMATS
 
 ENTRY_FILE = "library_entry.json"
@@ -58,7 +64,7 @@ UNFINISHED = ".unfinished-"
 # Stands for all adapters.
 ALL = "all"
 # Tasks whose names do not tell the data, and endings of data files.
-OWN_DATA = ("custom", TAGGING, VECTORS, *ANSWERLESS)
+OWN_DATA = ("custom", TAGGING, VECTORS, RERANK, *ANSWERLESS)
 DATA_ENDS = (*READERS, *FORMATS, ".txt")
 # Endings of pickles.
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")

@@ -23,7 +23,7 @@ from adapter_bert.checkpoints.written_form import (
     tokenizer_files,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import foreign_adapters
+from adapter_bert.exchange import cross_encoder, foreign_adapters
 from adapter_bert.exchange.foreign_base import (
     Exported,
     Foreign,
@@ -58,7 +58,8 @@ class Import(LetterCase, BertFiles):
     """Copies an adapter of AdapterHub or peft into the library.
 
     FOLDER is what that program wrote, or hf:ORG/NAME[/FOLDER][@REVISION] of
-    Hugging Face's hub.
+    Hugging Face's hub. A cross-encoder named as --init_checkpoint and FOLDER
+    gives its own head.
     """
 
     WORDS = ("FOLDER",)
@@ -90,21 +91,25 @@ class Import(LetterCase, BertFiles):
             check_name(name)
             library.check_free(name, [*library.names(), *names[:place]])
         hub = ""
-        if folder.startswith(HUB):
+        is_own_head = folder == self.init_checkpoint
+        if folder.startswith(HUB) and not is_own_head:
             folder, hub = hugging_face_hub.fetch_adapter(folder)
             config = os.path.join(folder, adapter_artifact.CONFIG_FILE)
             if files.exists(config) and not foreign_adapters.detect(folder):
                 self._add_fetched(library, folder, hub)
                 return
         is_one = len(names) == 1 and not foreign_adapters.detect(folder)
-        if self.adapter or is_one:
+        if (self.adapter or is_one) and not is_own_head:
             folder = foreign_adapters.choose(folder, self.adapter)
         # The adapter's files do not say which BERT it was trained on.
         opened = open_init_checkpoint(self.init_checkpoint)
         config = sources.read_config(opened, self.bert_config_file)
-        adapters = foreign_adapters.read_all(
-            folder, config, PAIRS[self.texts], self.label, self.multi_label
-        )
+        if is_own_head:
+            adapters = {self.name: cross_encoder.read(opened, config)}
+        else:
+            adapters = foreign_adapters.read_all(
+                folder, config, PAIRS[self.texts], self.label, self.multi_label
+            )
         if len(names) != len(adapters):
             raise UserError(
                 f"{folder} holds {len(adapters)} adapters, "
@@ -129,7 +134,7 @@ class Import(LetterCase, BertFiles):
                     find_tokens(folder, tokenizer, new)
                 )
             description = {
-                **_describe(foreign, config, folder, hub),
+                **describe(foreign, config, folder, hub),
                 "base": base.describe(),
                 "tokenizer": task_tokenizer.describe(),
             }
@@ -156,9 +161,21 @@ class Import(LetterCase, BertFiles):
         print(f"added {library.add(folder, self.name)}, of {hub}")
 
 
-def _describe(
-    foreign: Foreign, config: encoder.BertConfig, folder: str, hub: str
+def write_own_head(bert: FrozenBert, folder: str) -> None:
+    """Writes the own head of a cross-encoder as an adapter."""
+    foreign = cross_encoder.read(bert.opened, bert.config)
+    description = {
+        **describe(foreign, bert.config, bert.opened.path),
+        "base": bert.base.describe(),
+        "tokenizer": bert.tokenizer().describe(),
+    }
+    adapter_artifact.write(folder, description, foreign.values)
+
+
+def describe(
+    foreign: Foreign, config: encoder.BertConfig, folder: str, hub: str = ""
 ) -> dict[str, Any]:
+    """Describes another program's adapter, but its BERT and its tokenizer."""
     task = restore_task(foreign.task, {}, folder)
     table = task_model.list_parameters(config, foreign.method, task.build_head)
     length = foreign.max_seq_length

@@ -2,7 +2,8 @@
 
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
 out, which means "", `:answer` has the same answers in a shorter form,
-`:explain` tells what each word adds to them, and `:embed` gives vectors.
+`:explain` tells what each word adds to them, `:embed` gives vectors, and
+`:rerank` orders the documents of a query.
 Bodies and answers may be gzip. A page lets a person ask every task.
 """
 
@@ -26,12 +27,20 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from adapter_bert.graph.exported import EMBED, SIGNATURE, Row
+from adapter_bert.answering.answers import ranked
+from adapter_bert.graph.exported import (
+    EMBED,
+    SIGNATURE,
+    Row,
+    Tasks,
+    shown_names,
+)
 from adapter_bert.json_lines import unique_keys
 from adapter_bert.server.http_guard import ADMIN, Tokens, guarded
 from adapter_bert.server.request_core import GONE, Refused, RequestCore
 from adapter_bert.server.request_metrics import CONTENT_TYPE
 from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question
+from adapter_bert.tasks.kinds import RERANK
 
 # The header that ends a connection after an answer.
 CLOSE = (b"connection", b"close")
@@ -118,7 +127,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 # What follows the model's name and a colon in a path.
-VERBS = ("predict", ANSWER, EXPLAIN, EMBED)
+VERBS = ("predict", ANSWER, EXPLAIN, EMBED, RERANK)
 POSTED = tuple(f":{verb}" for verb in VERBS)
 
 
@@ -288,10 +297,12 @@ class RestServer:
     async def _content(
         self, request: Request, verb: str, tasks: list[str]
     ) -> dict[str, Any]:
-        """Answers, explained ones, vectors, or the signature's outputs.
+        """Answers, explained ones, vectors, ranks, or the signature's outputs.
 
         `tasks` gets those of the accepted rows.
         """
+        if verb == RERANK:
+            return await self._ranks(request, tasks)
         with self._core.holding() as hold:
             body = await self._read(request, hold)
             rows, is_columns, signature = read_rows(
@@ -324,6 +335,20 @@ class RestServer:
             return {form: outputs}
         names = outputs[0] if outputs else self._shelf.output_names()
         return {form: {name: [row[name] for row in outputs] for name in names}}
+
+    async def _ranks(
+        self, request: Request, tasks: list[str]
+    ) -> dict[str, Any]:
+        with self._core.holding() as hold:
+            body = await self._read(request, hold)
+            rows, top_n = read_query(
+                body, self._core.limits.max_rows, self._shelf.tasks
+            )
+            questions = self._core.accept(rows)
+            tasks += [question.task for question in questions]
+            results = await self._ask(request, questions)
+        answers = map(self._shelf.answer, questions, results)
+        return {"task": tasks[0], "results": ranked(list(answers), top_n)}
 
     async def _read(
         self, request: Request, hold: Callable[[int], None]
@@ -429,21 +454,14 @@ def read_rows(
     Raises:
         Refused: the body is something else; the message says where and why.
     """
-    try:
-        content = json.loads(body, object_pairs_hook=unique_keys)
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise Refused(400, "the body is not a JSON object")
+    members = {"signature_name", "instances", "inputs"}
+    content = _read_object(body, members)
     signature = content.get("signature_name", "")
     if signature == "":
         signature = signatures[0]
     if signature not in signatures:
         names = " and ".join(map(repr, signatures))
         raise Refused(400, f"unknown signature_name, expected {names}")
-    unknown = set(content) - {"signature_name", "instances", "inputs"}
-    if unknown:
-        raise Refused(400, f"the body has an unknown {min(unknown)[:80]!r}")
     if ("instances" in content) == ("inputs" in content):
         raise Refused(400, 'expected either "instances" or "inputs"')
     if "inputs" in content:
@@ -452,12 +470,60 @@ def read_rows(
         rows = content["instances"]
         if not isinstance(rows, list):
             raise Refused(400, '"instances" is no list')
-    if len(rows) > max_rows:
-        raise Refused(400, f"{len(rows)} rows, of at most {max_rows}")
+    _check_count(rows, max_rows)
     read = [
         _read_row(row, f"row {number}") for number, row in enumerate(rows, 1)
     ]
     return read, "inputs" in content, signature
+
+
+def read_query(
+    body: bytes, max_rows: int, tasks: Tasks
+) -> tuple[list[Row], Optional[int]]:
+    """Reads a query's documents as rows, and how many are wanted or None.
+
+    `task` of the body may be left out if one of the shelf's reranks. Raises
+    `Refused` for another body.
+    """
+    content = _read_object(body, {"query", "documents", "task", "top_n"})
+    documents, top_n = content.get("documents"), content.get("top_n")
+    if not isinstance(documents, list) or not documents:
+        raise Refused(400, '"documents" is no list of at least one text')
+    _check_count(documents, max_rows)
+    if top_n is not None and not (type(top_n) is int and top_n > 0):
+        raise Refused(400, '"top_n" is no whole number above 0')
+    rerankers = [n for n, task in tasks.items() if task["kind"] == RERANK]
+    named = content.get("task")
+    chosen = [n for n in rerankers if named in (None, n)]
+    if len(chosen) != 1:
+        raise Refused(
+            400 if rerankers else 404,
+            f'"task" is {str(named)[:80]!r}, expected a task of the kind '
+            f"{RERANK}: {shown_names(rerankers) or 'there is none'}",
+        )
+    query, [task] = _read_text(content.get("query"), "query"), chosen
+    return [
+        Row(query, _read_text(text, f"document {number}"), task.encode())
+        for number, text in enumerate(documents, 1)
+    ], top_n
+
+
+def _read_object(body: bytes, members: set[str]) -> dict[str, Any]:
+    try:
+        content = json.loads(body, object_pairs_hook=unique_keys)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"the body is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise Refused(400, "the body is not a JSON object")
+    unknown = set(content) - members
+    if unknown:
+        raise Refused(400, f"the body has an unknown {min(unknown)[:80]!r}")
+    return content
+
+
+def _check_count(rows: Sequence[Any], max_rows: int) -> None:
+    if len(rows) > max_rows:
+        raise Refused(400, f"{len(rows)} rows, of at most {max_rows}")
 
 
 def _read_columns(columns: Any) -> list[dict[str, Any]]:

@@ -91,6 +91,8 @@ function answers(task) {
       return task.labels ? `any of ${listed(task.labels)}` : "labels";
     case "regression":
       return "a number";
+    case "rerank":
+      return "a score of the document";
     case "questions":
       return "words of the context, or none";
     case "tagging":
@@ -377,6 +379,8 @@ function shown(answer, row, task) {
   switch (task.kind) {
     case "regression":
       return [make("p", "answer", answer.value.toFixed(3))];
+    case "rerank":
+      return [make("p", "answer", answer.score.toFixed(3))];
     case "questions":
       return spanInContext(answer, row);
     case "tagging":

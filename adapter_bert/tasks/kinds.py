@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
 TAGGING, MASKED_LM, PRETRAINING = "tagging", "masked_lm", "pretraining"
-VECTORS = "vectors"
+VECTORS, RERANK = "vectors", "rerank"
+# What a reranker may learn from.
+RANK_LOSSES = BCE, RANKNET, LISTNET, MARGIN_MSE = (
+    "bce",
+    "ranknet",
+    "listnet",
+    "margin_mse",
+)
 # Kinds that answer no texts.
 ANSWERLESS = MASKED_LM, PRETRAINING
 # Kinds whose tasks are described by facts beside their name.
@@ -143,6 +150,16 @@ class Spans(Kind):
         return {**answer, missing: answer[missing] or None}
 
 
+class PairScores(Kind):
+    """A model's `value` is the score of a query's document."""
+
+    def outputs(self, task, answer):
+        return {"value": answer["score"]}
+
+    def answer(self, task, outputs):
+        return {"score": outputs["value"]}
+
+
 class WordTags(Kind):
     """A model's outputs lack entities, and have "" for words at the end."""
 
@@ -252,6 +269,13 @@ print(choices[int(logits.argmax())])
             pipeline="sentence-similarity",
             program="run_vectors.py",
         ),
+        PairScores(
+            RERANK,
+            {"value": NUMBER},
+            {"value": ("rows",)},
+            pipeline="text-ranking",
+            main_score="ndcg_at_10",
+        ),
         Kind(
             MASKED_LM,
             pipeline="fill-mask",
@@ -291,6 +315,7 @@ OF_PROGRAMS = {
     MASKED_LM: "adapter_bert.tasks.masked_lm:MaskedLM",
     PRETRAINING: "adapter_bert.tasks.pretraining:Pretraining",
     VECTORS: "adapter_bert.tasks.vectors:Vectors",
+    RERANK: "adapter_bert.tasks.reranking:Reranking",
 }
 
 
@@ -311,7 +336,7 @@ def kind_of(description: Mapping[str, Any]) -> str:
         return description["kind"]
     if name == "squad":
         return QUESTIONS
-    if name in (TAGGING, VECTORS, *ANSWERLESS):
+    if name in (TAGGING, VECTORS, RERANK, *ANSWERLESS):
         return name
     facts = (BY_FACT[fact] for fact in BY_FACT if description.get(fact))
     return next(facts, CLASSIFICATION)

@@ -130,6 +130,8 @@ class TextRegression(TextTask):
 
     kind = kinds.KINDS[kinds.REGRESSION]
     scores_novelty = True
+    # Whether answers are sigmoids of the head's outputs.
+    is_sigmoid = False
 
     def describe(self):
         facts = {"regression": True, **super().describe()}

@@ -232,6 +232,10 @@ class TextTask(Task[Rows]):
     def label_features(self, labels: Sequence[str]) -> dict[str, np.ndarray]:
         """Makes the head's feature of these labels, [rows]."""
 
+    def units(self, rows: Rows) -> Iterable[Hashable]:
+        """Gives what keeps rows together when they are divided."""
+        return rows.texts
+
     def strata(self, rows: Rows) -> Sequence[Sequence[Any]]:
         return [(label,) for label in rows.label]
 
@@ -312,7 +316,8 @@ class TextTask(Task[Rows]):
         whole: Optional[Rows] = None
         if self.held_out and {"train", "dev"} & set(splits):
             whole = self._read(data_dir, "train")
-            rows = divide(whole, self.held_out, whole.texts, self.strata(whole))
+            texts, strata = self.units(whole), self.strata(whole)
+            rows = divide(whole, self.held_out, texts, strata)
         for split in splits:
             if split not in rows:
                 rows[split] = self._read(data_dir, split)

@@ -16,6 +16,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
     MULTI_LABEL,
+    REGRESSION,
+    RERANK,
     TAGGING,
     kind_of,
 )
@@ -57,7 +59,9 @@ def label(opened: Pretrained, task: Task, data_dir: str) -> Task:
 def fit(opened: Pretrained, task: Task) -> Weights:
     """Puts a BERT's head in the order of the labels, or leaves it out."""
     _, kind, labels = _about(task)
-    if kind_of_head(opened.head) in ("", kind):
+    kinds = {kind_of_head(opened.head) or kind, kind}
+    # A cross-encoder's head gives a number, too.
+    if len(kinds) == 1 or kinds == {REGRESSION, RERANK}:
         fitted = with_labels(opened.weights, opened.labels, labels)
     else:
         fitted = without_head(opened.weights)
