@@ -11,7 +11,12 @@ from numpy.random import default_rng
 from task_files import refusal
 
 from adapter_bert.data.tables import Layout, Rows
-from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
+from adapter_bert.tasks.corpus import (
+    Corpus,
+    Search,
+    SearchTexts,
+    add_questions,
+)
 from adapter_bert.tasks.retrieval import retrieval_scores
 
 pytestmark = pytest.mark.older_stack
@@ -191,3 +196,17 @@ def test_scores_with_ids_are_those_of_pytrec_eval():
         },
         abs=1e-6,
     )
+
+
+def test_judgements_of_absent_questions_are_counted(tmp_path, caplog):
+    path = tmp_path / "queries.jsonl"
+    questions = [{"_id": f"q{n}", "text": f"t{n}"} for n in range(4)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in questions))
+    judged = rows_of([("q1", "d1", "2"), ("q9", "d1", "1"), ("q1", "d2", "1")])
+    rows = add_questions(judged, str(path))
+    assert (rows.text_a, rows.row_id) == (["t1", "t1"], ["q1", "q1"])
+    assert (rows.text_b, rows.label) == (["d1", "d2"], ["2", "1"])
+    assert "1 judgements of questions that" in caplog.text
+    assert "3 questions of" in caplog.text
+    message = refusal(add_questions, rows_of([("q9", "d1", "1")]), str(path))
+    assert "no judgement is of a question of" in message

@@ -222,7 +222,7 @@ def rows_of(
     """Yields the rows that are written, without questions of no negatives."""
     texts = read(run_vectors.Texts)
     first, second, name, gain = "text", "document", "query_id", "score"
-    if texts.task_name == run_vectors.CUSTOM and texts.files.header:
+    if texts.task_name.lower() == run_vectors.CUSTOM and texts.files.header:
         first, second = texts.text_a_column, texts.text_b_column
         name = texts.query_id_column or name
         gain = texts.score_column or gain
