@@ -122,10 +122,10 @@ def judge(search: Search) -> list[Judged]:
         zip(places, corpus.copies_of([corpus.texts[n] for n in places]))
     )
     judged = []
-    for number, same, own in zip(
+    for number, equal, of_id in zip(
         numbers, corpus.copies_of(search.questions), search.copies
     ):
-        never = {*right[number], *same, *own}
+        never = {*right[number], *equal, *of_id}
         never.update(*(copies[place] for place in right[number]))
         judged.append(Judged(list(right[number]), never))
     return judged

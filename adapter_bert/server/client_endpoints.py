@@ -109,7 +109,7 @@ def _tell_embeddings(
 ) -> dict[str, Any]:
     vectors = _vectors(body, content["embeddings"], True)
 
-    def told(vector: np.ndarray) -> Any:
+    def encode(vector: np.ndarray) -> Any:
         if body.get("encoding_format") != BASE64:
             return vector.tolist()
         return base64.b64encode(vector.astype("<f4").tobytes()).decode()
@@ -119,7 +119,7 @@ def _tell_embeddings(
     return {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": place, "embedding": told(vector)}
+            {"object": "embedding", "index": place, "embedding": encode(vector)}
             for place, vector in enumerate(vectors)
         ],
         "model": body["model"],
@@ -183,7 +183,7 @@ def _read_predict(body: Body, tasks: Tasks) -> dict[str, Any]:
 
 
 def _tell_predict(body: Body, content: Any, count: Any) -> list[Any]:
-    told = [
+    predictions = [
         [
             {"score": score, "label": label}
             for label, score in sorted(
@@ -192,7 +192,7 @@ def _tell_predict(body: Body, content: Any, count: Any) -> list[Any]:
         ]
         for answer in content["answers"]
     ]
-    return told if _is_batch(body) else told[0]
+    return predictions if _is_batch(body) else predictions[0]
 
 
 # Of every body of text-embeddings-inference. Texts are always cut.
@@ -235,8 +235,8 @@ def error_content(path: str, code: int, message: str) -> dict[str, Any]:
     """Tells an error in the form that clients of a path know."""
     if path in ("/v1/embeddings", MODELS):
         kind = "server_error" if code >= 500 else "invalid_request_error"
-        told = {"message": message, "type": kind, "param": None}
-        return {"error": {**told, "code": OPENAI_CODES.get(code)}}
+        error = {"message": message, "type": kind, "param": None}
+        return {"error": {**error, "code": OPENAI_CODES.get(code)}}
     if path not in ALIASES:
         return {"error": message}
     kind = "backend" if code >= 500 else "validation"
