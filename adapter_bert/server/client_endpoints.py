@@ -52,8 +52,8 @@ def _choose(body: Body, tasks: Tasks, *kinds: str) -> str:
     if not isinstance(chosen, str) or chosen not in tasks:
         raise Refused(
             400,
-            f'"task" is {str(chosen)[:80]!r}, expected one of: '
-            f"{shown_names(of_kinds) or 'there is none'}",
+            f'"task" is {str(chosen)[:80]}, expected a task of the kind '
+            f"{' or '.join(kinds)}; there are: {shown_names(of_kinds) or 'none'}",
         )
     return chosen
 
