@@ -30,7 +30,7 @@ from adapter_bert.answering import embeddings, row_stream
 from adapter_bert.answering.answers import Answer, ranked
 from adapter_bert.answering.embeddings import TokenVectors
 from adapter_bert.answering.frozen_bert import FrozenBert
-from adapter_bert.answering.trained_task import load_task
+from adapter_bert.answering.trained_task import kind_of, load_task
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact, run_record, sources
 from adapter_bert.commands import audit as audit_program
@@ -550,7 +550,13 @@ class Predictor:
                 same.
         """
         predictor = self._predictor
-        task = self._only_one() if task is None else task
+        if task is None:
+            if len(predictor.names) != 1:
+                raise UserError(
+                    f"{len(predictor.names)} adapters are loaded; pass task="
+                    "one of " + ", ".join(predictor.names)[:200]
+                )
+            [task] = predictor.names
         names = None if isinstance(task, str) else list(task)
         tasks = [task] if names is None else names or predictor.names
         first = predictor.task(tasks[0]).task
@@ -569,15 +575,6 @@ class Predictor:
         with _computing(self._bert):
             return Answers(predictor.ask(list(zip(names, rows)), explain))
 
-    def _only_one(self) -> str:
-        names = self._predictor.names
-        if len(names) != 1:
-            raise UserError(
-                f"{len(names)} adapters are loaded; pass task=one of "
-                + ", ".join(names)[:200]
-            )
-        return names[0]
-
     def rerank(
         self,
         query: str,
@@ -590,25 +587,27 @@ class Predictor:
         Args:
             query: a text.
             documents: texts.
-            task: a reranker's name; default: the only adapter.
+            task: a reranker's name; default: the only one.
             top_n: how many are wanted, the best ones; default: all.
 
         Returns:
             `index` (from 0), `score` and `document` of each, the best first;
             equal scores keep their order.
         """
-        task = self._only_one() if task is None else task
-        kind = self._predictor.task(task).task.kind.name
-        if kind != RERANK:
+        loaded = self._predictor
+        names = [n for n in self.names if kind_of(loaded.task(n)) == RERANK]
+        chosen = [name for name in names if task in (None, name)]
+        if len(chosen) != 1:
             raise UserError(
-                f"the task {task} is of the kind {kind}, expected {RERANK}"
+                f"task is {task!r}, expected one of the kind {RERANK}: "
+                f"{', '.join(names)[:200] or 'none is loaded'}"
             )
         if isinstance(documents, (str, bytes)):
             raise UserError("documents is one text, expected a list of texts")
         if top_n is not None and top_n < 1:
             raise UserError(f"top_n is {top_n}, expected a number above 0")
         texts = list(documents)
-        answers = self.predict([(query, text) for text in texts], task)
+        answers = self.predict([(query, text) for text in texts], *chosen)
         order = ranked(answers, top_n)
         return Answers(Answer(**x, document=texts[x.index]) for x in order)
 

@@ -55,6 +55,7 @@ WAYS = """
                  predict joint mixed graph library served beam ids tflite onnx
 classification   yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 regression       yes     yes   yes   yes   yes     yes    yes  yes yes    yes
+rerank           yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 multi-label      yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 multiple_choice  yes     yes   yes   yes   yes     yes    yes  yes yes    yes
 questions        yes     yes   yes   yes   yes     yes    yes  yes yes    yes
@@ -76,6 +77,7 @@ UNIT = {"mean": 50.0, "deviation": 32.0, "low": 5.0, "high": 95.0}
 COLUMNS = {"columns": ["text", "one", "two"]}
 MEAN = {"name": "vectors", "pooling": "mean", "normalize": True}
 FIRST = {"name": "vectors", "pooling": "cls", "normalize": False}
+RERANK = {"name": "rerank", "pairs": True}
 FITTED = {"temperature": 0.5, "abstain_below": 0.6}
 # Method, task, its settings and rows, by kind.
 TASKS = {
@@ -86,6 +88,10 @@ TASKS = {
     "regression": [
         ("houlsby(size=4)", {**SCORE, "label_unit": UNIT}, {}, ONE),
         ("lora(rank=2)", SCORE, {}, ONE),
+    ],
+    "rerank": [
+        ("lora(rank=3)", RERANK, {}, [*PAIRS[:3], ("", LONG)]),
+        ("houlsby(size=2)", {**RERANK, "activation": "linear"}, {}, PAIRS[:3]),
     ],
     "multi-label": [("prefix(length=3, inner_size=8)", SETS, {}, ONE)],
     "multiple_choice": [
@@ -445,8 +451,10 @@ def of_file(world, name, form):
 def decoded(world, task, rows, features, outputs):
     """The task's answers of what a model of token ids gives."""
     if "value" in outputs:
-        values = outputs["value"] - task.unit.mean
-        outputs = {"scores": values / task.unit.deviation}
+        values = outputs["value"].astype(np.float64)
+        if task.is_sigmoid:
+            values = np.log(values) - np.log1p(-values)
+        outputs = {"scores": (values - task.unit.mean) / task.unit.deviation}
     elif "scores" in outputs:
         scores = outputs["scores"].astype(np.float64)
         logits = np.log(scores)
