@@ -53,7 +53,8 @@ def _choose(body: Body, tasks: Tasks, *kinds: str) -> str:
         raise Refused(
             400,
             f'"task" is {str(chosen)[:80]}, expected a task of the kind '
-            f"{' or '.join(kinds)}; there are: {shown_names(of_kinds) or 'none'}",
+            f"{' or '.join(kinds)}; there are: "
+            f"{shown_names(of_kinds) or 'none'}",
         )
     return chosen
 
