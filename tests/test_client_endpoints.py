@@ -1,18 +1,24 @@
 """Endpoints of OpenAI's clients and of text-embeddings-inference's."""
 
 import base64
+import contextlib
 import json
 
 import numpy as np
 import pytest
 from conftest import module_fixture, open_bert
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_http_api import LIMITS, Server
 from tiny_artifacts import make_artifact
 
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.server.client_endpoints import ALIASES
+from adapter_bert.server.http_api import read_query, read_rows
 from adapter_bert.server.http_guard import Tokens
 from adapter_bert.server.live_library import LiveLibrary
+from adapter_bert.server.request_core import Refused
 from adapter_bert.server.shelf import Question, Shelf
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.vectors import Vectors
@@ -236,6 +242,41 @@ def test_errors_of_text_embeddings_inference(
     status, answer = server.ask(body, path=path)
     assert (status, answer.pop("error_type")) == (code, kind)
     assert part in answer.pop("error") and not answer
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda some: (
+        st.lists(some, max_size=3)
+        | st.dictionaries(st.text(max_size=3), some, max_size=2)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("path", ALIASES)
+@settings(max_examples=50)
+@given(st.data())
+def test_any_body_is_read_or_refused(path, data):
+    alias = ALIASES[path]
+    texts = st.lists(st.text(max_size=3), min_size=1, max_size=2)
+    body = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                name: ANY_JSON | texts | st.sampled_from([*KINDS])
+                for name in alias.members
+            },
+        )
+    )
+    with contextlib.suppress(Refused):
+        native = alias.read(body, Stand.tasks)
+        with contextlib.suppress(Refused):
+            if alias.verb == kinds.RERANK:
+                read_query(json.dumps(native).encode(), 9, Stand.tasks)
+            else:
+                rows, *_ = read_rows(json.dumps(native).encode(), 9)
+                assert {row.task.decode() for row in rows} <= KINDS.keys()
 
 
 def test_unknown_and_busy_tokens_are_told_in_each_form():

@@ -160,7 +160,7 @@ def _tell_rerank(body: Body, content: Any, count: Any) -> list[dict[str, Any]]:
 
 def _is_batch(body: Body) -> bool:
     inputs = body.get("inputs")
-    return bool(inputs) and isinstance(inputs[0], list)
+    return isinstance(inputs, list) and isinstance((inputs or [0])[0], list)
 
 
 def _read_predict(body: Body, tasks: Tasks) -> dict[str, Any]:
