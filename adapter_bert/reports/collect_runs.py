@@ -20,12 +20,13 @@ from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import TAGGING, VECTORS
+from adapter_bert.tasks.kinds import RERANK, TAGGING, VECTORS
 from adapter_bert.tasks.registry import TASKS
 
 # These scores are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
 FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
+FRACTIONS |= {"ndcg_at_10", "mrr_at_10", "map"}
 FRACTIONS |= set(metrics.LABEL_SET_METRICS)
 SQUAD = ("squad", "squad 2.0")
 
@@ -116,7 +117,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
 
     Members are:
         folder, rate, epochs, seed: of the training; rate is the peak.
-        task: its name; of custom tasks, tagging and vectors, the data's.
+        task: its name; of tasks over files of the user's own, the data's.
         method: as text. `family` is its name, `kind` and `title` are as
             `text_of` makes them without and with sizes.
         size, scale: the method's `size` or `k`, and `init_scale`, if any.
@@ -196,7 +197,7 @@ def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
     name = run["task"]["name"]
     if name == "squad":
         return SQUAD["eval_HasAns_f1" in results]
-    if name not in ("custom", TAGGING, VECTORS):
+    if name not in ("custom", TAGGING, VECTORS, RERANK):
         return name
     data_name = run_record.data_name(run)
     return (

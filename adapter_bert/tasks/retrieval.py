@@ -158,11 +158,11 @@ def rerank_scores(
         is_right = gains > 0
         if not is_right.any():
             continue
+        # scikit-learn refuses a single document.
+        row[0] = len(gains) == 1 or ndcg_score([gains], [ranked], k=10)
         order = np.argsort(ranked, kind="stable")[::-1]
         first = np.flatnonzero(is_right[order])[0]
-        row[0] = 1 / (1 + first) if first < 10 else 0
-        # scikit-learn refuses a single document.
-        row[1] = len(gains) == 1 or ndcg_score([gains], [ranked], k=10)
+        row[1] = 1 / (1 + first) if first < 10 else 0
         row[2] = average_precision_score(is_right, ranked)
-    names = "mrr_at_10", "ndcg_at_10", "map"
+    names = "ndcg_at_10", "mrr_at_10", "map"
     return dict(zip(names, measured.mean(axis=0).tolist()))
