@@ -14,11 +14,12 @@ import tensorflow as tf
 from scipy.special import expit
 
 from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.table_flags import OwnTables
 from adapter_bert.data.tables import Layout, Rows, SplitFiles, check_distinct
 from adapter_bert.errors import UserError
 from adapter_bert.flags import is_given, read
 from adapter_bert.tasks import kinds
-from adapter_bert.tasks.custom import USUAL_LABEL, OwnTables
+from adapter_bert.tasks.custom import USUAL_LABEL
 from adapter_bert.tasks.from_description import custom_arguments
 from adapter_bert.tasks.retrieval import rerank_scores
 from adapter_bert.tasks.text_regression import (

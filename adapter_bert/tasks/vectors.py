@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
+from adapter_bert.data.table_flags import Column
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
-    Column,
     Layout,
     Rows,
     SplitFiles,
@@ -38,8 +38,8 @@ from adapter_bert.tasks.corpus import (
     SearchTexts,
     add_questions,
 )
+from adapter_bert.tasks.kinds import TASKS
 from adapter_bert.tasks.multi_task import FOLDER
-from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import (
     RECALLS,
     cosines,
