@@ -31,6 +31,7 @@ OTHERS = (
     "audit",
     "create_pretraining_data",
     "extract_features",
+    "mine",
     "select",
     "serve",
 )

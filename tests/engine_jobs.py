@@ -74,7 +74,7 @@ TASKS = {
 }
 # These compare the rows of a batch, which TPUEstimator does not on a TPU.
 VECTORS = Vectors()
-TWO = Vectors(layout=own_layout("a", "b", None, None), two_adapters=True)
+TWO = Vectors(layout=own_layout("a", "b", (), None), two_adapters=True)
 COMPARING = {"vectors": VECTORS, "two_adapters": TWO}
 LENGTH = 12
 

@@ -7,10 +7,17 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
+from numpy.random import default_rng
 from task_files import refusal
 
 from adapter_bert.data.tables import Layout, Rows
-from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
+from adapter_bert.tasks.corpus import (
+    Corpus,
+    Search,
+    SearchTexts,
+    add_questions,
+)
+from adapter_bert.tasks.retrieval import retrieval_scores
 
 pytestmark = pytest.mark.older_stack
 
@@ -154,3 +161,52 @@ def test_questions_and_documents_are_two_sides():
     ).unlabelled()
     assert features.columns["task_ids"].tolist() == [0, 1, 1]
     assert features.columns["task_ids"].dtype == np.int32
+
+
+def test_scores_with_ids_are_those_of_pytrec_eval():
+    """Question q has the id of document q; documents 40 to 43 are missing.
+
+    The values are those of pytrec_eval 0.5 for a ranking without own documents.
+    """
+    rng = default_rng(7)
+    queries = rng.integers(-9, 10, (6, 5)).astype(np.float32)
+    corpus = rng.integers(-9, 10, (40, 5)).astype(np.float32)
+    judged = []
+    for query in range(6):
+        documents = rng.permutation(44)[:5]
+        for document, gain in zip(documents, rng.integers(1, 4, 5)):
+            judged.append((f"d{query}", f"d{document}", str(gain)))
+    judged.append(("d2", "d2", "2"))
+    names, ids, gains = map(list, zip(*judged))
+    texts = [f"t{n}" for n in range(40)]
+    # A text of the corpus: only ids count.
+    rows = Rows("x", np.arange(len(ids)), ["t9"] * len(ids), ids, gains, names)
+    places = {f"d{n}": n for n in range(40)}
+    search = Search.of(rows, Corpus("c", texts, places, texts, "count"))
+    assert retrieval_scores(
+        queries, corpus, search.relevant, search.copies
+    ) == pytest.approx(
+        {
+            "ndcg_at_10": 0.24875801535663966,
+            "mrr": 0.3323112073112073,
+            "map": 0.23096484681639837,
+            "recall_at_1": 0.03333333333333333,
+            "recall_at_10": 0.2833333333333334,
+            "recall_at_100": 0.9111111111111111,
+        },
+        abs=1e-6,
+    )
+
+
+def test_judgements_of_absent_questions_are_counted(tmp_path, caplog):
+    path = tmp_path / "queries.jsonl"
+    questions = [{"_id": f"q{n}", "text": f"t{n}"} for n in range(4)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in questions))
+    judged = rows_of([("q1", "d1", "2"), ("q9", "d1", "1"), ("q1", "d2", "1")])
+    rows = add_questions(judged, str(path))
+    assert (rows.text_a, rows.row_id) == (["t1", "t1"], ["q1", "q1"])
+    assert (rows.text_b, rows.label) == (["d1", "d2"], ["2", "1"])
+    assert "1 judgements of questions that" in caplog.text
+    assert "3 questions of" in caplog.text
+    message = refusal(add_questions, rows_of([("q9", "d1", "1")]), str(path))
+    assert "no judgement is of a question of" in message

@@ -17,7 +17,7 @@ from test_methods_runs import without_size
 from adapter_bert import api
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import Layout, SplitFiles
-from adapter_bert.tasks.vectors import Vectors
+from adapter_bert.tasks.vectors import Vectors, own_layout
 
 TEXTS = [text for text, _ in SENTENCES]
 
@@ -83,12 +83,7 @@ def test_the_api_trains_vectors(tiny_bert, tmp_path):
         output_dir=str(tmp_path / "out"),
         **settings,
     )
-    assert set(run.scores) == {
-        "ndcg_at_10",
-        "mrr",
-        "recall_at_1",
-        "recall_at_10",
-    }
+    assert set(run.scores) == set(Vectors(layout=Layout("a", "b")).score_names)
     settings = {"text_b_column": "match"}
     assert api.evaluate(bert, run, rows, **settings) == run.scores
 
@@ -165,3 +160,108 @@ def test_a_corpus_that_does_not_fit_is_one_line(
     flags = {**vector_flags, "corpus_file": corpus, **changes}
     flags = {name: x for name, x in flags.items() if x is not None}
     refusals.check(lambda: vectors(**flags), message)
+
+
+@pytest.mark.gate
+@pytest.mark.older_stack
+@pytest.mark.real_data
+@pytest.mark.parametrize(
+    "changes, scores",
+    {
+        "folder": (
+            {"missing_documents": "count"},
+            # Of the third question one of two documents is missing.
+            {"ndcg_at_10": (2 + 0.613147) / 3, "recall_at_10": 2.5 / 3},
+        ),
+        "skip": ({"missing_documents": "skip"}, {"ndcg_at_10": 1, "map": 1}),
+        "joined": (
+            {"eval_file": "joined.csv", "missing_documents": "count"},
+            {"ndcg_at_10": (2 + 0.613147) / 3, "recall_at_10": 2.5 / 3},
+        ),
+        "known": ({"eval_file": "joined_known.csv"}, {"ndcg_at_10": 1}),
+    }.values(),
+)
+def test_a_folder_of_beir_is_scored_as_its_programs_do(
+    vectors, shared_dir, pretrained_dir, tmp_path, changes, scores
+):
+    folder = shared_dir / "cases/own_files/beir"
+    flags = {"task_name": "BEIR", "data_dir": folder}
+    if "eval_file" in changes:
+        flags = {
+            "text_a_column": "question",
+            "text_b_column": "document",
+            "score_column": "score",
+            "query_id_column": "query_id",
+            "corpus_file": folder / "corpus.jsonl",
+            "corpus_title_column": "title",
+        }
+        changes = {**changes, "eval_file": folder / changes["eval_file"]}
+    out = tmp_path / "out"
+    vectors(
+        **{**flags, **changes},
+        init_checkpoint=pretrained_dir,
+        tuning_method="head",
+        do_eval=True,
+        max_seq_length=16,
+        output_dir=out,
+    )
+    result = read_json(out, "eval_results.json")
+    for name, score in scores.items():
+        assert result[f"eval_{name}"] == pytest.approx(score, abs=1e-6)
+
+
+def test_documents_that_are_missing_are_left_out_of_trainings(tmp_path, caplog):
+    """Lists of negatives in JSON are columns."""
+    corpus = tmp_path / "corpus.csv"
+    corpus.write_text("_id,text\n1,one\n2,two\n3,three\n4,four\n")
+    rows = [
+        {"q": "a", "d": "1", "no": ["2", 3]},
+        {"q": "b", "d": "2", "no": ["3", "9"]},
+        {"q": "c", "d": "3", "no": ["1", "4"]},
+    ]
+    write_json_lines(tmp_path / "train.jsonl", rows)
+    layout = own_layout("q", "d", ("no",), None)
+    task = Vectors(
+        layout=layout, corpus_file=str(corpus), missing_documents="count"
+    )
+    rows = task.read(str(tmp_path), ["train"])[1]["train"]
+    assert (rows.text_a, rows.text_b) == (["a", "c"], ["one", "three"])
+    assert rows.choices == (["two", "one"], ["three", "four"])
+    assert "1 of 3 pairs name a document that" in caplog.text
+    assert "left out" in caplog.text
+
+
+def _read(folder, rows, **changes):
+    write_json_lines(folder / "train.jsonl", rows)
+    corpus = folder / "corpus.csv"
+    corpus.write_text("_id,text\n1,one\n2,two\n")
+    layout = own_layout("q", "d", ("no",), None)
+    return Vectors(layout=layout, corpus_file=str(corpus), **changes).read(
+        str(folder), ["train"]
+    )
+
+
+@pytest.mark.parametrize(
+    "rows, changes, parts",
+    [
+        (
+            [{"q": "a", "d": "9", "no": "1"}],
+            {},
+            ("train.jsonl:1", "'9'", "--missing_documents=skip"),
+        ),
+        (
+            [{"q": "a", "d": "9", "no": "1"}],
+            {"missing_documents": "skip"},
+            ("no pair names a document of", "corpus.csv"),
+        ),
+        (
+            [{"q": "a", "d": "1", "no": ["2"]}, {"q": "b", "d": "2", "no": []}],
+            {},
+            ("train.jsonl:2", "0 texts, expected 1"),
+        ),
+    ],
+)
+def test_negatives_and_ids_that_do_not_fit_are_one_line(
+    tmp_path, rows, changes, parts
+):
+    refusals.check(lambda: _read(tmp_path, rows, **changes), *parts)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.newer_stack
 
 TEMPERATURES = 0.05, 0.7
 OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
-SCORED = own_layout("a", "b", None, "s")
+SCORED = own_layout("a", "b", (), "s")
 
 
 def losses_by(name, temperature, recorded):

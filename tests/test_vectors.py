@@ -27,10 +27,10 @@ from adapter_bert.training.training_step import loss_and_gradients
 
 pytestmark = pytest.mark.older_stack
 
-PAIRS = Vectors(layout=own_layout("a", "b", None, None))
-TRIPLES = Vectors(layout=own_layout("a", "b", "no", None))
-SCORED = Vectors(layout=own_layout("a", "b", None, "score"))
-SINGLE = Vectors(layout=own_layout("a", None, None, None))
+PAIRS = Vectors(layout=own_layout("a", "b", (), None))
+TRIPLES = Vectors(layout=own_layout("a", "b", ("no",), None))
+SCORED = Vectors(layout=own_layout("a", "b", (), "score"))
+SINGLE = Vectors(layout=own_layout("a", None, (), None))
 ROWS = [
     {"a": "a cat sat", "b": "the cat", "no": "a dog", "score": 3},
     {"a": "a film", "b": "the film", "no": "the cat", "score": 0.5},
@@ -328,16 +328,19 @@ def test_wrong_rows_are_refused(tmp_path, call, parts):
         ),
         "size": (lambda: Vectors(sizes=["8", "0"]), "whole numbers above 0"),
         "negatives alone": (
-            lambda: own_layout("a", None, "no", None),
+            lambda: own_layout("a", None, ("no",), None),
             "--negative_column is for pairs",
         ),
         "scores alone": (
-            lambda: own_layout("a", None, None, "s"),
+            lambda: own_layout("a", None, (), "s"),
             "--score_column is for pairs",
         ),
-        "both": (lambda: own_layout("a", "b", "no", "s"), "exclude each other"),
+        "both": (
+            lambda: own_layout("a", "b", ("no",), "s"),
+            "exclude each other",
+        ),
         "twice": (
-            lambda: own_layout("a", "b", "b", None),
+            lambda: own_layout("a", "b", ("b",), None),
             "--text_b_column and --negative_column both",
         ),
     }

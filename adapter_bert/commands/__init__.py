@@ -33,6 +33,7 @@ PROGRAMS: dict[str, str] = {
     "plot_fusion": "Draw the attention weights of AdapterFusion runs.",
     "report": "Write a page of HTML about a run or a sweep.",
     "audit": "Find rows whose labels are probably wrong.",
+    "mine": "Find texts that are like a match and are none.",
     "select": "Choose the rows of a pool to label next.",
     "baseline": "Score a task without BERT.",
     "minilm": "Fetch the small pretrained BERT; print its folder.",

@@ -161,8 +161,27 @@ def open_embedder(
 
     Returns what makes vectors, and possible names of a row's texts.
     """
+    bert, task = open_task(bert)
+    form.check(bert.config)
+    columns = FLAGS.columns or (task.task.columns if task else TEXT_COLUMNS[:1])
+    if len(columns) > len(TEXT_COLUMNS):
+        raise UserError(
+            f"a vector is of one text or of a pair, but the columns are "
+            f"{json_lines.list_keys(columns)}; name one or two by --columns"
+        )
     flags = adapter_flags.read_flags()
-    task: Optional[LoadedTask] = None
+    embedder = Embedder(
+        bert, task, form, flags.predict_batch_size, flags.max_seq_length
+    )
+    usual = [] if FLAGS.columns else [TEXT_COLUMNS[: len(columns)]]
+    return embedder, [columns, *usual]
+
+
+def open_task(
+    bert: Optional[FrozenBert] = None,
+) -> tuple[FrozenBert, Optional[LoadedTask]]:
+    """Loads at most one adapter, which flags name, and the BERT."""
+    flags = adapter_flags.read_flags()
     folders: dict[str, str] = {}
     if flags.adapter or flags.library or flags.task:
         folders = named_folders(flags.adapter, flags.library, flags.task)
@@ -174,26 +193,15 @@ def open_embedder(
     if folders and FLAGS.do_lower_case is not None:
         raise UserError(LETTER_CASE)
     bert = bert or adapter_flags.open_bert(flags, FLAGS.do_lower_case)
-    form.check(bert.config)
-    columns = TEXT_COLUMNS[:1]
     exchanged = exchanged_in(
         folders, composition_parts.exchanged(flags.exchange_part)
     )
     for name, folder in folders.items():
         length = flags.max_seq_length
-        task = load_task(bert, folder, length, flags.library, exchanged[name])
-        columns = task.task.columns
-    columns = FLAGS.columns or columns
-    if len(columns) > len(TEXT_COLUMNS):
-        raise UserError(
-            f"a vector is of one text or of a pair, but the columns are "
-            f"{json_lines.list_keys(columns)}; name one or two by --columns"
+        return bert, load_task(
+            bert, folder, length, flags.library, exchanged[name]
         )
-    embedder = Embedder(
-        bert, task, form, flags.predict_batch_size, flags.max_seq_length
-    )
-    usual = [] if FLAGS.columns else [TEXT_COLUMNS[: len(columns)]]
-    return embedder, [columns, *usual]
+    return bert, None
 
 
 def main() -> None:

@@ -7,24 +7,27 @@ r"""Tunes BERT for vectors of texts, and scores them.
 """
 
 import dataclasses
-from typing import Optional
+import os
+from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
+from adapter_bert import files
 from adapter_bert.data.table_flags import OwnFiles
 from adapter_bert.data.tables import (
     READERS,
     Layout,
+    SplitFiles,
     check_distinct,
     check_file,
     ending_of,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given, read
+from adapter_bert.tasks.corpus import DOCUMENTS, JUDGEMENTS, MISSING, REFUSE
 from adapter_bert.tasks.vectors import (
-    DOCUMENTS,
     INFONCE,
     MATCHING,
     QUESTIONS,
@@ -47,7 +50,9 @@ class Texts(SplitFlags):
 
     task_name: str = Topic.DATA.setting(
         CUSTOM,
-        f"The pairs: of {', '.join(MATCHING)}, or custom for your own files.",
+        f"The pairs: of {', '.join(MATCHING)}, or custom for your own files. "
+        "Of BEIR's folders qrels/dev.tsv is scored, else qrels/test.tsv; "
+        "--eval_file names another one.",
     )
     text_a_column: str = Topic.TABLES.setting(
         "text", "custom: column of the text."
@@ -57,8 +62,10 @@ class Texts(SplitFlags):
         "custom: column of the text's match, or of the second text of a pair "
         "with a score; default: single texts, which are their own matches.",
     )
-    negative_column: Optional[str] = Topic.TABLES.setting(
-        None, "custom: column of a text that is like a match and is none."
+    negative_column: list[str] = Topic.TABLES.setting(
+        [],
+        "custom: columns, as a,b, of texts that are like a match and are none; "
+        "in .jsonl a column may hold a list, as long in each row.",
     )
     score_column: Optional[str] = Topic.TABLES.setting(
         None,
@@ -89,45 +96,82 @@ class Texts(SplitFlags):
         "the text.",
         needs=("corpus_file",),
     )
+    query_id_column: Optional[str] = Topic.TABLES.setting(
+        None,
+        "--corpus_file: column of the text's own id; a text never finds the "
+        "document with its id. Default: nor documents that equal the text.",
+        needs=("corpus_file",),
+    )
+    missing_documents: str = Topic.TABLES.setting(
+        REFUSE,
+        "--corpus_file: what becomes of ids that no document has: an error; "
+        "skip, their rows are left out; or count, as documents that are not "
+        "found (BEIR's scores; in training their rows are left out).",
+        choices=MISSING,
+    )
 
 
 SETTINGS = (Texts, Vectors, *WITH_ROWS)
 OF_FILES = ("train_file", "eval_file")
-COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
+COLUMNS = ("text_a_column", "text_b_column", "score_column", "query_id_column")
 OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")
 
 
-def task_from_flags() -> Vectors:
-    """Returns the task that the flags describe."""
+def rows_from_flags() -> dict[str, Any]:
+    """Gives the fields of `Vectors` that say what is read."""
     texts = read(Texts)
     if texts.task_name.lower() == CUSTOM:
-        columns = [texts.files.place(getattr(texts, name)) for name in COLUMNS]
-        layout, matching = own_layout(*columns, texts.files.header), None
+        place = texts.files.place
+        text_a, text_b, score, row_id = (
+            place(getattr(texts, name)) for name in COLUMNS
+        )
+        negatives = list(map(place, texts.negative_column))
+        matching, header = None, texts.files.header
+        layout = own_layout(
+            text_a,
+            text_b,
+            negatives,
+            score,
+            header,
+            row_id,
+            are_gains=bool(texts.corpus_file),
+        )
     else:
         layout, matching = known_pairs(texts.task_name)
-        # Files of SQuAD are called as their version.
-        of_files = () if layout is QUESTIONS else OF_FILES
-        custom = *COLUMNS, *of_files, *vars(texts.files), "corpus_file"
+        # Files of SQuAD are called as their version, those of BEIR several.
+        of_files = () if layout in (QUESTIONS, JUDGEMENTS) else OF_FILES
+        columns = *COLUMNS, "negative_column"
+        custom = *columns, *of_files, *vars(texts.files), "corpus_file"
         unused = [name for name in custom if is_given(name)]
         if unused:
             raise UserError(
                 f"--{unused[0]} is for --task_name=custom; the files and "
                 f"columns of {texts.task_name} are known"
             )
-    files = run_from_flags.named_files(endings_of(layout))
-    task = read(
-        Vectors,
-        layout=layout,
-        matching=matching,
-        split_files=files,
-        held_out=texts.files.held_out,
-        corpus_file=texts.corpus_file,
-        corpus_layout=_corpus_layout(texts, layout),
-    )
+    if layout is JUDGEMENTS:
+        searched = _folder_of_beir(FLAGS.data_dir or "")
+    else:
+        searched = {
+            "split_files": run_from_flags.named_files(endings_of(layout)),
+            "corpus_file": texts.corpus_file,
+            "corpus_layout": _corpus_layout(texts, layout),
+        }
+    return {
+        "layout": layout,
+        "matching": matching,
+        "held_out": texts.files.held_out,
+        "missing_documents": texts.missing_documents,
+        **searched,
+    }
+
+
+def task_from_flags() -> Vectors:
+    """Returns the task that the flags describe."""
+    task = read(Vectors, **rows_from_flags())
     if (
         FLAGS.do_train
         and FLAGS.train_batch_size < 2
-        and (task.loss_name != INFONCE or not layout.choices)
+        and (task.loss_name != INFONCE or not task.layout.choices)
     ):
         raise UserError(
             f"--train_batch_size is {FLAGS.train_batch_size}, but the loss "
@@ -152,6 +196,30 @@ def _corpus_layout(texts: Texts, layout: Layout) -> Layout:
     check_distinct({f"--{flag}": x for flag, x in zip(OF_CORPUS, columns)})
     name, text, title = columns
     return Layout(text, title, header=header, row_id=name)
+
+
+def _folder_of_beir(folder: str) -> dict[str, Any]:
+    """Gives fields of `Vectors`; the dev set is the test set if alone."""
+    paths = {"train": FLAGS.train_file, "dev": FLAGS.eval_file}
+    for split, name in ("train", "train"), ("dev", "dev"), ("dev", "test"):
+        path = os.path.join(folder, "qrels", f"{name}.tsv")
+        if not paths[split] and files.exists(path):
+            paths[split] = path
+            logging.info("%s are the %s judgements", path, split)
+    named = SplitFiles(**{split: path or "" for split, path in paths.items()})
+    named.check(READERS, can_hold_out=False)
+    corpus, questions = (
+        os.path.join(folder, name) for name in ("corpus.jsonl", "queries.jsonl")
+    )
+    if folder:
+        files.check_input(corpus, f"--data_dir={folder}: the corpus")
+        files.check_input(questions, f"--data_dir={folder}: the questions")
+    return {
+        "split_files": named,
+        "corpus_file": corpus,
+        "corpus_layout": dataclasses.replace(DOCUMENTS, text_b="title"),
+        "questions_file": questions,
+    }
 
 
 def run() -> dict[str, float]:

@@ -336,6 +336,8 @@ class Layout:
             list; None where a row has one label.
         label_columns: in place of `label`, a column of 0 and 1 for each label;
             rows are read as if a cell held the labels that have a 1.
+        lists_choices: whether one of `choices` may be a list in JSON, of as
+            many texts in each row.
         has_lists: whether JSON may have lists of second texts and of labels,
             in these columns or in those with an s at the end; each member
             makes a row.
@@ -351,6 +353,7 @@ class Layout:
     choices: tuple[Column, ...] = ()
     label_separator: Optional[str] = None
     label_columns: tuple[Column, ...] = ()
+    lists_choices: bool = False
     has_lists: bool = False
 
     @property
@@ -508,9 +511,21 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
             for cell, number in zip(columns["label"], lines)
         ]
     choices = [columns.pop(n) for n in names if n.startswith("choice_")]
-    return Rows(
-        path, np.array(lines, np.int64), **columns, choices=tuple(choices)
-    )
+    rows = Rows(path, np.array(lines, np.int64), **columns)
+    if layout.lists_choices:
+        choices = [x for column in choices for x in _spread(rows, column)]
+    return dataclasses.replace(rows, choices=tuple(choices))
+
+
+def _spread(rows: Rows, column: list[Any]) -> list[list[str]]:
+    cells = [(x,) if isinstance(x, str) else x for x in column]
+    for row, texts in enumerate(cells):
+        if len(texts) != (len(cells[0]) or 1):
+            raise UserError(
+                f"{rows.where(row)}: a list has {len(texts)} texts, expected "
+                f"{len(cells[0]) or 'some'}, as in the first row"
+            )
+    return list(map(list, zip(*cells)))
 
 
 def open_table(
@@ -773,6 +788,12 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
                 value.get(name), (list, tuple)
             ):
                 cell = tuple(json_lines.texts_at(value, name))
+            elif (
+                layout.lists_choices
+                and field.startswith("choice_")
+                and isinstance(value.get(name), (list, tuple))
+            ):
+                cell = tuple(json_lines.labels_at(value, name))
             else:
                 cell = json_lines.text_at(value, name)
             cells.append(cell)

@@ -3,8 +3,9 @@
 Source: TensorFlow Serving, "RESTful API". Unlike there, `text_b` may be left
 out, which means "", `:answer` has the same answers in a shorter form,
 `:explain` tells what each word adds to them, `:embed` gives vectors, and
-`:rerank` orders the documents of a query.
-Bodies and answers may be gzip. A page lets a person ask every task.
+`:rerank` orders the documents of a query. Endpoints that clients of other
+servers know are aliases (`client_endpoints.py`). Bodies and answers may be
+gzip. A page lets a person ask every task.
 """
 
 import asyncio
@@ -36,6 +37,14 @@ from adapter_bert.graph.exported import (
     shown_names,
 )
 from adapter_bert.json_lines import unique_keys
+from adapter_bert.server.client_endpoints import (
+    ALIASES,
+    MODELS,
+    Alias,
+    describe_model,
+    error_content,
+    list_models,
+)
 from adapter_bert.server.http_guard import ADMIN, Tokens, guarded
 from adapter_bert.server.request_core import GONE, Refused, RequestCore
 from adapter_bert.server.request_metrics import CONTENT_TYPE
@@ -155,9 +164,13 @@ class RestServer:
             "/tasks": self._tasks,
             "/healthz": lambda: {"status": "alive"},
             "/readyz": self._readiness,
+            MODELS: lambda: list_models(self._shelf.tasks),
         }
-        posts = {}
-        model = "/v1/models/{name}"
+        posts = {
+            path: functools.partial(self._post, verb=alias.verb, alias=alias)
+            for path, alias in ALIASES.items()
+        }
+        model = f"{MODELS}/{{name}}"
         for path in f"{model}/versions/{{version}}", model:
             for verb in VERBS:
                 posts[f"{path}:{verb}"] = functools.partial(
@@ -216,6 +229,16 @@ class RestServer:
         async def answer(request: Request) -> Response:
             if request.url.path.endswith(POSTED):
                 raise HTTPException(405, headers={"Allow": "POST"})
+            name = request.path_params.get("name")
+            # A client of OpenAI's asks for a task; other paths are TensorFlow
+            # Serving's.
+            is_plain = request.url.path == f"{MODELS}/{name}"
+            if (
+                is_plain
+                and name != self._core.name
+                and name in self._shelf.tasks
+            ):
+                return JSONResponse(describe_model(name))
             self._check_path(request)
             return JSONResponse(tell())
 
@@ -288,11 +311,24 @@ class RestServer:
         await self._core.in_time(asyncio.to_thread(self._shelf.look))
         return JSONResponse(self._admin())
 
-    async def _post(self, request: Request, verb: str) -> Response:
+    async def _post(
+        self, request: Request, verb: str, alias: Optional[Alias] = None
+    ) -> Response:
+        request.state.alias = alias
         with self._core.counted() as tasks:
             self._check_path(request)
             answering = self._content(request, verb, tasks)
-            return JSONResponse(await self._core.in_time(answering))
+            content = await self._core.in_time(answering)
+            if alias:
+                state = request.state
+                # Texts are read again to count their tokens.
+                content = await asyncio.to_thread(
+                    alias.tell,
+                    state.body,
+                    content,
+                    lambda: self._shelf.count_tokens(state.questions),
+                )
+            return JSONResponse(content)
 
     async def _content(
         self, request: Request, verb: str, tasks: list[str]
@@ -371,16 +407,22 @@ class RestServer:
                 _check_size(body, most)
         except ClientDisconnect as error:
             raise Refused(GONE, "the client is gone") from error
-        if coding == "identity":
+        if coding != "identity":
+            body = _unpack(body, most)
+            hold(len(body))
+        alias = request.state.alias
+        if not alias:
             return body
-        content = _unpack(body, most)
-        hold(len(content))
-        return content
+        request.state.body = _read_object(body, {*alias.members})
+        return json.dumps(
+            alias.read(request.state.body, self._shelf.tasks)
+        ).encode()
 
     async def _ask(
         self, request: Request, questions: Sequence[Question]
     ) -> list[Any]:
         """Computes outputs or vectors, unless the client leaves before."""
+        request.state.questions = questions
         asking = asyncio.ensure_future(self._core.ask(questions))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:
@@ -432,12 +474,14 @@ async def _refuse(request: Request, error: HTTPException) -> Response:
     if error.status_code == 429:
         # In seconds.
         headers["Retry-After"] = "1"
-    return JSONResponse({"error": message}, error.status_code, headers)
+    content = error_content(request.url.path, error.status_code, message)
+    return JSONResponse(content, error.status_code, headers)
 
 
 async def _fail(request: Request, error: Exception) -> Response:
     """Reports a defect; the log has the traceback."""
-    return JSONResponse({"error": "the server has failed"}, 500)
+    content = error_content(request.url.path, 500, "the server has failed")
+    return JSONResponse(content, 500)
 
 
 def read_rows(

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
+from adapter_bert.server.client_endpoints import error_content
 
 # Paths that need no token: they say nothing but that the server is there. The
 # page is open, so that a person can type a token into it.
@@ -97,7 +98,9 @@ class Tokens:
             for token in tokens
         }
 
-    def refusal(self, authorization: str) -> Optional[JSONResponse]:
+    def refusal(
+        self, authorization: str, path: str = ""
+    ) -> Optional[JSONResponse]:
         """Why a request is refused; else its token has one request less.
 
         `authorization` is the content of the header of that name.
@@ -105,8 +108,9 @@ class Tokens:
         scheme, _, token = authorization.partition(" ")
         key = _hash(token.strip())
         if scheme.lower() != "bearer" or key not in self._allowed:
+            message = "expected Authorization: Bearer and a known token"
             return JSONResponse(
-                {"error": "expected Authorization: Bearer and a known token"},
+                error_content(path, 401, message),
                 401,
                 {"WWW-Authenticate": "Bearer"},
             )
@@ -115,7 +119,7 @@ class Tokens:
         if not seconds:
             return None
         return JSONResponse(
-            {"error": "too many requests of this token"},
+            error_content(path, 429, "too many requests of this token"),
             429,
             {"Retry-After": str(int(seconds) + 1)},
         )
@@ -142,7 +146,7 @@ def guarded(
             is_admin = admin and scope["path"].startswith(ADMIN)
             needed = admin if is_admin else tokens
             authorization = Headers(scope=scope).get("authorization", "")
-            refusal = needed.refusal(authorization) if needed else None
+            refusal = needed and needed.refusal(authorization, scope["path"])
             if refusal:
                 count(refusal.status_code)
                 answering = refusal

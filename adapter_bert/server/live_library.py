@@ -226,6 +226,15 @@ class LiveLibrary(Shelf):
         tasks = self._tasks.items()
         return [name for name, task in tasks if can_explain(task.loaded)]
 
+    def count_tokens(self, questions):
+        """Counts tokens that are read, special ones and a prompt's too."""
+        loaded = questions[0].of.loaded
+        rows = loaded.task.make_rows([question.row for question in questions])
+        features = loaded.task.featurize(
+            rows, loaded.tokenizer, loaded.max_seq_length
+        )
+        return int(features.lengths.sum())
+
     def outputs(self, questions, results):
         served = [task.description for task in self._tasks.values()]
         # A task that has gone since may have more labels.

@@ -5,7 +5,7 @@
 
 import abc
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -91,6 +91,10 @@ class Shelf(abc.ABC):
     def explained(self) -> list[str]:
         """Names of the tasks whose answers can be explained."""
         return []
+
+    def count_tokens(self, questions: Sequence[Question]) -> Optional[int]:
+        """Counts tokens of a task's questions; None if it cannot be told."""
+        return None
 
     def output_names(self) -> list[str]:
         """Names of the signature's outputs."""

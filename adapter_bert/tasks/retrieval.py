@@ -1,12 +1,19 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 
 import numpy as np
 
 # Queries and texts of the corpus that are compared at once.
 CHUNK, BLOCK = 256, 8192
+RECALLS = 1, 10, 100
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -33,6 +40,39 @@ def _compare(
                 yield place, first, scores
 
 
+def nearest(
+    queries: np.ndarray, blocks: Iterable[np.ndarray], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the `count` texts with the greatest cosines to each query.
+
+    Memory does not grow with the corpus, whose vectors come in `blocks`,
+    float32 [N, D]; `queries` are float32 [Q, D].
+
+    Returns:
+        Cosines, float32 [Q, count], the greatest first, of equal ones in the
+        corpus's order; and places, int64. -inf and -1 if there are fewer texts.
+    """
+    queries = unit(queries).astype(np.float32)
+    scores = np.full((len(queries), count), -np.inf, np.float32)
+    places = np.full(scores.shape, -1)
+    first = 0
+    for block in blocks:
+        texts = unit(block).astype(np.float32).T
+        for start in range(0, len(queries), CHUNK):
+            compared = queries[start : start + CHUNK] @ texts
+            least = scores[start : start + CHUNK, -1:]
+            rows, columns = np.nonzero(compared > least)
+            chosen, begins = np.unique(rows, return_index=True)
+            for row, new in zip(chosen.tolist(), np.split(columns, begins[1:])):
+                query = start + row
+                joined = np.append(scores[query], compared[row, new])
+                order = np.argsort(-joined, kind="stable")[:count]
+                scores[query] = joined[order]
+                places[query] = np.append(places[query], first + new)[order]
+        first += len(block)
+    return scores, places
+
+
 def retrieval_scores(
     queries: np.ndarray,
     corpus: np.ndarray,
@@ -48,13 +88,14 @@ def retrieval_scores(
 
     Takes float32 queries [Q, D] and corpus [N, D], places and gains above 0 of
     each query's relevant texts, at least one, and places of its copies, which
-    are left out unless they are relevant. Gives, 0 to 1, `ndcg_at_10`, of gains
+    are left out unless they are relevant. A place below 0 is of a text that no
+    search finds. Gives, 0 to 1, `ndcg_at_10`, of gains
     that are not raised (Jarvelin and Kekalainen 2002, equation 2; as in
-    trec_eval); `mrr`, of the first relevant text over the whole corpus;
-    `recall_at_1` and `recall_at_10`, the share of the relevant texts among the
-    first ones.
+    trec_eval); `mrr`, of the first relevant text, and `map`, the mean of
+    precisions at relevant texts, over the whole corpus; `recall_at_1`, `_10`,
+    `_100`, the share of the relevant texts among the first ones.
     """
-    gains_of_queries = [np.array(list(gains)) for gains in relevant]
+    gains_of_queries = [np.array(list(gains), np.int64) for gains in relevant]
     left_out = [
         np.array([x for x in places if x not in gains], np.int64)
         for places, gains in zip(
@@ -79,16 +120,19 @@ def retrieval_scores(
         is_before[:, places[is_here]] = False
         before[query] += np.count_nonzero(is_before, axis=1)
     measured: dict[str, list[float]] = collections.defaultdict(list)
-    for counts, gains_of in zip(before, relevant):
-        order = np.argsort(counts)
-        ranks, gains = 1 + counts[order], np.array(list(gains_of.values()))
+    for counts, places, gains_of in zip(before, gains_of_queries, relevant):
+        ranks = np.where(places < 0, np.inf, 1 + counts)
+        order = np.argsort(ranks)
+        ranks, gains = ranks[order], np.array(list(gains_of.values()))
         best = -np.sort(-gains)[:10]
         is_high = ranks <= 10
         gain = np.sum(gains[order][is_high] / np.log2(1 + ranks[is_high]))
         greatest = np.sum(best / np.log2(2 + np.arange(len(best))))
         measured["ndcg_at_10"].append(gain / greatest)
         measured["mrr"].append(1 / ranks[0])
-        for most in (1, 10):
+        precisions = np.arange(1, 1 + len(ranks)) / ranks
+        measured["map"].append(np.mean(precisions))
+        for most in RECALLS:
             measured[f"recall_at_{most}"].append(np.mean(ranks <= most))
     return {name: float(np.mean(values)) for name, values in measured.items()}
 

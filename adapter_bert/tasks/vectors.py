@@ -29,10 +29,23 @@ from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
 from adapter_bert.tasks import kinds, metrics, squad_data, vector_losses
-from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
+from adapter_bert.tasks.corpus import (
+    DOCUMENTS,
+    JUDGEMENTS,
+    REFUSE,
+    Corpus,
+    Search,
+    SearchTexts,
+    add_questions,
+)
 from adapter_bert.tasks.kinds import TASKS
 from adapter_bert.tasks.multi_task import FOLDER
-from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
+from adapter_bert.tasks.retrieval import (
+    RECALLS,
+    cosines,
+    retrieval_scores,
+    unit,
+)
 from adapter_bert.tasks.task import BatchHead, Task
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
 from adapter_bert.tasks.text_task import divide
@@ -57,7 +70,7 @@ NO_FLAGS = {
     "query_prompt": None,
     "document_prompt": None,
 }
-SQUAD = "squad"
+SQUAD, BEIR = "squad", "beir"
 # Labels of known pairs that belong together; STS-B has scores.
 MATCHING = {
     "mrpc": "1",
@@ -65,10 +78,9 @@ MATCHING = {
     "qnli": "entailment",
     "sts-b": None,
     SQUAD: squad_data.ANSWERED,
+    BEIR: None,
 }
 SINGLE = Layout("text")
-# As in the files of BEIR.
-DOCUMENTS = Layout("text", row_id="_id")
 # Of SQuAD's files, which are no tables.
 QUESTIONS = Layout("question", "context", "answers")
 
@@ -130,7 +142,10 @@ class Vectors(Task[Union[Rows, Search]]):
         matching: the label of pairs that belong together, where a label says
             so; other pairs are only searched among.
         corpus_file: documents to search in, whose ids rows have in place of a
-            second text and a negative; scores are then gains. "" for none.
+            second text and negatives; scores are then gains. "" for none.
+        questions_file: texts of questions, whose ids rows have in place of a
+            first text. "" for none.
+        missing_documents: what becomes of ids that no document has.
         base_form: the adapter's form of vectors, else that of BERT's folder.
         left_out: so many first tokens of each text are not pooled.
     """
@@ -189,6 +204,8 @@ class Vectors(Task[Union[Rows, Search]]):
     held_out: Optional[HeldOut] = None
     corpus_file: str = ""
     corpus_layout: Layout = DOCUMENTS
+    questions_file: str = ""
+    missing_documents: str = REFUSE
     base_form: Pooled = Pooled(MEAN, False)
     left_out: int = 0
 
@@ -375,7 +392,8 @@ class Vectors(Task[Union[Rows, Search]]):
         if self.has_scores:
             names: tuple[str, ...] = ("spearman", "pearson")
         else:
-            names = ("ndcg_at_10", "mrr", "recall_at_1", "recall_at_10")
+            recalls = (f"recall_at_{most}" for most in RECALLS)
+            names = ("ndcg_at_10", "mrr", "map", *recalls)
         sizes = self.form.sizes
         return (*names, *(f"{names[0]}_of_{size}" for size in sizes))
 
@@ -400,18 +418,16 @@ class Vectors(Task[Union[Rows, Search]]):
                 "--text_b_column, or evaluate the adapter on pairs in a run "
                 "with --adapter"
             )
-        corpus = None
-        if self.corpus_file:
-            corpus = Corpus.read(self.corpus_file, self.corpus_layout)
+        corpus = self._corpus()
         by_split: dict[str, Union[Rows, Search]] = {}
         for split, rows in self._read(data_dir, splits).items():
             self._check(rows)
-            if split != "train":
-                if corpus:
-                    matches = rows.take(self._is_match(rows))
-                    by_split[split] = Search.of(matches, corpus)
-                else:
-                    by_split[split] = rows
+            is_trained = split == "train"
+            if corpus:
+                rows = rows.take(self._is_match(rows))
+                rows = corpus.choose(rows, is_trained)
+            if not is_trained:
+                by_split[split] = Search.of(rows, corpus) if corpus else rows
                 continue
             if not self.has_scores:
                 is_match = self._is_match(rows)
@@ -424,10 +440,29 @@ class Vectors(Task[Union[Rows, Search]]):
                     for ids in (rows.text_b, *rows.choices)
                 )
                 rows = dataclasses.replace(
-                    rows, text_b=text_b, choices=tuple(choices)
+                    rows, text_b=text_b, choices=tuple(choices), row_id=None
                 )
             by_split[split] = rows
         return self, by_split
+
+    def search(self, data_dir: str) -> Search:
+        """Reads the training pairs, and the corpus or else their matches."""
+        rows = self._read(data_dir, ["train"])["train"]
+        self._check(rows)
+        rows = rows.take(self._is_match(rows))
+        corpus = self._corpus()
+        if corpus is None:
+            texts = list(dict.fromkeys(rows.text_b))
+            places = {text: place for place, text in enumerate(texts)}
+            corpus = Corpus(rows.path, texts, places, texts)
+        return Search.of(corpus.choose(rows, is_trained=True), corpus)
+
+    def _corpus(self) -> Optional[Corpus]:
+        if not self.corpus_file:
+            return None
+        return Corpus.read(
+            self.corpus_file, self.corpus_layout, self.missing_documents
+        )
 
     def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
         unscored = dataclasses.replace(self.layout, choices=())
@@ -440,9 +475,15 @@ class Vectors(Task[Union[Rows, Search]]):
         paths = {split: self.find(data_dir, split) for split in splits}
         if self.layout is QUESTIONS:
             return {n: squad_data.read_pairs(path) for n, path in paths.items()}
-        return {
+        by_split = {
             n: read_rows(path, self.layout if n == "train" else unscored)
             for n, path in paths.items()
+        }
+        if not self.questions_file:
+            return by_split
+        return {
+            n: add_questions(rows, self.questions_file)
+            for n, rows in by_split.items()
         }
 
     def _is_match(self, rows: Rows) -> np.ndarray:
@@ -475,9 +516,11 @@ class Vectors(Task[Union[Rows, Search]]):
         texts = {"text": rows.text_a}
         if not self.corpus_file:
             texts["match of the text"] = rows.text_b
-            texts.update(zip(("negative",), rows.choices))
+        columns = [*texts.items()]
+        if not self.corpus_file:
+            columns += [("negative", column) for column in rows.choices]
         is_used = self._is_match(rows)
-        for what, column in texts.items():
+        for what, column in columns:
             for row, text in enumerate(column or ()):
                 if is_used[row] and not text.strip():
                     raise UserError(
@@ -666,35 +709,54 @@ def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
             "whose pairs belong together or have scores, or custom for files "
             "of your own"
         )
-    layout = QUESTIONS if task == SQUAD else TASKS[task].labelled
+    layouts = {SQUAD: QUESTIONS, BEIR: JUDGEMENTS}
+    layout = layouts[task] if task in layouts else TASKS[task].labelled
     return layout, MATCHING[task]
 
 
 def own_layout(
     text_a: Column,
     text_b: Optional[Column],
-    negative: Optional[Column],
+    negatives: Sequence[Column],
     score: Optional[Column],
     header: bool = True,
+    row_id: Optional[Column] = None,
+    are_gains: bool = False,
 ) -> Layout:
-    """Makes the layout of the user's own tables from columns."""
+    """Makes the layout of the user's own tables from columns.
+
+    `are_gains` says whether scores are gains of documents of a corpus.
+    """
     named = {
         "--text_a_column": text_a,
         "--text_b_column": text_b,
-        "--negative_column": negative,
         "--score_column": score,
+        "--query_id_column": row_id,
     }
-    for flag in ("--negative_column", "--score_column"):
-        if named[flag] is not None and text_b is None:
+    is_of_pairs = {
+        "--negative_column": bool(negatives),
+        "--score_column": score is not None,
+    }
+    for flag, is_named in is_of_pairs.items():
+        if is_named and text_b is None:
             raise UserError(
                 f"{flag} is for pairs; pass --text_b_column, the column of the "
                 "text's match"
             )
-    if negative is not None and score is not None:
+    if all(is_of_pairs.values()) and not are_gains:
         raise UserError(
             "--negative_column and --score_column exclude each other: pairs "
             "with scores are compared with one another"
         )
+    for number, negative in enumerate(negatives, 1):
+        named["--negative_column" + f" ({number})" * (number > 1)] = negative
     check_distinct(named)
-    choices = () if negative is None else (negative,)
-    return Layout(text_a, text_b, score, header, choices=choices)
+    return Layout(
+        text_a,
+        text_b,
+        score,
+        header,
+        row_id,
+        choices=tuple(negatives),
+        lists_choices=True,
+    )

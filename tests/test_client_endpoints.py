@@ -1,0 +1,339 @@
+"""Endpoints of OpenAI's clients and of text-embeddings-inference's."""
+
+import base64
+import contextlib
+import json
+
+import numpy as np
+import pytest
+from conftest import module_fixture, open_bert
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_http_api import LIMITS, Server
+from tiny_artifacts import make_artifact
+
+from adapter_bert.answering.predictor import Predictor
+from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.server.client_endpoints import ALIASES
+from adapter_bert.server.http_api import read_query, read_rows
+from adapter_bert.server.http_guard import Tokens
+from adapter_bert.server.live_library import LiveLibrary
+from adapter_bert.server.request_core import Refused
+from adapter_bert.server.shelf import Question, Shelf
+from adapter_bert.tasks import kinds
+from adapter_bert.tasks.vectors import Vectors
+
+pytestmark = pytest.mark.newer_stack
+
+KINDS = {
+    "search": kinds.VECTORS,
+    "mood": kinds.CLASSIFICATION,
+    "rank": kinds.RERANK,
+}
+SCORES = {"good": 0.25, "bad": 0.75}
+TOKEN = "0123456789abcdef"
+
+
+class Stand(Shelf):
+    """Vectors [3, 4, letters]; scores of documents are their letters."""
+
+    version = "1"
+    signatures = {"serving_default": {}, "embed": {}}
+    tasks = {name: {"name": name, "kind": kind} for name, kind in KINDS.items()}
+
+    def look(self):
+        pass
+
+    def accept(self, row, kind="answer"):
+        return Question(row.task.decode(), None, row, kind)
+
+    def compute(self, questions):
+        if any(question.row.text == b"defect" for question in questions):
+            raise RuntimeError("a defect")
+        return [
+            [3.0, 4.0, float(len(one.row.text))]
+            if one.kind == "embed"
+            else {"scores": SCORES, "score": len(one.row.text_b)}
+            for one in questions
+        ]
+
+    def outputs(self, questions, results):
+        return results
+
+    def answer(self, question, result):
+        if question.task == "mood":
+            # The second text is told by a label.
+            return {"scores": {**SCORES, question.row.text_b.decode(): 0.1}}
+        return result
+
+    def count_tokens(self, questions):
+        return sum(len(question.row.text.split()) for question in questions)
+
+
+@module_fixture
+def server():
+    serving = Server(LIMITS, shelf=Stand())
+    yield serving
+    serving.close()
+
+
+def unit(*vector):
+    return (np.array(vector) / np.linalg.norm(vector)).astype(np.float32)
+
+
+def embeddings(server, **body):
+    return server.ask({"model": "search", **body}, path="/v1/embeddings")
+
+
+def test_what_the_openai_package_sends_is_answered(server):
+    """Bodies as version 3.57 of the package writes them, letter for letter."""
+    body = '{"model":"search","input":"a cat","encoding_format":"base64"}'
+    status, answer = server.ask(body, path="/v1/embeddings")
+    assert status == 200
+    [data] = answer.pop("data")
+    values = np.frombuffer(base64.b64decode(data.pop("embedding")), "<f4")
+    np.testing.assert_array_equal(values, unit(3, 4, 5))
+    assert data == {"object": "embedding", "index": 0}
+    assert answer == {
+        "object": "list",
+        "model": "search",
+        "usage": {"prompt_tokens": 2, "total_tokens": 2},
+    }
+    body = (
+        '{"model":"search","input":["a cat","ein Küken"],"user":"me",'
+        '"dimensions":2,"encoding_format":"float"}'
+    )
+    status, answer = server.ask(body.encode(), path="/v1/embeddings")
+    assert [x["index"] for x in answer["data"]] == [0, 1]
+    for data in answer["data"]:
+        assert data["embedding"] == pytest.approx([0.6, 0.8])
+    assert answer["usage"]["total_tokens"] == 4
+
+
+def test_models_are_tasks_and_tensorflow_serving_keeps_its_path(server):
+    status, answer = server.ask("", "GET", "/v1/models")
+    assert status == 200 and answer["object"] == "list"
+    models = {model["id"]: model for model in answer["data"]}
+    assert list(models) == list(KINDS)
+    status, answer = server.ask("", "GET", "/v1/models/mood")
+    assert answer == models["mood"] and answer["object"] == "model"
+    status, answer = server.ask("", "GET", "/v1/models/tiny")
+    assert answer["model_version_status"][0]["state"] == "AVAILABLE"
+    assert server.ask("", "GET", "/v1/models/mood/metadata")[0] == 404
+    assert server.ask("", "GET", "/v1/models/other")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "path, body, expected",
+    [
+        ("/embed", {"inputs": "a"}, [unit(3, 4, 1).tolist()]),
+        (
+            "/embed",
+            {"inputs": ["a", "bc"], "normalize": False, "truncate": True},
+            [[3, 4, 1], [3, 4, 2]],
+        ),
+        ("/embed", {"inputs": "a", "dimensions": 1}, [[1]]),
+        (
+            "/rerank",
+            {"query": "q", "texts": ["a", "abc", "ab"]},
+            [
+                {"index": 1, "score": 3},
+                {"index": 2, "score": 2},
+                {"index": 0, "score": 1},
+            ],
+        ),
+        (
+            "/rerank",
+            {
+                "query": "q",
+                "texts": ["a", "ab"],
+                "return_text": True,
+                "raw_scores": False,
+                "task": "rank",
+            },
+            [
+                {"index": 1, "text": "ab", "score": 2},
+                {"index": 0, "text": "a", "score": 1},
+            ],
+        ),
+        (
+            "/predict",
+            {"inputs": ["a text", "b"], "truncate": False},
+            [
+                {"score": 0.75, "label": "bad"},
+                {"score": 0.25, "label": "good"},
+                {"score": 0.1, "label": "b"},
+            ],
+        ),
+        (
+            "/predict",
+            {"inputs": [["a"], ["a", "b"]]},
+            [
+                [
+                    {"score": 0.75, "label": "bad"},
+                    {"score": 0.25, "label": "good"},
+                    {"score": 0.1, "label": second},
+                ]
+                for second in ("", "b")
+            ],
+        ),
+    ],
+)
+def test_bodies_of_text_embeddings_inference(server, path, body, expected):
+    assert server.ask(body, path=path) == (200, expected)
+
+
+INVALID = "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "body, code, part",
+    [
+        ({"input": [[1, 2]]}, 400, "token ids"),
+        ({"input": [1, 2]}, 400, "token ids"),
+        ({"input": []}, 400, '"input"'),
+        ({"input": "a", "dimensions": 4}, 400, "from 1 to 3"),
+        ({"input": "a", "dimensions": True}, 400, "from 1 to 3"),
+        ({"input": "a", "encoding_format": "int8"}, 400, "float or base64"),
+        ({"input": "a", "model": "gpt"}, 404, "'gpt'"),
+        ({"input": "a", "inputs": "a"}, 400, "'inputs'"),
+        ({"input": ["a"] * 6}, 400, "6 rows, of at most 5"),
+        ({"input": "a" * 2000}, 413, "bytes"),
+    ],
+)
+def test_errors_of_embeddings_have_openais_form(server, body, code, part):
+    status, answer = embeddings(server, **body)
+    error = answer.pop("error")
+    assert (status, error.pop("type"), answer) == (code, INVALID, {})
+    assert part in error.pop("message")
+    expected = "model_not_found" if code == 404 else None
+    assert error == {"param": None, "code": expected}
+
+
+@pytest.mark.parametrize(
+    "path, body, code, kind, part",
+    [
+        ("/embed", {"inputs": "a", "task": "x"}, 400, "validation", "search"),
+        ("/embed", {"inputs": "defect"}, 500, "backend", "failed"),
+        ("/embed", {"inputs": "a", "dimensions": 4}, 400, "validation", "to 3"),
+        ("/rerank", {"query": "q", "texts": []}, 400, "validation", "texts"),
+        (
+            "/rerank",
+            {"query": "q", "texts": ["a"], "raw_scores": True},
+            400,
+            "validation",
+            "raw_scores",
+        ),
+        ("/predict", {"inputs": ["a"] * 3}, 400, "validation", "two texts"),
+        (
+            "/predict",
+            {"inputs": "a", "task": "search"},
+            400,
+            "validation",
+            "no scores of labels",
+        ),
+        ("/predict", {}, 400, "validation", "inputs"),
+        ("/predict", "{", 400, "validation", "not JSON"),
+    ],
+)
+def test_errors_of_text_embeddings_inference(
+    server, path, body, code, kind, part
+):
+    status, answer = server.ask(body, path=path)
+    assert (status, answer.pop("error_type")) == (code, kind)
+    assert part in answer.pop("error") and not answer
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+    lambda some: (
+        st.lists(some, max_size=3)
+        | st.dictionaries(st.text(max_size=3), some, max_size=2)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("path", ALIASES)
+@settings(max_examples=50)
+@given(st.data())
+def test_any_body_is_read_or_refused(path, data):
+    alias = ALIASES[path]
+    texts = st.lists(st.text(max_size=3), min_size=1, max_size=2)
+    body = data.draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                name: ANY_JSON | texts | st.sampled_from([*KINDS])
+                for name in alias.members
+            },
+        )
+    )
+    with contextlib.suppress(Refused):
+        native = alias.read(body, Stand.tasks)
+        with contextlib.suppress(Refused):
+            if alias.verb == kinds.RERANK:
+                read_query(json.dumps(native).encode(), 9, Stand.tasks)
+            else:
+                rows, *_ = read_rows(json.dumps(native).encode(), 9)
+                assert {row.task.decode() for row in rows} <= KINDS.keys()
+
+
+def test_unknown_and_busy_tokens_are_told_in_each_form():
+    server = Server(LIMITS, shelf=Stand(), tokens=Tokens([TOKEN], 2))
+    try:
+        status, answer = embeddings(server, input="a")
+        assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        ask = {"path": "/embed", "headers": headers}
+        assert server.ask({"inputs": "a"}, **ask)[0] == 200
+        server.ask({"inputs": "a"}, **ask)
+        status, answer = server.ask({"inputs": "a"}, **ask)
+        assert (status, answer["error_type"]) == (429, "overloaded")
+        ask["path"] = "/v1/embeddings"
+        status, answer = server.ask({"model": "search", "input": "a"}, **ask)
+        assert answer["error"]["code"] == "rate_limit_exceeded"
+    finally:
+        server.close()
+
+
+def test_a_library_gives_its_vectors_and_counts_its_tokens(tiny_bert, tmp_path):
+    task = Vectors(prompt="a: ")
+    described = {"name": "vectors", **task.describe()}
+    method = "lora(rank=2)"
+    make_artifact(tmp_path / "adapter", tiny_bert, method, task, described)
+    adapters = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    adapters.add(str(tmp_path / "adapter"), "search")
+    library = LiveLibrary(adapters, Predictor(open_bert(tiny_bert)))
+    server = Server(LIMITS, shelf=library)
+    try:
+        status, answer = embeddings(server, input=["a cat", "a"])
+        rows = [{"task": "search", "text": text} for text in ("a cat", "a")]
+        _, native = server.ask(
+            {"instances": rows}, path="/v1/models/tiny:embed"
+        )
+    finally:
+        server.close()
+    assert status == 200, json.dumps(answer)
+    for data, vector in zip(answer["data"], native["embeddings"]):
+        np.testing.assert_allclose(data["embedding"], unit(*vector), atol=1e-6)
+    loaded = library._tasks["search"].loaded
+    read = loaded.tokenizer.encode_ids(["a: a cat", "a: a"])
+    assert answer["usage"]["prompt_tokens"] == 4 + sum(map(len, read))
+
+
+def test_the_openai_package_is_served(server):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(
+        base_url=f"http://127.0.0.1:{server.port}/v1", api_key=TOKEN
+    )
+    made = client.embeddings.create(model="search", input=["a", "bc"])
+    assert made.data[1].embedding == pytest.approx(unit(3, 4, 2).tolist())
+    assert made.usage.total_tokens == 2
+    assert [model.id for model in client.models.list()] == list(KINDS)
+    assert client.models.retrieve("mood").id == "mood"
+    with pytest.raises(openai.NotFoundError) as raised:
+        client.embeddings.create(model="gpt", input="a")
+    assert raised.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match="token ids"):
+        client.embeddings.create(model="search", input=[[1, 2]])
