@@ -85,6 +85,7 @@ def bits(folder):
     return [(folder / name).read_bytes() for name in names]
 
 
+@pytest.mark.newer_stack
 def test_the_package_loads_tensorflow_at_first_use():
     code = (
         "import sys, adapter_bert as ab\n"
@@ -163,6 +164,7 @@ def test_tensorflows_options_are_as_before(run, bert):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_training_may_check_its_numbers(run, bert, place):
     tf.debugging.enable_check_numerics()
     try:
@@ -414,6 +416,7 @@ def other_columns(run, place):
     return folder
 
 
+@pytest.mark.newer_stack
 def test_columns_are_the_adapters(run, bert, other_columns):
     expected = ab.evaluate(bert, run, SENTENCES, cpu_lanes=1)
     table = [{"said": text, "mood": label} for text, label in SENTENCES]
@@ -427,6 +430,7 @@ def test_columns_are_the_adapters(run, bert, other_columns):
     )
 
 
+@pytest.mark.newer_stack
 def test_tables_have_vectors(bert, other_columns, tmp_path):
     texts = [text for text, _ in SENTENCES]
     expected = ab.embed(bert, texts, adapter=other_columns)
@@ -445,6 +449,7 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
     )
 
 
+@pytest.mark.newer_stack
 def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
     folder = copytree(tiny_bert, tmp_path / "bert")
     # Words without capital or small letters tell no case.

@@ -22,6 +22,8 @@ from adapter_bert.answering.embeddings import embed
 from adapter_bert.commands import audit
 from adapter_bert.flags import parse_or_help
 
+pytestmark = pytest.mark.newer_stack
+
 run = program_fixture(audit)
 
 
@@ -59,7 +61,6 @@ def flipped(tmp_path, wrong, times=12):
     return path
 
 
-@pytest.mark.newer_stack
 def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     wrong = {3, 30, 50, 77}
     path = flipped(tmp_path, wrong)
@@ -90,7 +91,6 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     assert "frozen layers: 96/96 rows, " in done.stderr
 
 
-@pytest.mark.newer_stack
 def test_pairs_are_read_together_and_apart(tiny_bert):
     """Means of both layers of the pair, and how far the texts are apart."""
     texts = [text for text, _ in SENTENCES]
@@ -192,7 +192,6 @@ BAD = [
 ]
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("rows, changes, message", BAD)
 def test_bad_input_is_refused_in_one_line(
     run, tiny_bert, tmp_path, rows, changes, message

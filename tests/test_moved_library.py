@@ -34,6 +34,8 @@ from adapter_bert.library import moved_library
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks.novelty import LEAST_ROWS, NOVELTY, fit
 
+pytestmark = pytest.mark.older_stack
+
 # Texts that are alike, so that those held out follow from the others.
 PAIRS = [
     (f"{text} {word}", word) for text, _ in SENTENCES for word in TINY_WORDS[5:]

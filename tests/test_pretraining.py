@@ -22,6 +22,8 @@ from adapter_bert.tasks.masked_lm import NO_TOKEN
 from adapter_bert.tasks.pretraining import Pretraining, Records
 from adapter_bert.upstream import create_pretraining_data as upstream
 
+pytestmark = pytest.mark.older_stack
+
 LENGTH, MOST = 12, 4
 NEXT = "cls/seq_relationship/output_"
 

@@ -52,6 +52,8 @@ from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_task import POOLED
 
+pytestmark = pytest.mark.older_stack
+
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "variants"
 UNTIED = [f.name for f in sorted(GOLDEN.glob("untied_*"))]
 ACTIVATIONS = [f.name for f in sorted(GOLDEN.glob("activation_*"))]

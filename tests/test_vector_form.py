@@ -32,6 +32,8 @@ from adapter_bert.graph.text_model import TextModel
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 
+pytestmark = pytest.mark.newer_stack
+
 GOLDEN = ROOT / "tests/golden/sentence_transformers"
 TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 QUERY, DOCUMENT = "the cat: ", "a dog "
