@@ -223,6 +223,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     assert answers.to_frame() == list(answers)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_it_exports(bert, shelf, place):
     vectors = {"embeddings": "mean", "layers": (-1, -2)}

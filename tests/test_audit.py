@@ -61,6 +61,7 @@ def flipped(tmp_path, wrong, times=12):
     return path
 
 
+@pytest.mark.gate
 def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     wrong = {3, 30, 50, 77}
     path = flipped(tmp_path, wrong)
@@ -109,6 +110,7 @@ def test_pairs_are_read_together_and_apart(tiny_bert):
     assert_allclose(same, alone, atol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.real_data
 def test_flipped_labels_of_messages_are_found(
     run, shared_dir, pretrained_dir, tmp_path
@@ -133,6 +135,7 @@ def test_flipped_labels_of_messages_are_found(
     assert len(first & set(wrong.tolist())) >= 17
 
 
+@pytest.mark.gate
 @pytest.mark.real_data
 def test_wrong_labels_of_texts_with_several_rows_are_found(
     run, shared_dir, pretrained_dir, tmp_path

@@ -305,6 +305,7 @@ def fitting_flags(tiny_flags, tmp_path):
     }
 
 
+@pytest.mark.gate
 def test_a_further_training_says_that_both_go(
     classify, fitting_flags, tmp_path, caplog
 ):

@@ -49,6 +49,7 @@ def test_a_model_without_tasks_is_not_exported(
     assert not flags["output_dir"].exists()
 
 
+@pytest.mark.gate
 def test_tasks_that_cannot_be_exported_are_skipped(
     export, flags, tiny_bert, tmp_path, caplog
 ):
@@ -64,6 +65,7 @@ def test_tasks_that_cannot_be_exported_are_skipped(
     assert [x.split()[2] for x in left_out] == ["top", "whole"]
 
 
+@pytest.mark.gate
 def test_an_export(flags, export, tmp_path):
     refusals.check(
         lambda: export(**flags), "whole was trained by full, which ch"

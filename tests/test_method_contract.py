@@ -239,6 +239,7 @@ def check_alike(tiny_bert, texts, folder):
     return set(tasks) - set(able), alone
 
 
+@pytest.mark.gate
 def test_every_hook_acts_everywhere_or_is_refused(tiny_bert, tmp_path):
     refused, alone = check_alike(tiny_bert, OWN_TEXTS, tmp_path)
     assert refused == {text for text in OWN_TEXTS if "parameter" in text}

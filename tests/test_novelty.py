@@ -327,6 +327,7 @@ def row_of(name, texts):
     return Row(*(x.encode() for x in (*texts, "")[:2]), name.encode())
 
 
+@pytest.mark.gate
 def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     bert, tasks = loaded
     saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(tmp_path))

@@ -79,6 +79,7 @@ def learned(rows, **settings):
     return custom_task(**settings).complete(rows).learn(rows)
 
 
+@pytest.mark.gate
 def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     """Of equals BERT alone is before adapters, which have their names' order.
 
@@ -156,6 +157,7 @@ def test_drawn_rows_keep_their_order_and_follow_the_seed():
     assert len(suggestion.draw(rows, 99, 1)) == 50
 
 
+@pytest.mark.gate
 def test_the_command_ranks_and_measures_the_saving(
     taught, tiny_bert, tmp_path, run_main, capsys, monkeypatch
 ):

@@ -26,13 +26,13 @@ from adapter_bert.optimization import Recipe
 from adapter_bert.upstream import modeling, optimization
 
 v1 = tf.compat.v1
-# What both TensorFlows compute is what the first of its cases computes.
 OLDER = pytest.mark.older_stack
 
 
 def more_with_older(first, *others):
-    """Cases, of which the first alone is for both TensorFlows."""
-    return [first, *(pytest.param(x, marks=OLDER) for x in others)]
+    """Cases, of which the first alone is for both TensorFlows and quick."""
+    marks = OLDER, pytest.mark.gate
+    return [first, *(pytest.param(x, marks=marks) for x in others)]
 
 
 def unread(graph, outputs):
@@ -223,6 +223,7 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
                     assert_allclose(value, expected[name], atol=1e-4)
 
 
+@pytest.mark.gate
 @OLDER
 @pytest.mark.parametrize(
     "activation, name",

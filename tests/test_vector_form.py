@@ -87,6 +87,7 @@ def export(bert, tasks, form, folder):
     return ExportedModel(str(folder))
 
 
+@pytest.mark.gate
 def test_every_way_gives_an_adapter_s_vectors(
     folder,
     adapters,
@@ -147,6 +148,7 @@ def test_every_way_gives_an_adapter_s_vectors(
     close(embed(bert, TEXTS, task=again), expected["query"])
 
 
+@pytest.mark.gate
 def test_each_task_of_an_export_has_its_dense_layers(
     folder, adapters, tmp_path
 ):
