@@ -216,12 +216,19 @@ def golden_dir():
     return RECORDED
 
 
-@module_fixture
-def eagerly():
+@contextlib.contextmanager
+def without_graphs():
     """Computes without graphs, whose building takes longer."""
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
+
+
+@module_fixture
+def eagerly():
+    """Computes without graphs."""
+    with without_graphs():
+        yield
 
 
 @pytest.fixture(scope="session")
