@@ -37,6 +37,7 @@ from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import adapter_artifact, sources, training_state
 from adapter_bert.commands import (
+    library,
     minilm,
     mpnet,
     run_classifier,
@@ -124,6 +125,11 @@ def read_lines(*path):
     return Path(*path).read_text().splitlines()
 
 
+def cells(path):
+    """The cells of a table's lines, whose file may be in parts."""
+    return [line.split("\t") for line in read_lines(path)]
+
+
 def write_lines(path, lines):
     """Writes a file of lines."""
     path.write_text("\n".join(lines) + "\n")
@@ -194,6 +200,11 @@ def bert(tiny_bert):
     return open_bert(tiny_bert)
 
 
+def scores(answers):
+    """Float [answers, labels], of answers to texts."""
+    return np.array([list(answer["scores"].values()) for answer in answers])
+
+
 @pytest.fixture
 def shelf(tmp_path):
     """A library without adapters."""
@@ -243,6 +254,13 @@ def recording(golden_dir):
             return dict(recorded)
 
     return read
+
+
+def below(golden, prefix):
+    """What is recorded under names that begin so, without that."""
+    return {
+        k[len(prefix) :]: v for k, v in golden.items() if k.startswith(prefix)
+    }
 
 
 @pytest.fixture(scope="session")
@@ -552,6 +570,23 @@ def run_main(monkeypatch):
         module.main()
 
     return run
+
+
+@pytest.fixture
+def command(run_main):
+    """Runs a subcommand's `main` with flags, within this process."""
+    return lambda module, **flags: run_main(module, *flag_words(flags))
+
+
+@pytest.fixture
+def call(run_main, capsys):
+    """Runs `adapter-bert library`, and gives what it printed."""
+
+    def call(*arguments):
+        run_main(library, *arguments)
+        return capsys.readouterr().out
+
+    return call
 
 
 def run_command(*words, check=False, **options):

@@ -8,10 +8,10 @@ import pytest
 import refusals
 from conftest import (
     SENTENCES,
+    cells,
     open_bert,
     program_fixture,
     read_json,
-    read_lines,
     run_process,
     write_table,
 )
@@ -25,10 +25,6 @@ from adapter_bert.flags import parse_or_help
 pytestmark = pytest.mark.newer_stack
 
 run = program_fixture(audit)
-
-
-def cells(path):
-    return [line.split("\t") for line in read_lines(path)]
 
 
 def read_csv(path):

@@ -3,7 +3,7 @@
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import entry_point, own_lines, read_json, run_process
+from conftest import own_lines, program_fixture, read_json, run_process
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
@@ -15,11 +15,7 @@ pytestmark = pytest.mark.newer_stack
 NAMES = ("small", "pair", "whole")
 
 
-@pytest.fixture
-def export():
-    """Runs `adapter-bert export` with flags, within this process."""
-    with entry_point(export_command) as run:
-        yield run
+export = program_fixture(export_command)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, open_bert, without_graphs
+from conftest import SENTENCES, open_bert, scores, without_graphs
 from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -201,10 +201,6 @@ def test_there_is_a_method_for_each_hook():
     others = {"alike", "takes_rows", "by_token", "by_values"}
     others |= {"layer_kind", "places"}
     assert public - others <= set(HOOKS)
-
-
-def scores(answers):
-    return np.array([list(answer["scores"].values()) for answer in answers])
 
 
 def check_alike(tiny_bert, texts, folder):

@@ -15,7 +15,6 @@ import pytest
 import refusals
 from conftest import (
     entry_point,
-    flag_words,
     load_predictor,
     open_checkpoint,
     read_json,
@@ -58,18 +57,6 @@ GOLDEN = pathlib.Path(__file__).parent / "golden" / "variants"
 UNTIED = [f.name for f in sorted(GOLDEN.glob("untied_*"))]
 ACTIVATIONS = [f.name for f in sorted(GOLDEN.glob("activation_*"))]
 CHOICES = [f.name for f in sorted(GOLDEN.glob("choice_*"))]
-
-
-@pytest.fixture
-def command(monkeypatch):
-    """Runs a subcommand with flags."""
-
-    def run(module, **flags):
-        arguments = flag_words(flags)
-        monkeypatch.setattr("sys.argv", ["it", *arguments])
-        module.main()
-
-    return run
 
 
 def expected_of(folder):
