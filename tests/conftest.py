@@ -227,19 +227,12 @@ def golden_dir():
     return RECORDED
 
 
-@contextlib.contextmanager
-def without_graphs():
+@module_fixture
+def eagerly():
     """Computes without graphs, whose building takes longer."""
     tf.config.run_functions_eagerly(True)
     yield
     tf.config.run_functions_eagerly(False)
-
-
-@module_fixture
-def eagerly():
-    """Computes without graphs."""
-    with without_graphs():
-        yield
 
 
 @pytest.fixture(scope="session")

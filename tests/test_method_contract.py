@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, open_bert, scores, without_graphs
+from conftest import SENTENCES, open_bert, scores
 from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -212,8 +212,7 @@ def check_alike(tiny_bert, texts, folder):
         make_artifact(place, tiny_bert, text, seed=number)
         one = Predictor(bert)
         one.add(str(place), text)
-        with without_graphs():
-            alone[text] = scores(one(text, TEXTS))
+        alone[text] = scores(one(text, TEXTS))
         mixed.add(str(place), text)
     answers = mixed(texts, TEXTS)
     for text in texts:
