@@ -48,6 +48,7 @@ from adapter_bert.commands import (
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
+from adapter_bert.graph import graph_tokenizer
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.engines import ENGINES
@@ -108,6 +109,30 @@ def tests_leave_nothing_behind():
     if len(LEFT) > 1000:
         LEFT.clear()
         gc.collect()
+
+
+def made_once(function):
+    """A function of a tokenizer, computed once for equal ones."""
+    made = {}
+
+    def call(tokenizer, *arguments):
+        rules = tokenizer.do_lower_case, *sorted(tokenizer._by_content)
+        key = tokenizer._tokenizer.to_str(), rules
+        if key not in made:
+            made[key] = function(tokenizer, *arguments)
+        return made[key]
+
+    return call
+
+
+@pytest.fixture(autouse=True, scope="session")
+def tables_of_tokenizers_are_made_once():
+    """They hold all characters, which takes two seconds for each model."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_normalized", "_isolated"):
+            function = made_once(getattr(graph_tokenizer, name))
+            patch.setattr(graph_tokenizer, name, function)
+        yield
 
 
 def read_json(*path):
