@@ -26,7 +26,8 @@
 # PYTHON=python3.13 make setup chooses the interpreter; without it an existing
 # .venv stays what it is. Python 3.9 to 3.11 get TensorFlow 2.15, the last with
 # TPUEstimator, later ones TensorFlow 2.21; STACK=tf221 make setup chooses that
-# one for Python 3.10 and 3.11 too. VENV=folder is another place than .venv.
+# one for Python 3.10 and 3.11 too, and STACK=newest the newest of all packages,
+# without a lock. VENV=folder is another place than .venv.
 
 VENV ?= .venv
 PYTHON ?= $(shell readlink -e $(VENV)/bin/python || \
@@ -38,9 +39,10 @@ MINOR := $(shell $(PYTHON) -c 'import sys; print(sys.version_info[1])' 2> /dev/n
 STACK ?= $(shell cat $(VENV)/stack-3.$(MINOR) 2> /dev/null || \
 	echo $(if $(filter 9 10 11,$(MINOR)),tf215,tf221))
 KIND := $(shell nvidia-smi -L > /dev/null 2>&1 && echo cuda || echo cpu)
-LOCK := requirements/$(STACK)-$(KIND).txt
+# The newest of all has no lock.
+LOCK := requirements/$(if $(filter newest,$(STACK)),newest.in,$(STACK)-$(KIND).txt)
 # What is installed without what it asks for.
-ALONE := requirements/pretrained.txt $(wildcard requirements/$(STACK)-hub.txt)
+ALONE := $(wildcard requirements/$(STACK)-hub.txt)
 INSTALLED := $(VENV)/installed-$(STACK)-$(KIND)-3.$(MINOR)
 IN_VENV := $(VENV)/bin/python
 JOBS ?= 2
@@ -62,13 +64,14 @@ NEEDS_310 = @test $(MINOR) -ge 10 || { echo 'error: $(1) needs Python 3.10 to 3.
 
 setup: $(VENV)/bin/adapter-bert
 
-# The package and its command, of this checkout.
+# The package and its command, of this checkout, and the small BERT.
 $(VENV)/bin/adapter-bert: $(INSTALLED) pyproject.toml
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	ADAPTER_BERT_CACHE=$(VENV) $@ minilm --fetch > /dev/null
 	touch $@
 
 requirements/%.txt:
-	@echo 'error: no lock is called $@; expected STACK=tf215 or STACK=tf221' >&2; exit 1
+	@echo 'error: no lock is called $@; expected STACK=tf215, tf221 or newest' >&2; exit 1
 
 $(INSTALLED): $(LOCK) $(ALONE)
 	@test -n "$(filter 9 10 11 12 13,$(MINOR))" || { echo 'error: Python 3.9 to 3.13 is needed, and none was found; install one, or name it: PYTHON=/path/to/python3.11 make setup' >&2; exit 1; }
@@ -77,8 +80,8 @@ $(INSTALLED): $(LOCK) $(ALONE)
 	@test ! -e $(VENV) || $(IS_VENV) || test -d $(VENV) -a -z "$$(ls -A $(VENV))" || { echo 'error: $(VENV) is there and is no virtual environment, and it would be emptied; choose another VENV' >&2; exit 1; }
 	@test ! -L $(VENV) || { echo 'error: $(VENV) is a link, and what it leads to would be emptied; delete the link, or choose another VENV' >&2; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
-	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes $(ALONE:%=-r %)
+	$(IN_VENV) -m pip install --quiet --disable-pip-version-check $(if $(filter newest,$(STACK)),,--require-hashes) -r $(LOCK)
+	$(if $(ALONE),$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes $(ALONE:%=-r %))
 	echo $(STACK) > $(VENV)/stack-3.$(MINOR)
 	touch $@
 
@@ -164,7 +167,7 @@ $(VENV)/tpu-client/installed: $(INSTALLED) requirements/tpu-client.txt
 	touch $@
 
 mpnet: setup
-	@$(VENV)/bin/adapter-bert mpnet requirements/mpnet.txt
+	@ADAPTER_BERT_CACHE=$(VENV) $(VENV)/bin/adapter-bert mpnet --fetch
 
 notebooks: $(VENV)/notebooks/installed
 
@@ -174,8 +177,10 @@ $(VENV)/notebooks/installed: $(INSTALLED) requirements/notebooks.txt
 		--upgrade --target $(VENV)/notebooks -r requirements/notebooks.txt
 	touch $@
 
-# The pages, with those of the Python API, into build/docs.
+# The pages, with README as the first, and those of the Python API, into build/docs.
 docs: $(VENV)/docs/installed
+	rm -rf build/pages && mkdir -p build && cp -r docs build/pages
+	sed 's#](docs/#](#g' README.md > build/pages/index.md
 	PYTHONPATH=$(VENV)/docs $(IN_VENV) -m mkdocs build --quiet --strict
 
 # Beside the other packages: TensorBoard has another version of what these need.

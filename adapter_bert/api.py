@@ -36,8 +36,6 @@ from adapter_bert.checkpoints import adapter_artifact, run_record, sources
 from adapter_bert.commands import audit as audit_program
 from adapter_bert.commands import export as export_program
 from adapter_bert.commands import (
-    minilm,
-    mpnet,
     predict,
     run_classifier,
     run_mlm,
@@ -50,7 +48,8 @@ from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import at_home, declared, default_of, of_keywords, read
+from adapter_bert.flags import at_home, declared, default_of, read
+from adapter_bert.keywords import of_keywords
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
@@ -58,8 +57,8 @@ from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
-from adapter_bert.training.engines import Hardware
 from adapter_bert.training.run_files import ADAPTER
+from adapter_bert.training.settings import Hardware
 
 Path = Union[str, "os.PathLike[str]"]
 # Rows in memory, as in `data/memory_rows.py`, or a file's path.
@@ -159,8 +158,7 @@ def load_bert(
     """Opens a pretrained BERT or a model like it, as RoBERTa or MPNet.
 
     Args:
-        name: `minilm`, the small model that `make setup` installs, `mpnet`,
-            that of `make mpnet`, or what `--init_checkpoint` takes: a folder, a
+        name: what `--init_checkpoint` takes: `minilm`, `mpnet`, a folder, a
             checkpoint, an archive, a module's handle, or a repository
             (`hf:ORG/NAME[@REVISION]`), whose commit stays the same from then
             on.
@@ -173,8 +171,7 @@ def load_bert(
         base_dtype: `float32` or `int8`, in which BERT's frozen matrices are
             kept.
     """
-    named = {"minilm": minilm.folder, "mpnet": mpnet.folder}
-    path = named[name]() if name in named else _path(name)
+    path = _path(name)
     settings = {
         "init_checkpoint": path,
         "bert_config_file": _path(bert_config_file or ""),

@@ -1,8 +1,8 @@
 """One process at a time writes into a folder.
 
-The lock (flock) ends with the process that holds it, also on a disk that
-several machines share. Its file is never deleted, since two processes could
-then lock two files of one name. Remote folders (`gs://`) have no locks.
+The lock (flock, or Windows' own) ends with the process that holds it, also on a
+disk that several machines share. Its file is never deleted, since two processes
+could then lock two files of one name. Remote folders (`gs://`) have no locks.
 
 Whoever gets the lock deletes temporary files, which a killed process left.
 
@@ -14,11 +14,11 @@ Readers take no lock: `read_beside_writer` reads again if files were replaced.
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import shutil
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any, Callable
 
@@ -26,10 +26,19 @@ from absl import logging
 
 from adapter_bert.errors import UserError
 
+try:
+    import fcntl
+except ImportError:
+    # Windows.
+    fcntl = None
+
 # The lock of a run; a sweep holds `lock` in the same folder.
 RUN_LOCK = "run.lock"
 # Errors of file systems without locks.
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+# The byte that Windows locks, where nothing is read. It has no shared locks.
+LOCKED_BYTE = 2**30
 
 # The folders that this process holds: absolute path, and stat when locked.
 _held: list[tuple[str, os.stat_result]] = []
@@ -55,6 +64,30 @@ def _is_still(path: str, before: os.stat_result) -> bool:
         return os.path.samestat(before, os.stat(path))
     except OSError:
         return False
+
+
+def lock(opened: int, shared: bool = False, wait: bool = False) -> None:
+    """Locks a file of this descriptor until it is closed.
+
+    Raises:
+        BlockingIOError: another process holds it, and this one does not wait.
+        OSError: the disk has no locks.
+    """
+    if fcntl:
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        fcntl.flock(opened, how if wait else how | fcntl.LOCK_NB)
+        return
+    import msvcrt
+
+    while True:
+        os.lseek(opened, LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
+            return
+        except PermissionError as error:
+            if not wait:
+                raise BlockingIOError(*error.args) from error
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager
@@ -88,7 +121,9 @@ def hold(
             encoding="utf-8",
             errors="replace",
             # A link that someone put there is not followed.
-            opener=lambda path, how: os.open(path, how | os.O_NOFOLLOW, 0o666),
+            opener=lambda path, how: os.open(
+                path, how | getattr(os, "O_NOFOLLOW", 0), 0o666
+            ),
         )
     except OSError as error:
         is_link = error.errno == errno.ELOOP
@@ -98,7 +133,7 @@ def hold(
     with file:
         try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(file.fileno())
             except BlockingIOError as error:
                 file.seek(0)
                 holder = file.read(200).strip() or "that does not say which"
@@ -109,7 +144,7 @@ def hold(
                         "--output_dir"
                     ) from error
                 logging.info("%s: waiting for its end", in_use)
-                fcntl.flock(file, fcntl.LOCK_EX)
+                lock(file.fileno(), wait=True)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise UserError(
@@ -151,9 +186,9 @@ def share(folder: str, unfinished: str) -> Iterator[None]:
             opened = os.open(folder, os.O_RDONLY)
             held.callback(os.close, opened)
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock(opened)
                 _delete_left(folder, unfinished)
-            fcntl.flock(opened, fcntl.LOCK_SH)
+            lock(opened, shared=True, wait=True)
         yield
 
 

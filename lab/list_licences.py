@@ -21,7 +21,6 @@ APART = (
     "beam",
     "compilers",
     "docs",
-    "mpnet",
     "notebooks",
     "onnx",
     "release",
@@ -34,7 +33,7 @@ Made by `.venv/bin/python -m lab.list_licences .venv .venv-tf221`,
 from what each package says of itself. The versions are in `requirements/`. This
 project itself is under Apache-2.0, and holds no copy of any of these. What
 `make beam`, `compilers`, `onnx`, `notebooks`, `docs`, `release`, `fuzz`,
-`tpu-client`, `mpnet` and `benchmark` add is not listed.
+`tpu-client` and `benchmark` add is not listed, nor are pretrained models.
 
 | package | licence |
 | --- | --- |

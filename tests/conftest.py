@@ -35,11 +35,14 @@ from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import adapter_artifact, sources, training_state
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    packaged_models,
+    sources,
+    training_state,
+)
 from adapter_bert.commands import (
     library,
-    minilm,
-    mpnet,
     run_classifier,
     run_squad,
     run_tagger,
@@ -51,7 +54,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.graph import graph_tokenizer
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks import tagging, text_classification
-from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import ENGINES
 from lab.trials import linux
 
 FLAGS = flags.FLAGS
@@ -309,7 +312,7 @@ def shared_dir():
 def pretrained_dir():
     """The pretrained MiniLM's folder; tests that ask for it skip without."""
     try:
-        return Path(minilm.folder())
+        return Path(packaged_models.folder("minilm"))
     except UserError as error:
         pytest.skip(str(error))
 
@@ -318,7 +321,7 @@ def pretrained_dir():
 def mpnet_dir():
     """The pretrained MPNet's folder; tests that ask for it skip without."""
     try:
-        return Path(mpnet.folder())
+        return Path(packaged_models.folder("mpnet"))
     except UserError as error:
         pytest.skip(str(error))
 

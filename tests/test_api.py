@@ -37,7 +37,8 @@ from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
 import adapter_bert as ab
-from adapter_bert.commands import audit, minilm, run_classifier
+from adapter_bert.checkpoints import packaged_models
+from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data import tables
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.graph.exported import ExportedModel, Row
@@ -747,7 +748,7 @@ def test_the_pages_example_runs(
 ):
     """With a tiny BERT in the place of MiniLM."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(minilm, "folder", lambda: str(tiny_bert))
+    monkeypatch.setattr(packaged_models, "folder", lambda name: str(tiny_bert))
     for file in ("tickets", "new"):
         rows = SENTENCES * (4 if file == "tickets" else 1)
         lines = ["message,queue", *(f'"{t}",{label}' for t, label in rows)]

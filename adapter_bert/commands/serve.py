@@ -13,7 +13,6 @@ import dataclasses
 import functools
 import os
 import re
-import resource
 import socket
 import ssl
 import threading
@@ -274,6 +273,21 @@ def _at_address(serving: Serving) -> Iterator[None]:
         ) from error
 
 
+def _allow_files() -> None:
+    """Raises the limit of open files, of which a connection is one."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such limit.
+        return
+    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # On macOS the most may be without limit, and is refused.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        if allowed != most:
+            logging.info("open files: up to %d, raised from %d", most, allowed)
+
+
 def main() -> None:
     """Serves until a signal."""
     logging.set_verbosity(logging.INFO)
@@ -297,11 +311,7 @@ def main() -> None:
     )
     origins = list(map(origin_of, serving.cors_origins))
     listening = listen(serving)
-    # A connection is a file, and few files are allowed by default.
-    allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if allowed != most:
-        logging.info("open files: up to %d, raised from %d", most, allowed)
+    _allow_files()
     shelf = open_shelf(serving)
     core = RequestCore(serving.name, shelf, limits_of(serving))
     rest = RestServer(core, origins, tokens, admin)

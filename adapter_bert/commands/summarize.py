@@ -248,7 +248,8 @@ def methods_table(settings: pandas.DataFrame) -> Optional[pandas.DataFrame]:
         if all(costs):
             costs = pandas.DataFrame(costs)
             seconds = f"{costs.processor_seconds.sum() / 60:.1f} min"
-            memory = f"{costs.peak_memory_bytes.max() / 2**30:.2f} GiB"
+            if costs.peak_memory_bytes.notna().all():
+                memory = f"{costs.peak_memory_bytes.max() / 2**30:.2f} GiB"
         rates = ", ".join(dict.fromkeys(f"{rate:g}" for rate in same.rate))
         share = parameters(kept[method], same.bert.iloc[0])
         more[method] = rates, share, seconds, memory

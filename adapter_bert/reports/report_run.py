@@ -467,8 +467,10 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
         rows = [
             ("time", f"{cost['seconds'] / 60:,.1f} min"),
             ("processor time", f"{cost['processor_seconds'] / 60:,.1f} min"),
-            ("peak memory", f"{cost['peak_memory_bytes'] / 2**30:.2f} GiB"),
         ]
+        if cost.get("peak_memory_bytes"):
+            memory = f"{cost['peak_memory_bytes'] / 2**30:.2f} GiB"
+            rows.append(("peak memory", memory))
         content.append(table("What the run took", ("what", "amount"), rows))
     return section(
         2,

@@ -1,7 +1,8 @@
 """Files that a run writes at its end: artifact, scores, cost."""
 
 import os
-import resource
+import sys
+import time
 
 import numpy as np
 from absl import logging
@@ -16,6 +17,12 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import scoped
 from adapter_bert.training.run import Run
 from adapter_bert.training.setup import ADAPTER, describe_task
+
+try:
+    import resource
+except ImportError:
+    # Windows.
+    resource = None
 
 
 def write_artifact(run: Run) -> None:
@@ -36,7 +43,9 @@ def write_artifact(run: Run) -> None:
             )
     method, values = _finish(run, values)
     if model.method.changes_few:
-        values = adapter_artifact.changes(
+        from adapter_bert.checkpoints import changed_entries
+
+        values = changed_entries.changes(
             values,
             lambda name: run.first_values[name](),
             encoder.list_variables(model.config),
@@ -48,7 +57,9 @@ def write_artifact(run: Run) -> None:
             if p.group == "parts"
         }
         if carried:
-            values = {**values, **adapter_artifact.few(carried)}
+            from adapter_bert.checkpoints import changed_entries
+
+            values = {**values, **changed_entries.few(carried)}
     # The splits' rows are those of all members together.
     described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in run.task.members.items():
@@ -134,15 +145,18 @@ def write_curves(output_dir: str, scores: dict[str, float], step: int) -> None:
 
 def write_cost(output_dir: str, resumed: bool, seconds: float) -> None:
     """Writes `cost.json`: time and memory of this process."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
+    peak = None
+    if resource:
+        # In KiB, on macOS in bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     files.write_json(
         os.path.join(output_dir, "cost.json"),
         {
             # Whether an earlier process did a part of the training.
             "resumed": resumed,
             "seconds": seconds,
-            "processor_seconds": usage.ru_utime + usage.ru_stime,
-            # Linux counts in KiB.
-            "peak_memory_bytes": usage.ru_maxrss * 1024,
+            "processor_seconds": time.process_time(),
+            "peak_memory_bytes": peak,
         },
     )

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from adapter_bert import command_line
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.commands import mpnet
+from adapter_bert.checkpoints import packaged_models
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores
 from lab import report
@@ -249,7 +249,7 @@ def main() -> None:
     }
     chosen = [one for one in COMPARISONS if arguments.only in one.name]
     if any(one.model == "mpnet" for one in chosen):
-        models["mpnet"] = measuring.open_model(mpnet.folder())
+        models["mpnet"] = measuring.open_model(packaged_models.folder("mpnet"))
     # The model of random weights has MiniLM's vocabulary.
     features = {
         name: measuring.read_features(

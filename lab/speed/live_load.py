@@ -28,8 +28,7 @@ import numpy as np
 
 from adapter_bert import command_line
 from adapter_bert.answering.predictor import Predictor
-from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.commands import minilm
+from adapter_bert.checkpoints import adapter_artifact, packaged_models
 from adapter_bert.errors import UserError
 from adapter_bert.library.adapter_library import AdapterLibrary
 from lab import report
@@ -290,7 +289,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2048, help="of a round")
     parser.add_argument("--model", help="a pretrained BERT's folder")
     options = parser.parse_args()
-    model = options.model or minilm.folder()
+    model = options.model or packaged_models.folder("minilm")
     results = report.environment()
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch)

@@ -16,12 +16,12 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.commands import minilm
+from adapter_bert.checkpoints import packaged_models
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from lab import report
 from lab.report import ROOT
 
@@ -198,7 +198,7 @@ def parse(parser: argparse.ArgumentParser) -> argparse.Namespace:
 
 def open_model(folder: str = "") -> dict[str, Any]:
     """Gets `model` and `config` of a worker's options: MiniLM's by default."""
-    folder = folder or minilm.folder()
+    folder = folder or packaged_models.folder("minilm")
     config = BertConfig.from_json_file(os.path.join(folder, "config.json"))
     return {"model": folder, "config": dataclasses.asdict(config)}
 

@@ -23,12 +23,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from adapter_bert import command_line
-from adapter_bert.commands import minilm
+from adapter_bert.checkpoints import packaged_models
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.training import cpu_cores
-from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import ENGINES
 from lab import report
 from lab.report import ROOT
 from lab.speed import compare, measuring
@@ -150,7 +150,7 @@ def programs(
         arguments: of the command line.
     """
     folder, flags, counts = find_data(arguments.glue_dir)
-    model = arguments.model or minilm.folder()
+    model = arguments.model or packaged_models.folder("minilm")
     # Half a step more than asked for, since the program rounds down.
     epochs = (STEPS + 0.5) * BATCH_SIZE / counts["train"]
     ours = [

@@ -114,10 +114,11 @@ open_sweeps() { # tasks ...
   done
 }
 
-is_elsewhere() { # path: is it one of a cloud, or a handle of Kaggle's?
+is_elsewhere() { # path: is it one of a cloud, a handle of Kaggle's, a name?
   local found
   case $1 in
     *://*) ;;
+    minilm | mpnet) [ ! -e "$1" ] ;;
     [!/.]*/*/[tT]ensor[fF]low[12]/* | [!/.]*/*/[tT]ransformers/*)
       found=("$1"*)
       [ ! -e "${found[0]}" ]
