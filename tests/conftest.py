@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from concurrent import futures
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from adapter_bert.checkpoints import (
     training_state,
 )
 from adapter_bert.commands import (
+    library,
     run_classifier,
     run_squad,
     run_tagger,
@@ -49,6 +51,7 @@ from adapter_bert.commands import (
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
+from adapter_bert.graph import graph_tokenizer
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks import tagging, text_classification
 from adapter_bert.training.settings import ENGINES
@@ -59,6 +62,13 @@ settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 module_fixture = pytest.fixture(scope="module")
 ROOT = Path(__file__).parent.parent
+# Where files that are synced cost no time.
+MEMORY = "/dev/shm"
+if os.path.isdir(MEMORY):
+    about = os.statvfs(MEMORY)
+    has_room = about.f_bavail * about.f_frsize > 8 * 2**30
+    if has_room and not about.f_flag & os.ST_NOEXEC:
+        tempfile.tempdir = os.environ.setdefault("TMPDIR", MEMORY)
 SHARED = ROOT.parent / "shared"
 
 
@@ -77,11 +87,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker("newer_stack")
 
 
+# Custom gradients since graphs were freed.
+LEFT = []
+# Building graphs, Python would look for what is free thousands of times.
+gc.set_threshold(20_000, 10, 10)
+
+
 @pytest.fixture(autouse=True)
 def tests_leave_nothing_behind():
     """Resets an engine's options, and frees graphs.
 
-    TensorFlow keeps every custom gradient, and with it the whole graph.
+    TensorFlow keeps every custom gradient, and with it the whole graph. To
+    look for all that is free takes long, so several tests share that.
     """
     yield
     tf.config.optimizer.set_experimental_options(
@@ -91,8 +108,34 @@ def tests_leave_nothing_behind():
     traced = [name for name in gradients if name.startswith("CustomGradient-")]
     for name in traced:
         del gradients[name]
-    if traced:
+    LEFT.extend(traced)
+    if len(LEFT) > 1000:
+        LEFT.clear()
         gc.collect()
+
+
+def made_once(function):
+    """A function of a tokenizer, computed once for equal ones."""
+    made = {}
+
+    def call(tokenizer, *arguments):
+        rules = tokenizer.do_lower_case, *sorted(tokenizer._by_content)
+        key = tokenizer._tokenizer.to_str(), rules
+        if key not in made:
+            made[key] = function(tokenizer, *arguments)
+        return made[key]
+
+    return call
+
+
+@pytest.fixture(autouse=True, scope="session")
+def tables_of_tokenizers_are_made_once():
+    """They hold all characters, which takes two seconds for each model."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_normalized", "_isolated"):
+            function = made_once(getattr(graph_tokenizer, name))
+            patch.setattr(graph_tokenizer, name, function)
+        yield
 
 
 def read_json(*path):
@@ -108,6 +151,11 @@ def write_json(path, value):
 def read_lines(*path):
     """The lines of a file, whose path may be in parts."""
     return Path(*path).read_text().splitlines()
+
+
+def cells(path):
+    """The cells of a table's lines, whose file may be in parts."""
+    return [line.split("\t") for line in read_lines(path)]
 
 
 def write_lines(path, lines):
@@ -180,6 +228,11 @@ def bert(tiny_bert):
     return open_bert(tiny_bert)
 
 
+def scores(answers):
+    """Float [answers, labels], of answers to texts."""
+    return np.array([list(answer["scores"].values()) for answer in answers])
+
+
 @pytest.fixture
 def shelf(tmp_path):
     """A library without adapters."""
@@ -222,6 +275,13 @@ def recording(golden_dir):
             return dict(recorded)
 
     return read
+
+
+def below(golden, prefix):
+    """What is recorded under names that begin so, without that."""
+    return {
+        k[len(prefix) :]: v for k, v in golden.items() if k.startswith(prefix)
+    }
 
 
 @pytest.fixture(scope="session")
@@ -531,6 +591,23 @@ def run_main(monkeypatch):
         module.main()
 
     return run
+
+
+@pytest.fixture
+def command(run_main):
+    """Runs a subcommand's `main` with flags, within this process."""
+    return lambda module, **flags: run_main(module, *flag_words(flags))
+
+
+@pytest.fixture
+def call(run_main, capsys):
+    """Runs `adapter-bert library`, and gives what it printed."""
+
+    def call(*arguments):
+        run_main(library, *arguments)
+        return capsys.readouterr().out
+
+    return call
 
 
 def run_command(*words, check=False, **options):

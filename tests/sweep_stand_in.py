@@ -16,11 +16,13 @@ SMALL = {
     "EPOCHS": "1",
     "SEEDS": "1",
 }
-# In the place of Python: appends to `runs`, fails where `fail` names the run,
-# waits for the file `go` where `slow` does, and writes what a run writes; more
-# of it by the program `finish`, if there is one.
+# In the place of Python: has COMMANDS run what is no run, appends to `runs`,
+# fails where `fail` names the run, waits for the file `go` where `slow` does,
+# and writes what a run writes; more by the program `finish`, if there is one.
 STAND_IN = """#!/usr/bin/env bash
-case $3 in grid_status | paper | baseline | ablate) exec {python} "$@" ;; esac
+case $3 in
+  grid_status | paper | baseline | ablate) exec ${{COMMANDS:-{python}}} "$@" ;;
+esac
 for argument; do
   case $argument in --output_dir=*) out=${{argument#*=}} ;; esac
 done

@@ -14,7 +14,10 @@ from adapter_bert.tasks.multiple_choice import MultipleChoice
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.xnli import Xnli
 
-PROPERTY = hypothesis.settings(max_examples=100)
+# conftest.py imports this before it loads the profile of all tests.
+PROPERTY = hypothesis.settings(
+    max_examples=100, derandomize=True, deadline=None
+)
 CUSTOM = custom_task()
 CUSTOM_PAIR = custom_task(text_b_column="other text")
 CUSTOM_SCORES = custom_task(regression=True)

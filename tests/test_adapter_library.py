@@ -1,7 +1,6 @@
 """`adapter-bert library` as a user runs it."""
 
 import json
-import sys
 from shutil import copytree
 
 import hub_server
@@ -30,19 +29,6 @@ pytest_plugins = ["library_folders", "hub_server"]
 pytestmark = pytest.mark.older_stack
 
 GOLDEN = RECORDED / "exchange"
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Runs a command within this process, and gives what it printed."""
-
-    def call(*arguments):
-        command = ["library", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", command)
-        library.main()
-        return capsys.readouterr().out
-
-    return call
 
 
 def import_from(call, shelf, folder, bert, name, *more):

@@ -110,6 +110,7 @@ def lengths_of(scope, read):
     return np.linalg.norm(read(f"{scope}/kernel"), axis=0)
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_method_written_once_is_trained_mixed_and_exported(
     tiny_config, tiny_bert, tmp_path, monkeypatch

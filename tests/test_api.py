@@ -86,6 +86,7 @@ def bits(folder):
     return [(folder / name).read_bytes() for name in names]
 
 
+@pytest.mark.newer_stack
 def test_the_package_loads_tensorflow_at_first_use():
     code = (
         "import sys, adapter_bert as ab\n"
@@ -164,6 +165,7 @@ def test_tensorflows_options_are_as_before(run, bert):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_a_training_may_check_its_numbers(run, bert, place):
     tf.debugging.enable_check_numerics()
     try:
@@ -222,6 +224,7 @@ def test_answers_become_a_frame(run, bert, monkeypatch, tmp_path):
     assert answers.to_frame() == list(answers)
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_it_exports(bert, shelf, place):
     vectors = {"embeddings": "mean", "layers": (-1, -2)}
@@ -415,6 +418,7 @@ def other_columns(run, place):
     return folder
 
 
+@pytest.mark.newer_stack
 def test_columns_are_the_adapters(run, bert, other_columns):
     expected = ab.evaluate(bert, run, SENTENCES, cpu_lanes=1)
     table = [{"said": text, "mood": label} for text, label in SENTENCES]
@@ -428,6 +432,7 @@ def test_columns_are_the_adapters(run, bert, other_columns):
     )
 
 
+@pytest.mark.newer_stack
 def test_tables_have_vectors(bert, other_columns, tmp_path):
     texts = [text for text, _ in SENTENCES]
     expected = ab.embed(bert, texts, adapter=other_columns)
@@ -446,6 +451,7 @@ def test_tables_have_vectors(bert, other_columns, tmp_path):
     )
 
 
+@pytest.mark.newer_stack
 def test_vectors_follow_the_letter_case(tiny_bert, tmp_path):
     folder = copytree(tiny_bert, tmp_path / "bert")
     # Words without capital or small letters tell no case.

@@ -10,7 +10,6 @@ import refusals
 import tensorflow as tf
 from conftest import (
     entry_point,
-    flag_words,
     load_predictor,
     open_bert,
     open_checkpoint,
@@ -354,18 +353,6 @@ def test_googles_checkpoint_is_the_same_model(
     shapes = encoder.list_variables(read_back)
     assert identify(opened.weights, shapes).fingerprint == base.fingerprint
     assert opened.weights.gelu == gelu
-
-
-@pytest.fixture
-def command(monkeypatch):
-    """Runs a subcommand with flags."""
-
-    def run(module, **flags):
-        arguments = flag_words(flags)
-        monkeypatch.setattr("sys.argv", ["it", *arguments])
-        module.main()
-
-    return run
 
 
 @NEWER

@@ -8,10 +8,10 @@ import pytest
 import refusals
 from conftest import (
     SENTENCES,
+    cells,
     open_bert,
     program_fixture,
     read_json,
-    read_lines,
     run_process,
     write_table,
 )
@@ -22,11 +22,9 @@ from adapter_bert.answering.embeddings import embed
 from adapter_bert.commands import audit
 from adapter_bert.flag_page import page_of
 
+pytestmark = pytest.mark.newer_stack
+
 run = program_fixture(audit)
-
-
-def cells(path):
-    return [line.split("\t") for line in read_lines(path)]
 
 
 def read_csv(path):
@@ -59,7 +57,7 @@ def flipped(tmp_path, wrong, times=12):
     return path
 
 
-@pytest.mark.newer_stack
+@pytest.mark.gate
 def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     wrong = {3, 30, 50, 77}
     path = flipped(tmp_path, wrong)
@@ -90,7 +88,6 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
     assert "frozen layers: 96/96 rows, " in done.stderr
 
 
-@pytest.mark.newer_stack
 def test_pairs_are_read_together_and_apart(tiny_bert):
     """Means of both layers of the pair, and how far the texts are apart."""
     texts = [text for text, _ in SENTENCES]
@@ -109,6 +106,7 @@ def test_pairs_are_read_together_and_apart(tiny_bert):
     assert_allclose(same, alone, atol=1e-5)
 
 
+@pytest.mark.gate
 @pytest.mark.real_data
 def test_flipped_labels_of_messages_are_found(
     run, shared_dir, pretrained_dir, tmp_path
@@ -133,6 +131,7 @@ def test_flipped_labels_of_messages_are_found(
     assert len(first & set(wrong.tolist())) >= 17
 
 
+@pytest.mark.gate
 @pytest.mark.real_data
 def test_wrong_labels_of_texts_with_several_rows_are_found(
     run, shared_dir, pretrained_dir, tmp_path
@@ -192,7 +191,6 @@ BAD = [
 ]
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("rows, changes, message", BAD)
 def test_bad_input_is_refused_in_one_line(
     run, tiny_bert, tmp_path, rows, changes, message

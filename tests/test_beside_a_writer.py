@@ -165,6 +165,7 @@ def test_a_better_step_may_come_while_the_best_is_opened(
     np.testing.assert_array_equal(opened.trained.read("output_bias"), step)
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_what_another_run_computes_of_frozen_layers_needs_no_room_twice(
     classify, tiny_flags, still_bert, tmp_path, after

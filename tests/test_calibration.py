@@ -32,6 +32,8 @@ from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.text_task import Calibration
 from adapter_bert.training import calibrating
 
+pytestmark = pytest.mark.newer_stack
+
 FITTED = {"calibration": {"temperature": 0.02, "abstain_below": 0.0}}
 
 
@@ -303,7 +305,7 @@ def fitting_flags(tiny_flags, tmp_path):
     }
 
 
-@pytest.mark.newer_stack
+@pytest.mark.gate
 def test_a_further_training_says_that_both_go(
     classify, fitting_flags, tmp_path, caplog
 ):
@@ -322,7 +324,6 @@ def test_a_further_training_says_that_both_go(
     assert not {"calibration", "novelty"} & set(kept)
 
 
-@pytest.mark.newer_stack
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify, fitting_flags, tiny_bert, tmp_path
 ):
@@ -383,7 +384,6 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     )
 
 
-@pytest.mark.newer_stack
 def test_a_threshold_that_is_not_reached_is_told(
     classify, fitting_flags, caplog, monkeypatch
 ):
@@ -402,7 +402,6 @@ def test_a_threshold_that_is_not_reached_is_told(
     assert kept.get("abstain_below", 0) == 0
 
 
-@pytest.mark.newer_stack
 @refusals.table(
     {
         "alone": (

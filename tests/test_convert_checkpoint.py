@@ -29,6 +29,8 @@ from adapter_bert.checkpoints import hugging_face, sources
 from adapter_bert.commands import convert as convert_command
 from adapter_bert.errors import UserError
 
+pytestmark = pytest.mark.newer_stack
+
 HEADS = 2
 
 

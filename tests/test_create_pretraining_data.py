@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from conftest import entry_point, flag_words, module_fixture, run_process
+from conftest import flag_words, module_fixture, program_fixture, run_process
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_files import put, refusal
@@ -52,10 +52,7 @@ def raw(recorded, tmp_path):
     }
 
 
-@pytest.fixture
-def create():
-    with entry_point(program) as run:
-        yield run
+create = program_fixture(program)
 
 
 def read(path):

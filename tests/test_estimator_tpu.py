@@ -150,6 +150,7 @@ def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
     check_inside(graph)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "method, more",
     [

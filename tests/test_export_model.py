@@ -3,7 +3,7 @@
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import entry_point, own_lines, read_json, run_process
+from conftest import own_lines, program_fixture, read_json, run_process
 from test_joint_answers import LIBRARY
 from tiny_artifacts import make_artifact
 
@@ -15,11 +15,7 @@ pytestmark = pytest.mark.newer_stack
 NAMES = ("small", "pair", "whole")
 
 
-@pytest.fixture
-def export():
-    """Runs `adapter-bert export` with flags, within this process."""
-    with entry_point(export_command) as run:
-        yield run
+export = program_fixture(export_command)
 
 
 @pytest.fixture
@@ -49,6 +45,7 @@ def test_a_model_without_tasks_is_not_exported(
     assert not flags["output_dir"].exists()
 
 
+@pytest.mark.gate
 def test_tasks_that_cannot_be_exported_are_skipped(
     export, flags, tiny_bert, tmp_path, caplog
 ):
@@ -64,6 +61,7 @@ def test_tasks_that_cannot_be_exported_are_skipped(
     assert [x.split()[2] for x in left_out] == ["top", "whole"]
 
 
+@pytest.mark.gate
 def test_an_export(flags, export, tmp_path):
     refusals.check(
         lambda: export(**flags), "whole was trained by full, which ch"

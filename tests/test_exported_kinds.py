@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 
 import numpy as np
+import pytest
 import refusals
 import tensorflow as tf
 from conftest import module_fixture, open_bert, trained_task
@@ -19,6 +20,8 @@ from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.server.shelf import ExportedShelf
+
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import (
-    entry_point,
     flag_words,
     open_bert,
     open_checkpoint,
+    program_fixture,
     run_process,
     trained_task,
 )
@@ -26,10 +26,7 @@ from adapter_bert.upstream import extract_features, modeling
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
 
 
-@pytest.fixture
-def extract():
-    with entry_point(program) as run:
-        yield run
+extract = program_fixture(program)
 
 
 @pytest.fixture

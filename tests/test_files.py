@@ -13,15 +13,10 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import write_json
+from task_files import refusal
 
 from adapter_bert import files, folder_lock
 from adapter_bert.errors import UserError
-
-
-def message_of(function, *arguments):
-    with pytest.raises(UserError) as raised:
-        function(*arguments)
-    return str(raised.value)
 
 
 def test_what_is_written_is_read_back(tmp_path):
@@ -242,7 +237,7 @@ def test_a_seal_tells_whether_an_object_was_changed(tmp_path):
     write_json(path, json.loads(text))
     assert files.read_object(str(path), "mine", FIELDS) == value
     path.write_text(text.replace("0.1", "0.3"))
-    message = message_of(files.read_object, str(path), "mine", FIELDS)
+    message = refusal(files.read_object, str(path), "mine", FIELDS)
     assert message.startswith(f"{path} is damaged, or was changed by hand")
     files.write_sealed(str(path), {**json.loads(text), "name": "b"})
     assert files.read_object(str(path), "mine", FIELDS)["name"] == "b"
@@ -268,7 +263,7 @@ def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
         files.shutil, "disk_usage", lambda path: usage(10**9, 0, 5_000_000)
     )
     files.check_disk_space(str(tmp_path), 3_900_000)
-    message = message_of(files.check_disk_space, str(tmp_path), 4_000_000)
+    message = refusal(files.check_disk_space, str(tmp_path), 4_000_000)
     assert "5 MB free" in message
 
 
@@ -317,7 +312,7 @@ def test_nothing_is_written_where_a_held_folder_was(tmp_path):
             lambda: files.write_text(str(folder / "file"), "text"),
             lambda: files.prepare_folder(str(folder / "eval")),
         ):
-            assert "is not there any more" in message_of(write)
+            assert "is not there any more" in refusal(write)
     assert not folder.exists()
 
 
@@ -345,7 +340,7 @@ def test_nothing_gets_its_name_where_a_held_folder_was(tmp_path):
     ):
         folder.mkdir()
         with folder_lock.hold(str(folder)):
-            assert "is not there any more" in message_of(write)
+            assert "is not there any more" in refusal(write)
         assert list(folder.iterdir()) == []
         folder.rmdir()
         shutil.rmtree(tmp_path / "away")
@@ -361,7 +356,7 @@ def test_what_cannot_be_seen_is_not_what_is_not_there(tmp_path, monkeypatch):
         raise OSError(errno.ESTALE, "Stale file handle")
 
     monkeypatch.setattr(files.os, "stat", stat)
-    assert message_of(files.exists, str(path)) == (
+    assert refusal(files.exists, str(path)) == (
         f"cannot read {path}: Stale file handle"
     )
 
@@ -374,7 +369,7 @@ def test_the_names_in_a_folder_are_in_order(tmp_path, plain_user):
     names = plain_user(files.names, str(tmp_path))
     tmp_path.chmod(0o700)
     assert names == f"cannot read {tmp_path}: Permission denied"
-    assert "No such file" in message_of(files.names, str(tmp_path / "d"))
+    assert "No such file" in refusal(files.names, str(tmp_path / "d"))
 
 
 def test_a_folder_that_may_not_be_looked_into_is_told(plain_user, tmp_path):
@@ -402,10 +397,10 @@ def test_a_temporary_file_that_cannot_be_deleted_hides_no_error(
     monkeypatch.setattr(files.tf.io.gfile, "rename", refuse)
     monkeypatch.setattr(files.tf.io.gfile, "remove", refuse)
     path = str(tmp_path / "file")
-    assert message_of(files.write_text, path, "text") == (
+    assert refusal(files.write_text, path, "text") == (
         f"cannot write {path}: read-only by now"
     )
-    message = message_of(files.prepare_folder, str(tmp_path))
+    message = refusal(files.prepare_folder, str(tmp_path))
     assert "read-only by now" in message
 
 

@@ -7,7 +7,6 @@ What AdapterHub's `adapters` 1.3 and peft 0.21 wrote and computed was recorded
 import dataclasses
 import json
 import pathlib
-import sys
 from shutil import copytree
 
 import numpy as np
@@ -33,7 +32,6 @@ from safetensors.numpy import load_file
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints.weights import Weights
-from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import (
     adapterhub_heads,
@@ -400,19 +398,6 @@ def test_golden_languages_without_a_head_have_bert_s(speaker, tmp_path):
         gap = exchange.outputs(speaker, artifact, examples) - logits
         mask = examples["input_mask"][..., np.newaxis]
         assert abs(gap * mask).max() < 1e-5 * abs(logits).max()
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    """Runs a command within this process, and gives what it printed."""
-
-    def call(*arguments):
-        command = ["library", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", command)
-        library.main()
-        return capsys.readouterr().out
-
-    return call
 
 
 BERT = f"--init_checkpoint={LANGUAGES / 'bert'}"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import module_fixture
+from conftest import below, module_fixture
 from numpy.testing import assert_allclose
 from test_golden_methods import CONFIG
 
@@ -40,13 +40,6 @@ RESULTS = ("outputs/", "gradients/", "after/")
 @module_fixture
 def golden(recording):
     return recording("compositions")
-
-
-def below(golden, prefix):
-    """What is recorded under names that begin so, without that."""
-    return {
-        k[len(prefix) :]: v for k, v in golden.items() if k.startswith(prefix)
-    }
 
 
 class Composed:

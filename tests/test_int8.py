@@ -167,18 +167,13 @@ def int8_job(config, folder, method="houlsby(size=4)", **more):
     return replace(plain, quantized=names, output_dir=kept), plain
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "method, more",
     [
         ("houlsby(size=4)", {}),
-        pytest.param(
-            "lora(rank=2)",
-            {"compute_dtype": "bfloat16", "lanes": 2},
-            marks=pytest.mark.newer_stack,
-        ),
-        pytest.param(
-            "bitfit", {"share_layers": False}, marks=pytest.mark.older_stack
-        ),
+        ("lora(rank=2)", {"compute_dtype": "bfloat16", "lanes": 2}),
+        ("bitfit", {"share_layers": False}),
     ],
 )
 def test_a_training_has_the_bits_of_one_with_rounded_matrices(
@@ -278,6 +273,7 @@ def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     return of_berts
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("compute_dtype", ["float32", "bfloat16"])
 def test_answers_have_the_bits_of_a_rounded_bert(
     tiny_bert, rounded_bert, pairs, compute_dtype
@@ -332,6 +328,7 @@ def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
     assert recorded["base_dtype"] == "int8"
 
 
+@pytest.mark.gate
 def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
     """An exported model keeps int8, and answers alike."""
     folder = pairs[0]["houlsby"]

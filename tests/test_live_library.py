@@ -351,6 +351,7 @@ def test_answers_while_tasks_come_and_go(add, shelf, live, tmp_path):
     assert counts == [40, 40]
 
 
+@pytest.mark.gate
 def test_answers_are_explained(add, bert, shelf):
     """Over HTTP next to `:answer`; other kinds are refused one by one."""
     add("small")

@@ -51,11 +51,10 @@ def test_all_parts_of_a_short_run(tiny_bert, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
     # The tiny BERT reads short texts only.
     monkeypatch.setattr(measuring, "MAX_LENGTH", 16)
-    for name, value in {"ADAPTERS": 12, "LAG": 5, "SENDERS": 4}.items():
+    small = {"ADAPTERS": 12, "LAG": 5, "SENDERS": 4, "SCHEDULED_S": (0.5, 2)}
+    for name, value in small.items():
         monkeypatch.setattr(live_load, name, value)
-    words = (
-        f"--minutes=0.15 --tasks=2 --rounds=1 --rows=128 --model={tiny_bert}"
-    )
+    words = f"--minutes=0.1 --tasks=2 --rounds=1 --rows=128 --model={tiny_bert}"
     monkeypatch.setattr(sys, "argv", ["live_load", *words.split()])
     live_load.main()
     results = read_json(tmp_path / "results" / "live.json")

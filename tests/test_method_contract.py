@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, open_bert
+from conftest import SENTENCES, open_bert, scores
 from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -203,10 +203,6 @@ def test_there_is_a_method_for_each_hook():
     assert public - others <= set(HOOKS)
 
 
-def scores(answers):
-    return np.array([list(answer["scores"].values()) for answer in answers])
-
-
 def check_alike(tiny_bert, texts, folder):
     """Compares what each gives alone, in mixed batches and exported."""
     bert = open_bert(tiny_bert)
@@ -239,6 +235,7 @@ def check_alike(tiny_bert, texts, folder):
     return set(tasks) - set(able), alone
 
 
+@pytest.mark.gate
 def test_every_hook_acts_everywhere_or_is_refused(tiny_bert, tmp_path):
     refused, alone = check_alike(tiny_bert, OWN_TEXTS, tmp_path)
     assert refused == {text for text in OWN_TEXTS if "parameter" in text}

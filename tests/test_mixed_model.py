@@ -87,6 +87,7 @@ def test_a_few_kinds_mixed(bert):
     mixed.check([[number] for number in (3, 0, 5, 1, 4, 2, 0)])
 
 
+@pytest.mark.gate
 def test_each_row_has_its_own_update_of_the_pooler(bert):
     """Next to rows whose pooler's bias, or nothing of it, was trained."""
     methods = [
@@ -102,6 +103,7 @@ def test_each_row_has_its_own_update_of_the_pooler(bert):
     mixed.check([[task] for task in tasks])
 
 
+@pytest.mark.gate
 def test_what_no_task_changes_is_computed_once_for_a_text(bert, monkeypatch):
     method = "houlsby(size=4, layers='1', layer_norms=false)"
     mixed = Mixed(bert, [method], each=len(TASKS))

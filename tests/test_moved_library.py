@@ -34,6 +34,8 @@ from adapter_bert.library import moved_library
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks.novelty import LEAST_ROWS, NOVELTY, fit
 
+pytestmark = pytest.mark.older_stack
+
 # Texts that are alike, so that those held out follow from the others.
 PAIRS = [
     (f"{text} {word}", word) for text, _ in SENTENCES for word in TINY_WORDS[5:]
@@ -176,6 +178,7 @@ def read(folder):
     return {one["name"]: one for one in record["adapters"]}
 
 
+@pytest.mark.gate
 def test_new_adapters_agree_with_the_old_ones(moved):
     adapters = read(moved)
     assert set(adapters) == set(SHELF) - {"questions"}
@@ -196,6 +199,7 @@ def test_equal_texts_are_on_one_side(share, held_out):
     assert (chosen[:6] == chosen[6:]).all()
 
 
+@pytest.mark.gate
 def test_dev_rows_score_both(moved):
     one = read(moved)["one"]
     assert one["old"]["accuracy"] == 1
@@ -208,6 +212,7 @@ def test_dev_rows_score_both(moved):
     assert {row[0]: row[-3:] for row in cells[1:]}["sets"] == ["-"] * 3
 
 
+@pytest.mark.gate
 def test_new_adapters_keep_task_and_method(moved, place, other_bert):
     bert = open_bert(other_bert)
     old, new = AdapterLibrary(str(place / "shelf")), AdapterLibrary(str(moved))
@@ -228,6 +233,7 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
         assert loaded.max_seq_length == before["training"]["max_seq_length"]
 
 
+@pytest.mark.gate
 def test_a_killed_move_goes_on_with_the_same_bits(
     moved, move, place, monkeypatch
 ):
@@ -292,6 +298,7 @@ def test_what_does_not_fit_is_refused_first(
     assert not (place / "refused").exists()
 
 
+@pytest.mark.gate
 def test_a_library_is_not_moved_into_itself(moved, move):
     """Not even one that a move has made."""
     refusals.check(lambda: move(moved.name, shelf=moved.name), moved)

@@ -323,6 +323,7 @@ def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):
     refusals.check(check, "needs one process", "TF_CONFIG")
 
 
+@pytest.mark.newer_stack
 @pytest.mark.parametrize("number", range(8))
 def test_workers_that_train_the_same_agree_whatever_it_is(number):
     """Here one, which is made to ask the others."""

@@ -153,6 +153,7 @@ def check_old_rows(before, after):
         assert len(new) == 4 and np.abs(new[2:]).min(axis=-1).all()
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_old_rows_keep_their_bits_and_all_else_is_learned(
     classify, folder, flags, caplog
@@ -192,6 +193,7 @@ def test_old_rows_keep_their_bits_and_all_else_is_learned(
     assert adapters["estimator"] != adapters["replayed"]
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_killed_run_ends_in_the_same_bits(
     classify, folder, flags, monkeypatch

@@ -212,6 +212,7 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     }
 
 
+@pytest.mark.gate
 def test_an_export_knows_the_words_of_each_task(folders, tiny_bert):
     bert = open_bert(tiny_bert)
     names = "one", "other", "plain"

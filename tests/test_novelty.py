@@ -45,6 +45,8 @@ from adapter_bert.tasks import novelty
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import Sketch
 
+pytestmark = pytest.mark.newer_stack
+
 # The sketch
 
 
@@ -248,7 +250,6 @@ def test_a_run_keeps_a_sketch_and_its_weights(trained):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
-@pytest.mark.newer_stack
 def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     """No text is further away than all 30, itself among them."""
     texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
@@ -326,7 +327,7 @@ def row_of(name, texts):
     return Row(*(x.encode() for x in (*texts, "")[:2]), name.encode())
 
 
-@pytest.mark.newer_stack
+@pytest.mark.gate
 def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     bert, tasks = loaded
     saved_model.export(TextModel(bert, tasks, 8), bert, tasks, str(tmp_path))
@@ -399,7 +400,6 @@ def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
         assert shown == expected
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -254,6 +254,7 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
     assert_allclose(outputs, plain, atol=CLOSE[dtype])
 
 
+@pytest.mark.gate
 @here
 @pytest.mark.parametrize("value, is_there", [("0", "False"), ("1", "True")])
 def test_the_environment_turns_them_off(value, is_there):

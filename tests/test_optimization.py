@@ -220,6 +220,7 @@ def test_a_scaled_rate_moves_as_much_further():
     assert_allclose(moved[1], 8 * moved[0], rtol=1e-3)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "name", [pytest.param("estimator", marks=ESTIMATOR), "strategy"]
 )

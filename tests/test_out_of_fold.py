@@ -24,6 +24,7 @@ ADAPTERS = {
 }
 
 
+@pytest.mark.gate
 @pytest.mark.newer_stack
 def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     """With layers computed once, and by `run_classifier.py` without."""

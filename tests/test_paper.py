@@ -11,7 +11,7 @@ import tempfile
 
 import numpy as np
 import pytest
-from conftest import write_table
+from conftest import ROOT, module_fixture, write_table
 from fake_runs import FakeRuns
 from hypothesis import given
 from hypothesis import strategies as st
@@ -167,8 +167,21 @@ RTE_RUNS = [
 ]
 
 
+@module_fixture
+def commands(tmp_path_factory):
+    """What runs a command without the seconds of its imports."""
+    words = [sys.executable, str(ROOT / "tests/forked_commands.py")]
+    place = tmp_path_factory.mktemp("commands") / "socket"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*words, place], env=environment)
+    wait_for(place.exists)
+    yield " ".join([words[0], "-SE", words[1], str(place)])
+    process.kill()
+    process.wait()
+
+
 @pytest.fixture
-def study(sweep, tiny_bert, tiny_config):
+def study(sweep, tiny_bert, tiny_config, commands):
     """Starts a study with a stand-in; its sweep is the attribute."""
     write_dev(sweep.folder / "glue/RTE", "RTE", [0, 1] * 20)
     rows = [(f"good film {n} {n % 2}", "ab"[n % 2]) for n in range(40)]
@@ -191,6 +204,7 @@ def study(sweep, tiny_bert, tiny_config):
             f"paper/{name}.sh",
             *arguments,
             DATA=sweep.folder / "glue",
+            COMMANDS=commands,
             **environment,
         )
 
@@ -338,12 +352,14 @@ def test_a_figure_has_each_point(study, name):
 
 
 @pytest.mark.gate
-def test_a_killed_study_goes_on_and_says_what_is_missing(study):
+def test_a_killed_study_goes_on_and_says_what_is_missing(study, commands):
     sweep = study.sweep
     sweep.mark("slow", RTE_RUNS[3])
     process = subprocess.Popen(
         [SCRIPTS / "paper/table_1.sh", sweep.out, "--quick"],
-        env=sweep.own_environment({"DATA": sweep.folder / "glue"}),
+        env=sweep.own_environment(
+            {"DATA": sweep.folder / "glue", "COMMANDS": commands}
+        ),
         stdout=subprocess.DEVNULL,
         start_new_session=True,
     )

@@ -21,6 +21,8 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.multi_task import of_one_task
 from adapter_bert.training import training_step
 
+pytestmark = pytest.mark.newer_stack
+
 METHODS = (
     "pals(6, 2)",
     "houlsby(size=4)",

@@ -10,9 +10,9 @@ import refusals
 from conftest import (
     ROOT,
     SENTENCES,
-    entry_point,
     flag_words,
     own_lines,
+    program_fixture,
     read_json_lines,
     read_lines,
     run_command,
@@ -31,11 +31,7 @@ pytestmark = pytest.mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]
 
 
-@pytest.fixture
-def ask():
-    """Runs `adapter-bert predict` with flags, within this process."""
-    with entry_point(predict) as run:
-        yield run
+ask = program_fixture(predict)
 
 
 @pytest.fixture

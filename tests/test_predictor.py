@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, load_predictor, open_bert, read_json
+from conftest import SENTENCES, load_predictor, open_bert, read_json, scores
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
@@ -46,10 +46,6 @@ def load(make, bert):
     return load
 
 
-def probabilities(answers):
-    return np.array([list(answer["scores"].values()) for answer in answers])
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("text", ["houlsby(size=3)", "lt_sft"])
 def test_narrow_kernels_change_no_bit(make, tiny_bert, monkeypatch, text):
@@ -72,13 +68,13 @@ def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
     second, _ = make("second", seed=2)
     predictor = Predictor(bert)
     predictor.add(first, "task")
-    before = probabilities(predictor("task", ROWS))
+    before = scores(predictor("task", ROWS))
     kind, variables = predictor.task("task").kind, dict(bert.variables)
     predictor.add(second, "task")
-    after = probabilities(predictor("task", ROWS))
+    after = scores(predictor("task", ROWS))
     predictor.add(first, "other")
     assert abs(before - after).max() > 1e-3
-    assert_array_equal(probabilities(predictor("other", ROWS)), before)
+    assert_array_equal(scores(predictor("other", ROWS)), before)
     assert predictor.task("other").kind is kind
     assert kind.function.experimental_get_tracing_count() == 1
     assert all(bert.variables[name] is v for name, v in variables.items())
@@ -94,9 +90,7 @@ def test_a_text_a_list_and_an_iterator(load, monkeypatch):
     assert isinstance(expected, list)
     alone = predictor("a", ROWS[0])
     assert alone["label"] == expected[0]["label"]
-    assert_allclose(
-        probabilities([alone]), probabilities(expected[:1]), atol=1e-6
-    )
+    assert_allclose(scores([alone]), scores(expected[:1]), atol=1e-6)
     read = []
 
     def texts():
@@ -108,8 +102,8 @@ def test_a_text_a_list_and_an_iterator(load, monkeypatch):
     assert not read
     first = next(answers)
     assert len(read) == 3
-    streamed = probabilities([first, *answers])
-    assert_allclose(streamed, probabilities(expected), atol=1e-6)
+    streamed = scores([first, *answers])
+    assert_allclose(streamed, scores(expected), atol=1e-6)
     assert predictor("a", []) == []
     assert list(predictor("a", iter([]))) == []
 
@@ -124,9 +118,7 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     rows = [ROWS[0], (ROWS[1], ROWS[2]), ROWS[3]]
     single = predictor("single", rows[::2])
     alone = [single[0], predictor("a", rows[1]), single[1]]
-    assert_allclose(
-        probabilities(predictor("a", rows)), probabilities(alone), atol=1e-6
-    )
+    assert_allclose(scores(predictor("a", rows)), scores(alone), atol=1e-6)
 
 
 @pytest.mark.gate

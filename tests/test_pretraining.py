@@ -22,6 +22,8 @@ from adapter_bert.tasks.masked_lm import NO_TOKEN
 from adapter_bert.tasks.pretraining import Pretraining, Records
 from adapter_bert.upstream import create_pretraining_data as upstream
 
+pytestmark = pytest.mark.older_stack
+
 LENGTH, MOST = 12, 4
 NEXT = "cls/seq_relationship/output_"
 
@@ -183,6 +185,7 @@ def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
     assert f"expected ids below {tokenizer.vocab_size}" in error
 
 
+@pytest.mark.gate
 @given(content=st.binary(min_size=1, max_size=60))
 def test_other_files_are_refused(tmp_path_factory, content):
     path = put(tmp_path_factory.mktemp("other") / "rows", content)

@@ -126,6 +126,7 @@ def test_the_shortest_trainings_keep_their_ranks(steps):
     assert np.count_nonzero(values["x/lora_e"]) == 1
 
 
+@pytest.mark.gate
 @EITHER
 def test_a_killed_training_ends_in_the_same_bits(tiny_config, folders, name):
     """Killed while the budget falls; the adapter is LoRA of its ranks."""

@@ -128,6 +128,7 @@ def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     refusals.check(lambda: classify(**slow), "training.start was")
 
 
+@pytest.mark.gate
 @pytest.mark.older_stack
 def test_a_training_begins_with_the_adapter_of_another_task(
     classify, tiny_flags, tiny_bert, engine, tmp_path
@@ -178,6 +179,7 @@ def test_an_adapter_bert_checkpoint_is_evaluated(
     assert losses[0] != losses[1]
 
 
+@pytest.mark.gate
 def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
     """SIGKILL at random moments, twice; then to the end."""
     tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, open_bert, program_fixture, read_lines
+from conftest import SENTENCES, cells, open_bert, program_fixture
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_artifacts import CLASSIFICATION, make_artifact
@@ -25,10 +25,6 @@ def pool(tmp_path):
     path = tmp_path / "pool.tsv"
     path.write_text("".join(f"{text}\n" for text in ["text", *TEXTS]))
     return path
-
-
-def cells(path):
-    return [line.split("\t") for line in read_lines(path)]
 
 
 def test_copies_of_a_text_come_last():

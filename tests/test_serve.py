@@ -90,6 +90,7 @@ def leave(port, body):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
 
+@pytest.mark.gate
 def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     process, port = running
     questions = mixed_questions()
@@ -129,6 +130,7 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
     assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.gate
 def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
     expected, rows = {}, {}
     for name in ("small", "pair"):

@@ -12,6 +12,8 @@ from engine_jobs import make_job
 from adapter_bert.training.training_step import loss_and_gradients
 from lab.speed import flops
 
+pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
+
 ROWS, TOKENS = 3, 7
 HOULSBY = "houlsby(size=4)"
 INSTRUCTION = re.compile(

@@ -23,6 +23,8 @@ from adapter_bert.training import experiment as experiments
 from adapter_bert.training import saved_steps
 from adapter_bert.training.settings import Experiment, Training
 
+pytestmark = pytest.mark.newer_stack
+
 METHOD = "houlsby(size=4)"
 WORDS = ("the", "cat", "sat", "on", "mat", "a", "dog", "ran", "fast", "slow")
 
@@ -77,6 +79,7 @@ def learned(rows, **settings):
     return custom_task(**settings).complete(rows).learn(rows)
 
 
+@pytest.mark.gate
 def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     """Of equals BERT alone is before adapters, which have their names' order.
 
@@ -106,7 +109,6 @@ def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     assert ranked[0].task == "custom" and ranked[1].method is None
 
 
-@pytest.mark.newer_stack
 def test_pairs_and_numbers_are_ranked_too(taught, bert):
     some = texts(8, 1)
     numbers = [str(number / 4) for number in range(8)]
@@ -116,7 +118,6 @@ def test_pairs_and_numbers_are_ranked_too(taught, bert):
     assert len(ranked) == 3 and np.isfinite([c.logme for c in ranked]).all()
 
 
-@pytest.mark.newer_stack
 def test_what_no_training_begins_with_is_passed_over(
     taught, bert, tiny_bert, tmp_path, caplog, shelf
 ):
@@ -156,7 +157,7 @@ def test_drawn_rows_keep_their_order_and_follow_the_seed():
     assert len(suggestion.draw(rows, 99, 1)) == 50
 
 
-@pytest.mark.newer_stack
+@pytest.mark.gate
 def test_the_command_ranks_and_measures_the_saving(
     taught, tiny_bert, tmp_path, run_main, capsys, monkeypatch
 ):
@@ -214,7 +215,6 @@ BAD = {
 }
 
 
-@pytest.mark.newer_stack
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused_in_one_line(
     taught, tiny_bert, tmp_path, run_main, case

@@ -277,6 +277,7 @@ def test_in_bfloat16(tiny_bert, folders, predictor, way):
         assert 1e-6 < difference < 0.01
 
 
+@pytest.mark.gate
 def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
     """Of mixed batches; also where answers are of several windows."""
     bert = open_bert(tiny_bert)
@@ -314,6 +315,7 @@ def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
             TextModel(bert, tasks, 4, form=form)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("segments", [1, 2])
 def test_the_rules_of_the_tokenizers_files(
     tmp_path, tiny_config, tiny_weights, segments

@@ -107,6 +107,7 @@ def test_a_whole_folder_is_left_as_it_is(folder, caplog):
     assert len(list(folder.glob("model.ckpt-*.index"))) == 3
 
 
+@pytest.mark.gate
 def test_a_list_that_is_damaged_anywhere_is_written_anew(folder):
     """TensorFlow reads none of it then, and an Estimator would begin anew."""
     path, newest = folder / "checkpoint", str(folder / "model.ckpt-6")
@@ -231,6 +232,7 @@ def four_steps(make, job):
     return train(make(Hardware()), job, rows, steps=4, save_steps=2)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     "engine, fault",
     [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],

@@ -26,6 +26,13 @@ from adapter_bert.optimization import Recipe
 from adapter_bert.upstream import modeling, optimization
 
 v1 = tf.compat.v1
+OLDER = pytest.mark.older_stack
+
+
+def more_with_older(first, *others):
+    """Cases, of which the first alone is for both TensorFlows and quick."""
+    marks = OLDER, pytest.mark.gate
+    return [first, *(pytest.param(x, marks=marks) for x in others)]
 
 
 def unread(graph, outputs):
@@ -41,7 +48,7 @@ def unread(graph, outputs):
             yield op.name
 
 
-@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize("is_training", more_with_older(True, False))
 def test_shapes_of_outputs(is_training):
     with session() as opened:
         model = small_model(is_training=is_training)
@@ -101,8 +108,8 @@ def test_names_of_variables():
 
 
 METHODS = {
-    None: r"bert/.*",
     "houlsby(size=4)": r".*/(adapters|LayerNorm)/.*",
+    None: r"bert/.*",
     "lora(rank=2)": r".*/lora_.*",
     "vera(rank=3)": r".*/vera_.*",
     "loreft(rank=2)": r".*/reft/.*",
@@ -113,7 +120,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
+@pytest.mark.parametrize("method", more_with_older(*METHODS), ids=str)
 def test_any_optimizer_trains_what_the_method_trains(method):
     with session() as opened:
         model = small_model(tuning_method=method)
@@ -172,7 +179,7 @@ def recorded_model(folder, arrays, inputs, **method):
     return model, logits, loss
 
 
-@pytest.mark.parametrize("by_function", [False, True])
+@pytest.mark.parametrize("by_function", more_with_older(True, False))
 def test_golden_forward_pass_and_steps(golden_dir, by_function):
     folder = golden_dir / "adapter_bert_tiny"
     training = read_json(folder / "training.json")
@@ -216,6 +223,8 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
                     assert_allclose(value, expected[name], atol=1e-4)
 
 
+@pytest.mark.gate
+@OLDER
 @pytest.mark.parametrize(
     "activation, name",
     [
@@ -243,6 +252,7 @@ def test_activations_in_every_form_that_bert_takes(activation, name):
         assert_allclose(x, y, rtol=1e-3, atol=1e-4)
 
 
+@OLDER
 def test_single_layers_make_the_same_model():
     """`transformer_model` and the like, on the variables of BertModel."""
     config = small_config()
@@ -282,6 +292,7 @@ def test_single_layers_make_the_same_model():
             assert_allclose(x, y, atol=1e-5)
 
 
+@OLDER
 def test_two_models_share_variables_in_a_scope_that_reuses():
     with session() as opened:
         first = small_model(is_training=False, scope="twin")
@@ -296,7 +307,9 @@ def test_two_models_share_variables_in_a_scope_that_reuses():
 
 @pytest.mark.parametrize(
     "method",
-    [{"adapter_fn": "feedforward_adapter"}, {"tuning_method": "lora(rank=2)"}],
+    more_with_older(
+        {"adapter_fn": "feedforward_adapter"}, {"tuning_method": "lora(rank=2)"}
+    ),
 )
 def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
     golden_dir, tmp_path, caplog, method
@@ -339,7 +352,7 @@ def warned():
     v1.logging.set_verbosity(before)
 
 
-@pytest.mark.parametrize("method", [None, "lora(rank=2)"])
+@pytest.mark.parametrize("method", more_with_older("lora(rank=2)", None))
 def test_each_model_of_a_graph_starts_from_a_checkpoint(
     tmp_path, caplog, warned, method
 ):
@@ -475,6 +488,7 @@ def test_a_method_s_recipe():
         assert_allclose(3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5)
 
 
+@OLDER
 def test_what_a_method_freezes_stays():
     """Also by a program's `create_optimizer` that hands in zeros."""
     with session() as opened:
@@ -550,6 +564,7 @@ print(one["global_step"][0], max(
 
 
 @pytest.mark.gate
+@OLDER
 def test_replicas_train_as_one_device():
     code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
     done = run_command(sys.executable, "-c", code, check=True)

@@ -111,6 +111,7 @@ def test_padding_and_cuts():
     assert features.input_ids == [0] * 7 and not features.is_real_example
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("method", [None, "lora(rank=2)"])
 def test_create_model(method):
     config = small_config(hidden_dropout_prob=0.0)

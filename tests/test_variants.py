@@ -15,7 +15,6 @@ import pytest
 import refusals
 from conftest import (
     entry_point,
-    flag_words,
     load_predictor,
     open_checkpoint,
     read_json,
@@ -52,22 +51,12 @@ from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import ClassificationHead
 from adapter_bert.tasks.text_task import POOLED
 
+pytestmark = pytest.mark.older_stack
+
 GOLDEN = pathlib.Path(__file__).parent / "golden" / "variants"
 UNTIED = [f.name for f in sorted(GOLDEN.glob("untied_*"))]
 ACTIVATIONS = [f.name for f in sorted(GOLDEN.glob("activation_*"))]
 CHOICES = [f.name for f in sorted(GOLDEN.glob("choice_*"))]
-
-
-@pytest.fixture
-def command(monkeypatch):
-    """Runs a subcommand with flags."""
-
-    def run(module, **flags):
-        arguments = flag_words(flags)
-        monkeypatch.setattr("sys.argv", ["it", *arguments])
-        module.main()
-
-    return run
 
 
 def expected_of(folder):

@@ -8,7 +8,7 @@ import pytest
 import refusals
 from conftest import (
     SENTENCES,
-    entry_point,
+    program_fixture,
     read_lines,
     trained_task,
     write_lines,
@@ -25,11 +25,7 @@ pytestmark = pytest.mark.newer_stack
 ROWS = [text for text, _ in SENTENCES]
 
 
-@pytest.fixture
-def ask():
-    """Runs `adapter-bert predict` with flags, within this process."""
-    with entry_point(predict) as run:
-        yield run
+ask = program_fixture(predict)
 
 
 @pytest.fixture

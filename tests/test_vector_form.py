@@ -32,6 +32,8 @@ from adapter_bert.graph.text_model import TextModel
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.tasks.vectors import Vectors
 
+pytestmark = pytest.mark.newer_stack
+
 GOLDEN = ROOT / "tests/golden/sentence_transformers"
 TEXTS = ["the cat sat", "a dog ran", "", "the mat " * 40]
 QUERY, DOCUMENT = "the cat: ", "a dog "
@@ -85,6 +87,7 @@ def export(bert, tasks, form, folder):
     return ExportedModel(str(folder))
 
 
+@pytest.mark.gate
 def test_every_way_gives_an_adapter_s_vectors(
     folder,
     adapters,
@@ -145,6 +148,7 @@ def test_every_way_gives_an_adapter_s_vectors(
     close(embed(bert, TEXTS, task=again), expected["query"])
 
 
+@pytest.mark.gate
 def test_each_task_of_an_export_has_its_dense_layers(
     folder, adapters, tmp_path
 ):

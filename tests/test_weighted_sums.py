@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import refusals
-from conftest import module_fixture
+from conftest import below, module_fixture
 from numpy.testing import assert_allclose, assert_array_equal
 from test_golden_methods import CONFIG
 from test_methods import METHOD_TEXTS
@@ -39,13 +39,6 @@ CASES = [
 @module_fixture
 def golden(recording):
     return recording("weighted_sums")
-
-
-def below(golden, prefix):
-    """What is recorded under names that begin so, without that."""
-    return {
-        k[len(prefix) :]: v for k, v in golden.items() if k.startswith(prefix)
-    }
 
 
 @pytest.mark.parametrize("case, texts, by", CASES)

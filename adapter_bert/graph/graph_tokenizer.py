@@ -5,6 +5,7 @@ Tables hold that library's result for each character, hence ids are equal.
 tensorflow-text folds cases in another way.
 """
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Optional
 
@@ -529,6 +530,7 @@ def _isolated(tokenizer: FullTokenizer, values: np.ndarray) -> np.ndarray:
     return flags[values]
 
 
+@functools.cache
 def _sigma_tables() -> tuple[np.ndarray, np.ndarray]:
     """Marks cased characters, and ignorable ones, bool [CODES] each."""
     cased, ignorable = np.zeros(CODES, bool), np.zeros(CODES, bool)

@@ -50,6 +50,9 @@ TOLERANCE = 1e-5
 # Of the part that changes: adapters, of which a new one may be asked after some
 # changes, and one that will go is not asked for as many.
 ADAPTERS, LAG, CHANGE_S, TEXTS = 32, 12, 1.0, 24
+# Seconds of the schedule, of which the last part counts: new shapes of small
+# batches are slower at first.
+SCHEDULED_S = 10.0, 30.0
 
 TextPairs = list[tuple[str, str]]
 
@@ -299,8 +302,7 @@ def main() -> None:
                 folder, server.port, model, adapters, rows, options.rounds
             )
             rate = LOAD * rates["server"]["median"]
-            # New shapes of small batches are slower at first.
-            for seconds in (10.0, 30.0):
+            for seconds in SCHEDULED_S:
                 planned = iter(schedule(rows, rate, seconds))
                 took = ask(server.port, planned, SENDERS, check_count)
         changing = folder / "changing"
