@@ -48,7 +48,8 @@ from adapter_bert.commands.audit import Audit
 from adapter_bert.data import memory_rows
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import at_home, declared, default_of, of_keywords, read
+from adapter_bert.flags import at_home, declared, default_of, read
+from adapter_bert.keywords import of_keywords
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
@@ -56,8 +57,8 @@ from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.kinds import VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
-from adapter_bert.training.engines import Hardware
 from adapter_bert.training.run_files import ADAPTER
+from adapter_bert.training.settings import Hardware
 
 Path = Union[str, "os.PathLike[str]"]
 # Rows in memory, as in `data/memory_rows.py`, or a file's path.

@@ -3,23 +3,18 @@
 A field made by `Topic.setting` is the only declaration of its flag: the flag,
 `--help`, docs/flags.md, the value that code reads, and the setting in
 `run.json` come from the field. A caller in Python gives the same flags as
-keywords.
+keywords (`keywords.py`), and `flag_page.py` has the text of `--help`.
 """
 
-import argparse
 import contextlib
 import contextvars
 import dataclasses
-import difflib
 import enum
 import functools
-import json
 import os
 import re
-import sys
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import ModuleType
+from collections.abc import Iterator, Mapping, Sequence
 from typing import (
     Any,
     Callable,
@@ -32,7 +27,7 @@ from absl import flags
 
 from adapter_bert.errors import UserError
 
-# The flags of this process's command line, or of a caller (`of_keywords`).
+# The flags of this process, or of a caller (`as_current`).
 _current: contextvars.ContextVar = contextvars.ContextVar(
     "current", default=flags.FLAGS
 )
@@ -272,80 +267,6 @@ def recorded(values: Any) -> dict[str, Any]:
     }
 
 
-# --help
-
-# Placeholders for values in --help, by the flag's type.
-VALUES = {"int": "N", "float": "X", "comma separated list of strings": "A,B"}
-END = """\
---helpfull also shows the flags of absl, as --flagfile=FILE, a file with one
-flag per line."""
-
-
-def by_topic(
-    classes: Sequence[type],
-    values: flags.FlagValues = flags.FLAGS,
-    without: Collection[str] = (),
-) -> Iterator[tuple[str, list[flags.Flag]]]:
-    """Topics in their order, with the flags of each, `without` some."""
-    for topic in Topic:
-        names = [
-            name
-            for first, about, _ in declared(classes)
-            if about.topic is topic and first not in without
-            for name in (first, about.alias)
-            if name
-        ]
-        if names:
-            yield topic.value, [values[name] for name in names]
-
-
-def shown_default(flag: flags.Flag) -> str:
-    """A flag's default as text, "" if its meaning names the default."""
-    is_told = "default:" in flag.help.lower()
-    if is_told or flag.default in (None, "", []):
-        return ""
-    return flag.default_as_str.strip("'")
-
-
-def page(
-    program: str,
-    doc: str,
-    classes: Sequence[type],
-    values: flags.FlagValues = flags.FLAGS,
-    without: Collection[str] = (),
-) -> str:
-    """Gets the text of `--help`: a program's purpose, and its flags by topic.
-
-    `without` names flags that the program refuses.
-    """
-    parser = argparse.ArgumentParser(
-        prog=program,
-        usage="%(prog)s [flags]",
-        description=doc.strip(),
-        epilog=END,
-        formatter_class=functools.partial(
-            argparse.RawDescriptionHelpFormatter, width=80, max_help_position=30
-        ),
-        add_help=False,
-    )
-    for topic, shown in by_topic(classes, values, without):
-        group = parser.add_argument_group(topic)
-        for flag in shown:
-            meaning, default = flag.help, shown_default(flag)
-            if default:
-                meaning = f"{meaning.rstrip('.')}; default: {default}."
-            meaning = meaning.replace("%", "%%")
-            if flag.boolean:
-                name = f"--[no]{flag.name}"
-                group.add_argument(name, action="store_true", help=meaning)
-            else:
-                value = VALUES.get(flag.flag_type(), "TEXT")
-                group.add_argument(
-                    f"--{flag.name}", metavar=value, help=meaning
-                )
-    return parser.format_help()
-
-
 # Command lines
 
 # Expected values by a flag's type, for errors.
@@ -359,9 +280,10 @@ LONGEST_NAME = 40
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 
 
-def _of_wrong_value(
+def of_wrong_value(
     values: flags.FlagValues, error: flags.IllegalFlagValueError
 ) -> UserError:
+    """Gives the error about a value that its flag does not take."""
     named = re.match(r"flag --(\w+)=", str(error))
     expected = EXPECTED.get(named and values[named[1]].flag_type())
     if expected is None:
@@ -380,11 +302,6 @@ def at_home(path: Any) -> Any:
         return [(part[1] or "") + at_home(part[2]) for part in parts]
     is_home = isinstance(path, str) and re.match(r"~[^/\s]*/", path)
     return os.path.expanduser(path) if is_home else path
-
-
-def _find_home(flag: flags.Flag) -> None:
-    if flag.present:
-        flag.value = at_home(flag.value)
 
 
 def parse(
@@ -419,12 +336,13 @@ def parse(
                     f"no flag has so long a name as {name[:LONGEST_NAME]}..."
                 )
         left = values(arguments, known_only=names is None)
-        for name in values:
-            _find_home(values[name])
+        for flag in map(values.__getitem__, values):
+            if flag.present:
+                flag.value = at_home(flag.value)
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
     except flags.IllegalFlagValueError as error:
-        raise _of_wrong_value(values, error) from error
+        raise of_wrong_value(values, error) from error
     # ValueError: of "--noflag=value".
     except (flags.Error, ValueError, OSError) as error:
         raise UserError(str(error)) from error
@@ -449,157 +367,11 @@ def parse(
     )
 
 
-def parse_or_help(module: ModuleType, arguments: list[str]) -> list[str]:
-    """Parses a program's flags, or prints its page and ends the program."""
-    if any(map(HELP.fullmatch, arguments[1:])):
-        name = os.path.basename(arguments[0])
-        shown = page(
-            name,
-            module.__doc__,
-            module.SETTINGS,
-            without=getattr(module, "REFUSED", ()),
-        )
-        print(shown, end="")
-        sys.exit(0)
-    return parse(flags.FLAGS, arguments)
-
-
-def read_command_line(
-    declaring: type[Declared],
-    doc: str,
-    names: Optional[Sequence[str]] = (),
-    arguments: Optional[Sequence[str]] = None,
-) -> tuple[Declared, list[str]]:
-    """Reads a command line, or prints its page and ends the program.
-
-    Args:
-        declaring: dataclass of the flags.
-        doc: the program's purpose, for `--help`.
-        names: as of `parse`.
-        arguments: the program's name, then its arguments; default: this
-            process's.
-
-    Returns:
-        The flags' values, and the words.
-    """
-    program, *words = sys.argv if arguments is None else arguments
-    values = define([declaring], flags.FlagValues())
-    if any(map(HELP.fullmatch, words)):
-        shown = " ".join([program, *(names or ())])
-        print(page(shown, doc, [declaring], values), end="")
-        sys.exit(0)
-    words = parse(values, [program, *words], names)[1:]
-    with _as_current(values):
-        return read(declaring), words
-
-
-# Keywords
-
-
 @contextlib.contextmanager
-def of_keywords(
-    classes: Sequence[type],
-    keywords: Mapping[str, Any],
-    caller: str,
-    fixed: Mapping[str, Any] = {},
-) -> Iterator[None]:
-    """A context in which code reads these keywords as its flags.
-
-    The flags of the process are neither read nor changed. Other threads keep
-    theirs.
-
-    Args:
-        classes: dataclasses that declare the flags.
-        keywords: values by the flags' names, as a command line has them, or
-            in Python's own types. None stands for the default. A mapping
-            stands for NAME=VALUE pairs, or for JSON where a flag is one text.
-        caller: name of the function that was called, for messages.
-        fixed: further values, which the function's arguments say. They may be
-            of any type, as rows in memory.
-    """
-    values = define(classes, flags.FlagValues())
-    values.mark_as_parsed()
-    for name, value in (*fixed.items(), *keywords.items()):
-        if name in fixed and keywords.get(name) is not None:
-            raise UserError(
-                f"{caller} takes no keyword {name!r}: its arguments, or "
-                "load_bert(), say it"
-            )
-        if name not in values:
-            near = difflib.get_close_matches(name, values, 1)
-            raise UserError(
-                f"{caller} takes no keyword {name!r}"
-                + (f" (did you mean {near[0]}?)" if near else "")
-                + "; docs/flags.md lists the keywords of each task"
-            )
-        if value is None:
-            continue
-        flag = values[name]
-        argument = _as_argument(name, value, flag.flag_type())
-        try:
-            if name in fixed and flag.flag_type() == "string":
-                flag.value = argument
-            else:
-                flag.parse(argument)
-        except flags.IllegalFlagValueError as error:
-            raise _of_wrong_value(values, error) from error
-        # Of a list that is empty too.
-        flag.present = 1
-        _find_home(flag)
-    with _as_current(values):
-        yield
-
-
-@contextlib.contextmanager
-def of_words(
-    classes: Sequence[type], program: str, words: Sequence[str]
-) -> Iterator[None]:
-    """A context in which code reads a command line's words as its flags.
-
-    Else as `of_keywords`.
-
-    Args:
-        classes: dataclasses that declare the flags.
-        program: name of the program, for messages.
-        words: all that follows the program's name.
-    """
-    values = define(classes, flags.FlagValues())
-    parse(values, [program, *words])
-    with _as_current(values):
-        yield
-
-
-@contextlib.contextmanager
-def _as_current(values: flags.FlagValues) -> Iterator[None]:
+def as_current(values: flags.FlagValues) -> Iterator[None]:
+    """A context in which code reads these flags."""
     token = _current.set(values)
     try:
         yield
     finally:
         _current.reset(token)
-
-
-def _as_argument(name: str, value: Any, kind: str) -> Any:
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        if kind == "string":
-            return json.dumps(dict(value), ensure_ascii=False)
-        return [f"{name}={part}" for name, part in value.items()]
-    # Of numpy and pandas: arrays, columns and numbers.
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, tuple):
-        value = list(value)
-    is_list = "list" in kind or kind.startswith("multi")
-    if not is_list or isinstance(value, str):
-        return value
-    parts = []
-    for part in value if isinstance(value, list) else [value]:
-        if type(part) in (int, float):
-            part = str(part)
-        if not isinstance(part, (str, os.PathLike)):
-            raise UserError(
-                f"--{name} has a {type(part).__name__}, expected a list of "
-                "texts or numbers"
-            )
-        parts.append(os.fspath(part))
-    return parts

@@ -11,7 +11,8 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl.flags import FlagValues
 
 from adapter_bert import command_line
-from adapter_bert.flags import by_topic, define, shown_default
+from adapter_bert.flag_page import by_topic, shown_default
+from adapter_bert.flags import define
 from adapter_bert.methods.registry import METHODS, PRESETS
 
 # Programs that have most flags in common.

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.checkpoints import adapter_artifact, changed_entries, sources
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import identify
 from adapter_bert.methods.base import PARTS
@@ -55,7 +55,7 @@ def make_artifact(
     kept, values = method.finish(config, values)
     stored = values
     if method.changes_few:
-        stored = adapter_artifact.changes(
+        stored = changed_entries.changes(
             values, weights.read, encoder.list_variables(config)
         )
     if task.name == "squad":

@@ -9,8 +9,8 @@ itself. --set gives a name of the cell with the tag `parameters` another value,
 a literal of Python.
 """
 
-import argparse
 import ast
+import dataclasses
 import importlib.util
 import os
 import pathlib
@@ -21,12 +21,28 @@ from typing import Any
 
 from adapter_bert import command_line
 from adapter_bert.errors import UserError, first_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import Topic
 
 # Where `make notebooks` puts Jupyter's parts.
 CLIENT = os.path.join(sys.prefix, "notebooks")
 # Ends of lines of a terminal, and a bar below another one, after which the
 # terminal goes a line up, to draw both anew.
 OVERWRITTEN = re.compile(r"\r(?=\n)|.*\x1b\[A\r?\n?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Notebook:
+    """What is changed, and where the outputs go."""
+
+    output: str = Topic.TO_DO.setting(
+        "", "File for the outputs; default: the notebook itself."
+    )
+    set: list[str] = Topic.TO_DO.setting(
+        [],
+        "Another value of a name in the cell `parameters`.",
+        repeated=True,
+    )
 
 
 def find_client() -> None:
@@ -125,21 +141,9 @@ def execute(notebook: Any, folder: str) -> None:
 
 def main() -> None:
     """Runs the notebook that the arguments name, and writes its outputs."""
-    parser = command_line.Parser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("notebook", help="file to run")
-    parser.add_argument("--output", help="default: the notebook itself")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="settings",
-        help="another value of a name in the cell `parameters`; repeatable",
-    )
-    arguments = parser.parse_args()
-    path, settings = arguments.notebook, read_settings(arguments.settings)
-    output = os.path.abspath(arguments.output or path)
+    options, [path] = read_command_line(Notebook, __doc__, ["NOTEBOOK"])
+    settings = read_settings(options.set)
+    output = os.path.abspath(options.output or path)
     find_client()
     import nbformat
 

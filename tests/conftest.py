@@ -51,7 +51,7 @@ from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.errors import UserError
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks import tagging, text_classification
-from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import ENGINES
 from lab.trials import linux
 
 FLAGS = flags.FLAGS

@@ -32,11 +32,8 @@ from adapter_bert.tasks.tagging_files import split_tag
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.vectors import Vectors, own_layout
-from adapter_bert.training.engines import (
-    Course,
-    Hardware,
-    choose_engine,
-)
+from adapter_bert.training.engines import Course, choose_engine
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import Job
 
 ESTIMATOR = pytest.mark.skipif(

@@ -5,7 +5,7 @@ import dataclasses
 from conftest import write_json
 
 from adapter_bert.reports import collect_runs
-from adapter_bert.tasks.registry import TASKS
+from adapter_bert.tasks.kinds import TASKS
 
 
 class FakeRuns:

@@ -9,8 +9,8 @@ import pytest
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.kinds import TASKS
 from adapter_bert.tasks.multiple_choice import MultipleChoice
-from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.xnli import Xnli
 

@@ -6,7 +6,7 @@ import refusals
 from conftest import read_adapter, read_json, write_json
 from numpy.testing import assert_array_equal
 
-from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints import adapter_artifact, changed_entries
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
 
@@ -83,7 +83,7 @@ def changes(artifact):
         "bert/adapter": np.array([6.0], np.float32),
         "head": np.array([7.0], np.float32),
     }
-    stored = adapter_artifact.changes(trained, BASE.__getitem__, BASE)
+    stored = changed_entries.changes(trained, BASE.__getitem__, BASE)
     adapter_artifact.write(str(artifact), CONFIG, stored)
     return trained, stored, artifact
 
@@ -123,7 +123,7 @@ def test_changes_that_do_not_fit_the_base_are_refused(changes, kind, base):
 
 def test_what_a_part_changes_is_known_by_a_whole_folder_of_its_name():
     mostly_zero = np.array([0.0, 0.0, 0.0, 1.0], np.float32)
-    stored = adapter_artifact.few(
+    stored = changed_entries.few(
         {
             "parts.a/changes/bert/a": mostly_zero,
             "parts.exchanges/bert/adapter": mostly_zero,

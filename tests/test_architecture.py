@@ -16,7 +16,10 @@ PACKAGE = "adapter_bert"
 ROOMS = (
     "errors",
     "command_line",
+    "environments",
     "flags",
+    "flag_page",
+    "keywords",
     "start_tensorflow",
     "folder_lock",
     "json_lines",

@@ -28,8 +28,8 @@ from adapter_bert.exchange import (
     foreign_base,
 )
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.text_task import Calibration
 from adapter_bert.training import calibrating
 
 FITTED = {"calibration": {"temperature": 0.02, "abstain_below": 0.0}}

@@ -10,8 +10,6 @@ import tensorflow as tf
 from conftest import ROOT, own_lines, run_command
 
 import adapter_bert
-from adapter_bert import command_line
-from adapter_bert.errors import UserError
 
 
 def run_unread(*arguments):
@@ -134,25 +132,6 @@ def test_stdout_that_cannot_be_written_is_one_line(
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(complained)
     assert len(done.stderr.splitlines()) == bool(complained)
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        ("", "the following arguments are required: folder; x --help tells"),
-        ("a b", "unrecognized arguments: b; x --help tells what is expected"),
-        ("a --count=b", "argument --count: invalid int value: 'b'; x --help"),
-        ("a --all=true", "argument --all: ignored explicit argument 'true'"),
-        ("a --all true", "unrecognized arguments: true; x --help tells"),
-    ],
-)
-def test_a_command_line_that_is_none_is_one_line(words, message):
-    parser = command_line.Parser("x")
-    parser.add_argument("folder")
-    parser.add_argument("--count", type=int)
-    parser.add_argument("--all", action="store_true")
-    with pytest.raises(UserError, match=f"^{message}"):
-        parser.parse_args(words.split())
 
 
 def test_a_pipe_that_refuses_when_it_is_full_is_waited_for():

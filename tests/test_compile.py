@@ -13,7 +13,7 @@ import refusals
 from compilers_program import compile_run, environment, needed
 from conftest import ROOT, own_lines, read_json, run_command
 
-from adapter_bert import command_line
+from adapter_bert import environments
 from adapter_bert.accelerators import devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.commands import compile as program
@@ -187,7 +187,7 @@ def main(monkeypatch, tmp_path):
 def test_a_wrong_command_is_refused_before_compilers_are_looked_for(
     main, monkeypatch, command, part
 ):
-    monkeypatch.setattr(command_line, "go_on_with", None)
+    monkeypatch.setattr(environments, "go_on_with", None)
     refusals.check(lambda: main(*command.split()), part)
 
 
@@ -292,7 +292,7 @@ def compilers(monkeypatch):
     name = f"{accelerators.__name__}.compilers"
     monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setattr(accelerators, "compilers", fake, raising=False)
-    monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
+    monkeypatch.setattr(environments, "go_on_with", lambda *_: None)
     return fake
 
 

@@ -26,7 +26,7 @@ from engine_jobs import (
 from numpy.testing import assert_allclose
 
 from adapter_bert.training import cpu_cores, devices
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.settings import Hardware
 
 SETS = "tasks.sets/logits"
 DEVICES = """

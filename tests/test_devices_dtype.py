@@ -6,8 +6,8 @@ import pytest
 import refusals
 from conftest import read_json
 
-from adapter_bert.training import devices, engines
-from adapter_bert.training.devices import choose_dtype
+from adapter_bert.training import devices, engines, fastest_dtype
+from adapter_bert.training.fastest_dtype import choose_dtype
 
 pytestmark = pytest.mark.newer_stack
 
@@ -23,14 +23,14 @@ def machine(monkeypatch):
             count.append(1)
             return {"float32": 100.0, "bfloat16": 100.0 * ratio}
 
-        monkeypatch.setattr(devices, "rates", rates)
+        monkeypatch.setattr(fastest_dtype, "rates", rates)
         return count
 
     return set_ratio
 
 
 def test_both_types_are_measured():
-    rates = devices.rates()
+    rates = fastest_dtype.rates()
     assert set(rates) == {"float32", "bfloat16"}
     assert all(rate > 0 for rate in rates.values())
 

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 from conftest import ROOT, run_command
 
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -25,7 +25,7 @@ from numpy.testing import assert_allclose
 from adapter_bert import optimization
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.errors import UserError
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.settings import Hardware
 
 if not hasattr(tf, "estimator"):
     pytest.skip(

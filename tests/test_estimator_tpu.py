@@ -24,8 +24,8 @@ from test_methods import METHOD_TEXTS
 
 from adapter_bert.bert.hooks import Hooks
 from adapter_bert.methods.sparse import Gates
-from adapter_bert.training.engines import Hardware
 from adapter_bert.training.frozen_outputs import KnownOutputs
+from adapter_bert.training.settings import Hardware
 
 if not hasattr(tf, "estimator"):
     pytest.skip(

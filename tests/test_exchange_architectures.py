@@ -23,7 +23,7 @@ from safetensors.numpy import load_file
 
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.checkpoints import (
-    hugging_face,
+    hugging_face_heads,
 )
 from adapter_bert.exchange import (
     foreign_adapters,
@@ -286,6 +286,6 @@ def test_modules_have_a_name_in_a_bert(name):
         "bert.invertible_adapters.x.F.0.weight",
         "heads.x.1.weight",
     ):
-        theirs = hugging_face.from_bert(module, name)
+        theirs = hugging_face_heads.from_bert(module, name)
         assert theirs == module or not theirs.startswith("bert.")
-        assert hugging_face.as_bert(theirs, name) == module
+        assert hugging_face_heads.as_bert(theirs, name) == module

@@ -21,8 +21,8 @@ from adapter_bert.commands import (
     run_vectors,
     serve,
 )
+from adapter_bert.flag_page import END, page
 from adapter_bert.flags import (
-    END,
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_NUMBER,
@@ -30,13 +30,11 @@ from adapter_bert.flags import (
     command_line,
     define,
     is_given,
-    of_keywords,
-    of_words,
-    page,
     parse,
     read,
     recorded,
 )
+from adapter_bert.keywords import of_keywords, of_words
 
 FLAGS = flags.FLAGS
 PROGRAMS = (

@@ -6,8 +6,7 @@ from task_files import make_rows, read, refusal
 
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import GLUE
-from adapter_bert.tasks.registry import TASKS, get_task
+from adapter_bert.tasks.kinds import GLUE, TASKS, get_task
 
 pytestmark = pytest.mark.older_stack
 

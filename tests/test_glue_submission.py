@@ -10,7 +10,7 @@ from conftest import ROOT, read_lines, run_command
 
 from adapter_bert.commands import glue_submission
 from adapter_bert.commands.glue_submission import FILES, PREDICTIONS
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.newer_stack
 

@@ -5,7 +5,7 @@ from conftest import module_fixture, read_json
 from task_files import read
 
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.older_stack
 

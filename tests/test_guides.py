@@ -20,7 +20,7 @@ from conftest import (
 )
 from task_files import write_split
 
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 
 PAGES = (
     "README.md",

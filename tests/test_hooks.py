@@ -32,7 +32,7 @@ class Halving(Hooks):
     """Halves what one hook is given, and writes down its calls."""
 
     def __init__(self, hook):
-        self.calls = []
+        self.calls, self.places = [], frozenset({hook})
 
         def act(*arguments):
             self.calls.append(arguments)

@@ -14,6 +14,7 @@ from numpy.testing import assert_array_equal
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, TrainPlan
+from adapter_bert.data.table_flags import POOL_BATCHES
 
 PROPERTY = settings(max_examples=50)
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -194,9 +195,9 @@ def test_a_plan_is_told_by_its_seed():
 
 def test_epochs_and_pools_have_orders_of_their_own():
     # Rows of one length: sorting changes nothing, each pool is one epoch.
-    rows = 4 * input_pipeline.POOL_BATCHES
-    plan = make_plan([7] * rows, 4, 3 * input_pipeline.POOL_BATCHES, 0)
-    batches = all_rows(plan, 3 * input_pipeline.POOL_BATCHES)
+    rows = 4 * POOL_BATCHES
+    plan = make_plan([7] * rows, 4, 3 * POOL_BATCHES, 0)
+    batches = all_rows(plan, 3 * POOL_BATCHES)
     orders = np.concatenate(batches).reshape(3, rows)
     # Rows meet others in every epoch.
     assert len({frozenset(batch) for batch in batches}) == len(batches)

@@ -42,17 +42,19 @@ from adapter_bert.answering.embeddings import Embedder
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert import encoder, gradients, int8
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints.weights import Weights, rounded_to_int8
+from adapter_bert.checkpoints.changed_weights import rounded_to_int8
+from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import export, predict
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.tasks.task_model import int8_variables
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.settings import Hardware
 
 pytestmark = pytest.mark.newer_stack
 
 KERNEL = "bert/encoder/layer_0/output/dense/kernel"
-WORDS = int8.WORD_EMBEDDINGS
+WORDS = encoder.WORD_EMBEDDINGS
 # Kernels of BERT are small; the least float32 would be lost.
 MATRICES = hypothesis.extra.numpy.arrays(
     np.float32,
@@ -132,7 +134,7 @@ def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
 
 def test_a_layers_gradient_keeps_no_widened_matrix():
     def layer(x, values, scale):
-        return tf.tanh(x @ int8.Quantized(values, scale).widened(x.dtype))
+        return tf.tanh(x @ encoder.Quantized(values, scale).widened(x.dtype))
 
     kept = int8.quantize(KERNEL, np.random.default_rng(0).normal(size=(8, 7)))
     for dtype in (tf.float32, tf.bfloat16):

@@ -7,7 +7,7 @@ from html_reader import Page
 from adapter_bert.commands import report as report_command
 from adapter_bert.errors import UserError
 from adapter_bert.reports.known_scores import PAPER
-from adapter_bert.tasks.registry import TASKS
+from adapter_bert.tasks.kinds import TASKS
 
 pytestmark = pytest.mark.newer_stack
 

@@ -50,7 +50,8 @@ from adapter_bert.tasks.masked_lm import (
     Masking,
     cut,
 )
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.settings import Hardware
 
 TASK = MaskedLM()
 HEAD = "cls/predictions/"

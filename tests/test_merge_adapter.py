@@ -23,8 +23,7 @@ from adapter_bert.checkpoints import adapter_artifact, google, written_form
 from adapter_bert.checkpoints.hugging_face import kind_of_head
 from adapter_bert.commands import merge as merge_command
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import kind_of
-from adapter_bert.tasks.registry import TASKS
+from adapter_bert.tasks.kinds import TASKS, kind_of
 
 TASK = restore_task(CLASSIFICATION, {}, "")
 

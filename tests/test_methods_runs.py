@@ -18,7 +18,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
-from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import ENGINES
 
 pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 

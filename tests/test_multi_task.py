@@ -31,6 +31,7 @@ from adapter_bert.data.input_pipeline import (
 from adapter_bert.optimization import Recipe
 from adapter_bert.tasks import text_classification
 from adapter_bert.tasks.custom import custom_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.tasks.multi_task import (
     SAMPLINGS,
     JoinedFeatures,
@@ -43,7 +44,6 @@ from adapter_bert.tasks.multi_task import (
     scoped,
     unscoped,
 )
-from adapter_bert.tasks.registry import get_task
 from adapter_bert.training import training_step
 
 pytestmark = pytest.mark.older_stack

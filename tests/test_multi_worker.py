@@ -29,7 +29,8 @@ from engine_jobs import (
 from adapter_bert import folder_lock
 from adapter_bert.errors import UserError
 from adapter_bert.training import multi_worker, two_phases
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.strategy import StrategyEngine
 
 

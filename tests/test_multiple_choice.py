@@ -37,8 +37,8 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.tasks.kinds import TASKS
 from adapter_bert.tasks.multiple_choice import ChoiceHead
-from adapter_bert.tasks.registry import TASKS
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 LACKING = object()

@@ -9,10 +9,10 @@ from numpy.testing import assert_array_equal
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data.divisions import Texts
 from adapter_bert.data.input_pipeline import Features, make_batch
-from adapter_bert.training import devices
-from adapter_bert.training.devices import BFLOAT16, FLOAT32
+from adapter_bert.training import fastest_dtype
 from adapter_bert.training.frozen_outputs import KnownOutputs
 from adapter_bert.training.out_of_fold import Chosen
+from adapter_bert.training.settings import BFLOAT16, FLOAT32
 
 ADAPTERS = {
     "max_seq_length": 32,
@@ -79,7 +79,7 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
 @pytest.mark.newer_stack
 def test_the_faster_dtype_is_chosen(flags, monkeypatch):
     rates = {FLOAT32: 1.0, BFLOAT16: 9.0}
-    monkeypatch.setattr(devices, "rates", lambda: rates)
+    monkeypatch.setattr(fastest_dtype, "rates", lambda: rates)
     flags.update(folds=2, tuning_method="head", num_train_epochs=1)
     with entry_point(audit) as run:
         run(**flags, compute_dtype="auto")

@@ -22,7 +22,7 @@ from tiny_artifacts import make_artifact
 from adapter_bert.commands import paper
 from adapter_bert.reports import difference
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.newer_stack
 

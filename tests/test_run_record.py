@@ -11,6 +11,7 @@ from conftest import read_json, write_json
 from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.errors import UserError
+from adapter_bert.training import from_trained
 
 BASE = Base("/models/bert/model.safetensors", "abc")
 RECORD = {
@@ -246,7 +247,7 @@ def test_vectors_of_before_prompts_were_read_go_on_without_one(folder, place):
 
 
 def test_the_log_tells_what_an_adapter_supplies():
-    line = run_record.supplied(RECORD, 64, True)
+    line = from_trained.supplied(RECORD, 64, True)
     assert line == (
         'task mrpc, labels "0", "1", method Houlsby(64) '
         "(trained with BERT bert abc, lower case)"
@@ -255,16 +256,16 @@ def test_the_log_tells_what_an_adapter_supplies():
     record["task"]["labels"] = list(map(str, range(12)))
     record["task_settings"] = {"columns": ["a b"]}
     record["tokenizer"]["do_lower_case"] = False
-    line = run_record.supplied(record, 64, True)
+    line = from_trained.supplied(record, 64, True)
     assert '"8", "9" and 2 more, columns "a b", method' in line
     assert "upper and lower case, --max_seq_length=128, not 64 as here" in line
-    line = run_record.supplied(record, 128, True)
+    line = from_trained.supplied(record, 128, True)
     assert "method Houlsby(64), --max_seq_length=128 (trained with" in line
     # A training's checkpoint does not supply it.
-    line = run_record.supplied(record, 128, False)
+    line = from_trained.supplied(record, 128, False)
     assert line.endswith("upper and lower case, --max_seq_length=128)")
     record["task"] = {"name": "squad"}
-    assert "labels" not in run_record.supplied(record, 128, True)
+    assert "labels" not in from_trained.supplied(record, 128, True)
 
 
 def test_other_versions_are_warned_of(folder, caplog):

@@ -23,7 +23,7 @@ from ids_folder import FORMS, HAS_ONNX, Folder
 from test_joint_answers import PAIR, PAIRS, TEXTS
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert import command_line
+from adapter_bert import environments
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
@@ -326,7 +326,7 @@ def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
         calls.append(arguments)
         raise SystemExit
 
-    monkeypatch.setattr(command_line, "go_on_with", go_on_with)
+    monkeypatch.setattr(environments, "go_on_with", go_on_with)
     with pytest.raises(SystemExit):
         command(format=ONNX, adapter=made["pair"])
     [(packages, *rest)] = calls
@@ -338,7 +338,7 @@ def test_onnx_goes_on_in_its_environment(command, made, monkeypatch):
 @pytest.mark.skipif(HAS_ONNX, reason="this Python has ONNX's packages")
 def test_without_its_packages_onnx_is_refused(command, made, monkeypatch):
     """Where a program has loaded TensorFlow, as from Python."""
-    monkeypatch.setattr(command_line, "go_on_with", lambda *_: None)
+    monkeypatch.setattr(environments, "go_on_with", lambda *_: None)
     monkeypatch.setattr(FrozenBert, "open", None)
     refusals.check(
         lambda: command(format=ONNX, adapter=made["pair"]),

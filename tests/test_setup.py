@@ -22,8 +22,7 @@ from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import experiment as run_experiment
 from adapter_bert.training import setup
-from adapter_bert.training.engines import Hardware
-from adapter_bert.training.settings import Experiment, Training
+from adapter_bert.training.settings import Experiment, Hardware, Training
 
 TRAINING = Training(batch_size=8, epochs=1.0)
 

@@ -24,13 +24,13 @@ from torch_writer import table as torch_table
 
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import hugging_face, sources
+from adapter_bert.checkpoints.changed_weights import with_labels
 from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
     choose_initial_values,
     identify,
     start_fingerprint,
-    with_labels,
 )
 from adapter_bert.data.tables import Layout
 from adapter_bert.errors import UserError

@@ -32,10 +32,10 @@ from adapter_bert.errors import UserError
 from adapter_bert.training import strategy
 from adapter_bert.training.engines import (
     Course,
-    Hardware,
     check_batch_size,
     choose_engine,
 )
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.strategy import StrategyEngine
 
 

@@ -23,7 +23,7 @@ from adapter_bert.data.tables import (
     warn_of_lookalikes,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.older_stack
 

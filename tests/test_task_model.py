@@ -9,7 +9,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.houlsby import Houlsby
 from adapter_bert.methods.registry import parse
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.tasks.task_model import check_is_trained, list_parameters
 
 BASE = encoder.BertConfig(vocab_size=30522)

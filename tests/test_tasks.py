@@ -29,8 +29,8 @@ from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import text_task
+from adapter_bert.tasks.kinds import TASKS, get_task
 from adapter_bert.tasks.multi_task import multi_task
-from adapter_bert.tasks.registry import TASKS, get_task
 from adapter_bert.tasks.task import Head, Task
 
 

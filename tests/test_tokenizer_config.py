@@ -11,7 +11,7 @@ from test_tokenization import write_vocabulary
 from tokenizers import Tokenizer
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import sources, written_form
+from adapter_bert.checkpoints import same_model, sources, written_form
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.data.tokenization import make_row
 
@@ -262,12 +262,12 @@ def test_adapters_of_before_are_taken_with_a_warning(make, tiny_config, caplog):
             "task": {"name": "custom"},
         }
         arguments = "run.json", base, tiny_config, tokenizer
-        sources.check_same_model(description, *arguments)
+        same_model.check(description, *arguments)
         assert not caplog.records
     del description["tokenizer"]["truncation_side"]
-    sources.check_same_model(description, *arguments)
+    same_model.check(description, *arguments)
     assert "truncation_side" in caplog.records[0].getMessage()
     description["tokenizer"]["strip_accents"] = False
     assert "another vocabulary" in refusal(
-        lambda: sources.check_same_model(description, *arguments)
+        lambda: same_model.check(description, *arguments)
     )

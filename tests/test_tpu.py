@@ -16,7 +16,7 @@ from conftest import ROOT, module_fixture
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.strategy import StrategyEngine
 
 # Where `make tpu-client` puts what a lookup needs, or TPU_CLIENT names.
@@ -141,7 +141,7 @@ ASK = """
 import json, sys
 import adapter_bert.start_tensorflow
 from adapter_bert.training import tpu
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.settings import Hardware
 from adapter_bert.errors import UserError
 for name in sys.argv[1:]:
     try:

@@ -20,7 +20,8 @@ from engine_jobs import (
 )
 
 from adapter_bert.checkpoints import training_state
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.settings import Hardware
 
 
 @module_fixture

@@ -44,7 +44,8 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.task import scoped
 from adapter_bert.tasks.task_model import list_parameters
 from adapter_bert.tasks.vectors import SIDES, Vectors
-from adapter_bert.training.engines import Hardware, choose_engine
+from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import loss_and_gradients
 
 TOKENS = "input_ids", "input_mask", "segment_ids"

@@ -28,8 +28,8 @@ from safetensors.numpy import load_file
 from test_architectures import features_of, reader
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.bert.hooks import Context
-from adapter_bert.bert.int8 import WORD_EMBEDDINGS
 from adapter_bert.checkpoints import (
     sources,
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from task_files import put, read, refusal
 
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.tasks.xnli import XNLI
 from adapter_bert.upstream.run_classifier import XnliProcessor
 

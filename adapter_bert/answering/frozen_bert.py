@@ -20,6 +20,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, int8, onednn
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints.changed_weights import rounded_to_int8
 from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
@@ -27,7 +28,6 @@ from adapter_bert.checkpoints.weights import (
     Weights,
     check_shape,
     identify,
-    rounded_to_int8,
 )
 from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -39,8 +39,8 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import BuildHead, ParameterTable, TaskModel
 from adapter_bert.tasks.vector_form import Pooled
 from adapter_bert.training import devices, training_step
-from adapter_bert.training.devices import FLOAT32, INT8, choose_dtype
-from adapter_bert.training.engines import Hardware
+from adapter_bert.training.fastest_dtype import choose_dtype
+from adapter_bert.training.settings import FLOAT32, INT8, Hardware
 
 Values = Mapping[str, tf.Tensor]
 Batch = Mapping[str, Any]

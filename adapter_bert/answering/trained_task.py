@@ -13,6 +13,7 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     part_values,
     run_record,
+    same_model,
     sources,
 )
 from adapter_bert.checkpoints.weights import choose_initial_values
@@ -102,7 +103,7 @@ def load_task(
         bool(config["tokenizer"].get("do_lower_case")),
         run_record.new_tokens(config, source),
     )
-    sources.check_same_model(config, source, bert.base, bert.config, tokenizer)
+    same_model.check(config, source, bert.base, bert.config, tokenizer)
     around = part_values.places(folder)
     composition = method_parts.find(
         registry.parse(config["method"]),

@@ -41,7 +41,6 @@ from adapter_bert.bert.hooks import (
     dropout,
     keep_mask,
 )
-from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
 
 Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -52,6 +51,7 @@ CreateVariable = Callable[[str, Shape, Initializer], Any]
 # Source: google-research/bert, `modeling.py`, `create_attention_mask...`: the
 # score added to positions that must not be attended to.
 MASKED_SCORE = -10000.0
+WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
 # The scope of the pooler's kernel and bias.
 POOLER = "bert/pooler/dense"
 # Source: transformers, `MPNetEncoder.relative_position_bucket`: all distances
@@ -211,6 +211,29 @@ def list_variables(config: BertConfig, pooler: bool = True) -> dict[str, Shape]:
     """Gives name and shape of every variable of BERT, without making any."""
     declared = declare(config, pooler and config.has_pooler)
     return {name: one.shape for name, one in declared.items()}
+
+
+class Quantized(NamedTuple):
+    """A frozen matrix, `values * scale`, of arrays, tensors or variables.
+
+    `values` are int8 [I, O], or of word embeddings [V, D], `scale` float32
+    [1, O], or [V, 1].
+    """
+
+    values: Any
+    scale: Any
+
+    # As of a variable that no training changes.
+    trainable = False
+
+    def widened(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """Gives the matrix, `dtype`; computed in float32."""
+        return tf.cast(tf.cast(self.values, tf.float32) * self.scale, dtype)
+
+    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Gives rows [...] of word embeddings, float32 [..., D]."""
+        some = (tf.gather(part, numbers) for part in self)
+        return Quantized(*some).widened()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -482,6 +505,12 @@ class Bert(Modules):
         activation: functional.Activation = "linear",
     ) -> tf.Tensor:
         """`dense`, with its activation after the hook `project`."""
+        in_one = onednn.is_built_for(onednn.PREDICTION)
+        if "project" not in self.hooks.places:
+            if activation == "linear" or in_one:
+                return self.dense(scope, inputs, context, activation)
+            outputs = self.dense(scope, inputs, context)
+            return functional.activation(activation)(outputs)
         computed_of, plain = inputs, None
 
         def apply(x: tf.Tensor) -> tf.Tensor:
@@ -498,7 +527,7 @@ class Bert(Modules):
         outputs = self.hooks.project(scope, inputs, kernel, context)
         if activation == "linear":
             return outputs
-        if outputs is plain and onednn.is_built_for(onednn.PREDICTION):
+        if outputs is plain and in_one:
             # The hook changes nothing, so one kernel computes both. TensorFlow
             # leaves out the product that nothing reads now.
             return self.dense(scope, computed_of, context, activation)

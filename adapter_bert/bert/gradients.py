@@ -17,7 +17,6 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from adapter_bert.bert.functional import anew, custom_gradient
-from adapter_bert.bert.int8 import is_widening
 
 CHECKS = "CheckNumerics", "CheckNumericsV2"
 
@@ -144,7 +143,9 @@ class _Passes:
         late = _depend_on(upstream)
         backward, read = _between(
             gradients,
-            lambda op: op.name in late or op.type == "Const" or is_widening(op),
+            lambda op: (
+                op.name in late or op.type == "Const" or _is_widening(op)
+            ),
         )
         places = {x.name: place for place, x in enumerate(arguments)}
         self.read = [places[x.name] for x in read if x.name in places]
@@ -265,3 +266,11 @@ def _run(
         return [values[name] for name in outputs]
 
     return _once(compute, specs)
+
+
+def _is_widening(operation: tf.Operation) -> bool:
+    """Tells what widens int8: soon done again, large to keep."""
+    if operation.type not in ("Cast", "Mul", "Identity"):
+        return False
+    first = operation.inputs[0]
+    return first.dtype == tf.int8 or _is_widening(first.op)

@@ -7,39 +7,16 @@ Source: Jacob et al. 2018, section 2.1, without zero points.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-WORD_EMBEDDINGS = "bert/embeddings/word_embeddings"
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS, Quantized
+
 # The greatest value; -128 is not used.
 GREATEST = 127
 # Bits of a float32 that are zero in scales.
 UNUSED_BITS = np.uint32((1 << 7) - 1)
-
-
-class Quantized(NamedTuple):
-    """A frozen matrix, `values * scale`, of arrays, tensors or variables.
-
-    `values` are int8 [I, O], or of word embeddings [V, D], `scale` float32
-    [1, O], or [V, 1].
-    """
-
-    values: Any
-    scale: Any
-
-    # As of a variable that no training changes.
-    trainable = False
-
-    def widened(self, dtype: tf.DType = tf.float32) -> tf.Tensor:
-        """Gives the matrix, `dtype`; computed in float32."""
-        return tf.cast(tf.cast(self.values, tf.float32) * self.scale, dtype)
-
-    def rows(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Gives rows [...] of word embeddings, float32 [..., D]."""
-        some = (tf.gather(part, numbers) for part in self)
-        return Quantized(*some).widened()
 
 
 def names(variables: Iterable[str]) -> frozenset[str]:
@@ -89,11 +66,3 @@ def specs(name: str, shape: Sequence[int]) -> Quantized:
 
 def _axis_of(name: str) -> int:
     return 1 if name == WORD_EMBEDDINGS else 0
-
-
-def is_widening(operation: tf.Operation) -> bool:
-    """Tells what widens int8: soon done again, large to keep."""
-    if operation.type not in ("Cast", "Mul", "Identity"):
-        return False
-    first = operation.inputs[0]
-    return first.dtype == tf.int8 or is_widening(first.op)

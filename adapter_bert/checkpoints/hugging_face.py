@@ -1,6 +1,5 @@
 """Safetensors files, and PyTorch's, under Hugging Face's names."""
 
-import dataclasses
 import functools
 import json
 import os
@@ -29,7 +28,6 @@ from adapter_bert.bert.architectures import (
     Architecture,
     Scope,
 )
-from adapter_bert.bert.encoder import POOLER
 from adapter_bert.checkpoints.weights import Weights, as_floats, widened
 from adapter_bert.errors import UserError
 
@@ -53,11 +51,6 @@ TYPES = {
     "BOOL": "?",
 }
 BFLOAT16 = "BF16"
-# The first layer of a head -> the pooler, transposed.
-POOLER_OF_LAYER = {
-    FIRST_OF_HEAD.format(end="weights"): f"{POOLER}/kernel",
-    FIRST_OF_HEAD.format(end="bias"): f"{POOLER}/bias",
-}
 # Places in names.
 PLACES = {
     "{layer}": r"(?P<layer>\d+)",
@@ -94,11 +87,11 @@ HEAD_CLASSES = {
     "masked_lm": ("ForMaskedLM", None),
     "pretraining": ("ForPreTraining", None),
 }
+# Pairs of names, theirs and Google's.
+Names = list[tuple[str, str]]
 HEAD_FIELDS = tuple(
     "architectures problem_type num_labels id2label label2id".split()
 )
-# Pairs of names, theirs and Google's.
-Names = list[tuple[str, str]]
 
 
 def head_modules(kind: str, model: Architecture) -> tuple[str, ...]:
@@ -111,12 +104,6 @@ def head_modules(kind: str, model: Architecture) -> tuple[str, ...]:
     if kind == "tagging":
         return ("classifier",)
     return model.choices if kind == MULTIPLE_CHOICE else model.texts
-
-
-def pooler_of(model: Architecture) -> str:
-    """Names the module of the pooler, in full."""
-    scopes = {ours: theirs for theirs, ours, _ in (*SCOPES, *model.scopes)}
-    return model.prefix + scopes[f"{POOLER}/{{end}}"]
 
 
 def _head_names(kind: str, model: Architecture) -> list[Scope]:
@@ -220,65 +207,6 @@ def hugging_face_name(
     return theirs, name.endswith("/kernel")
 
 
-@functools.cache
-def _modules(model_type: str, to_bert: bool) -> Callable[[str], Optional[str]]:
-    """Renames modules of an architecture to BERT's in their place, or back."""
-    # Modules within others come first.
-    model = ARCHITECTURES[model_type]
-    pairs = list(model.modules.items())
-    for theirs, ours, _ in model.scopes:
-        if ours.startswith("bert/"):
-            ours = ours[len("bert/") : -len("/{end}")]
-            ours = re.sub(r"(layer|group)_", "layer/", ours)
-            pairs.append((ours.replace("/", "."), theirs))
-    pairs.sort(key=lambda pair: -len(pair[0]))
-    if to_bert:
-        pairs = [(theirs, ours) for ours, theirs in pairs]
-    return _renaming(pairs, ".", r"(?![^.])")
-
-
-def as_bert(name: str, model_type: str) -> str:
-    """Gives the name of a module or tensor in a BERT; others stay.
-
-    Shared layers are the layer 0.
-    """
-    rest = name.removeprefix(ARCHITECTURES[model_type].prefix)
-    module = _modules(model_type, to_bert=True)(rest)
-    if module is None and rest == name:
-        return name
-    return f"bert.{module or rest}"
-
-
-def from_bert(name: str, model_type: str) -> str:
-    """Inverts `as_bert`."""
-    if not name.startswith("bert."):
-        return name
-    rest = name.removeprefix("bert.")
-    module = _modules(model_type, to_bert=False)(rest)
-    return ARCHITECTURES[model_type].prefix + (module or rest)
-
-
-def describe_head(
-    kind: str, labels: Sequence[str], model_type: str = "bert"
-) -> dict[str, Any]:
-    """Fields of a head of a kind of `HEAD_CLASSES` in transformers' config.
-
-    `labels` are those of the outputs, in order, if these have any.
-    """
-    end, problem = HEAD_CLASSES[kind]
-    [name, *_] = ARCHITECTURES[model_type].classes
-    fields: dict[str, Any] = {"architectures": [f"{name}{end}"]}
-    if problem:
-        fields["problem_type"] = problem
-    if kind == "regression":
-        labels = ["LABEL_0"]
-    if labels:
-        fields["num_labels"] = len(labels)
-        fields["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        fields["label2id"] = {label: i for i, label in enumerate(labels)}
-    return fields
-
-
 def kind_of_head(config: Mapping[str, Any]) -> str:
     """Finds the kind of a config's head in `HEAD_CLASSES`, or "" if unknown.
 
@@ -302,33 +230,6 @@ def tensor_of(kind: str, shape: Sequence[int], content: bytes) -> np.ndarray:
     else:
         value = np.frombuffer(content, TYPES[kind])
     return value.reshape(shape)
-
-
-def with_pooler_as_layer(weights: Weights) -> Weights:
-    """Adds the pooler as the first layer of a head, which reads it so."""
-
-    def read(name: str) -> np.ndarray:
-        value = weights.read(POOLER_OF_LAYER.get(name, name))
-        is_layer = name in POOLER_OF_LAYER
-        return np.ascontiguousarray(value.T) if is_layer else value
-
-    shapes = {
-        name: weights.shapes[source][::-1]
-        for name, source in POOLER_OF_LAYER.items()
-        if source in weights.shapes
-    }
-    shapes.update(weights.shapes)
-    return dataclasses.replace(weights, shapes=shapes, read=read)
-
-
-def pooler_of_layer(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Names the first layer of a head as the pooler, float32 arrays by name."""
-    return {
-        POOLER_OF_LAYER.get(name, name): value.T
-        if name in POOLER_OF_LAYER
-        else value
-        for name, value in values.items()
-    }
 
 
 def _which(path: str) -> tuple[int, ...]:

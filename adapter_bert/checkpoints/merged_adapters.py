@@ -14,7 +14,11 @@ from absl import logging
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import adapter_artifact, run_record
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    changed_entries,
+    run_record,
+)
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import (
     OUTPUTS,
@@ -27,8 +31,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import PARTS, TuningMethod, Values
 from adapter_bert.methods.weighted_sums import WeightedSum
-from adapter_bert.tasks.calibration import CALIBRATION
 from adapter_bert.tasks.novelty import NOVELTY
+from adapter_bert.tasks.text_task import CALIBRATION
 
 # Fields in which all adapters must agree.
 ALIKE = ("parts", "carries_parts", "tokenizer")
@@ -111,8 +115,8 @@ def merge_adapters(
     text = first.config.get("trained_with") or str(method)
     if registry.parse(text).changes_few:
         shapes = encoder.list_variables(config)
-        values = adapter_artifact.changes(values, base.read, shapes)
-    values = adapter_artifact.few(values)
+        values = changed_entries.changes(values, base.read, shapes)
+    values = changed_entries.few(values)
     description["parameters"] = {"kept": adapter_artifact.count(values)}
     description["merged"] = {
         **{k: v for k, v in dataclasses.asdict(how).items() if v is not None},

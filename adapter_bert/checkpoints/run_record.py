@@ -5,7 +5,6 @@ this machine, which a run needs to go on, and the flags that started it.
 """
 
 import contextlib
-import json
 import os
 import platform
 import re
@@ -55,8 +54,6 @@ DESCRIPTION = {
     "parameters?": dict,
     "versions?": dict,
 }
-# How many labels or columns the log names.
-SHOWN = 10
 PLACES = {
     "base?": str,
     "parts?": dict,
@@ -130,41 +127,6 @@ def read_run(output_dir: str) -> Optional[dict[str, Any]]:
     if not output_dir or not files.exists(path):
         return None
     return read_description(path, "the run's description")
-
-
-def supplied(
-    description: Mapping[str, Any], length: int, is_adapter: bool
-) -> str:
-    """Lists the settings that a training's description supplies, for the log.
-
-    `length` is the longest input of this run in tokens, which an adapter
-    supplies too.
-    """
-    task, settings = description["task"], description.get("task_settings", {})
-    lines = [f"task {task['name']}"]
-    for key, names in (
-        ("labels", task.get("labels") or task.get("tags")),
-        ("columns", settings.get("columns")),
-    ):
-        if names and isinstance(names, list):
-            shown = json.dumps(names[:SHOWN], ensure_ascii=False)[1:-1]
-            more = len(names) - SHOWN
-            lines.append(f"{key} {shown}{f' and {more} more' * (more > 0)}")
-    lines.append(
-        f"method {description.get('trained_with') or description['method']}"
-    )
-    base = description["base"]
-    about = [f"BERT {base.get('name', '')} {base['fingerprint'][:8]}"]
-    lower_case = description["tokenizer"].get("do_lower_case")
-    if lower_case is not None:
-        about.append("lower case" if lower_case else "upper and lower case")
-    trained_length = description.get("training", {}).get("max_seq_length")
-    if is_adapter and trained_length == length:
-        lines.append(f"--max_seq_length={length}")
-    elif trained_length:
-        here = "" if trained_length == length else f", not {length} as here"
-        about.append(f"--max_seq_length={trained_length}{here}")
-    return f"{', '.join(lines)} (trained with {', '.join(about)})"
 
 
 def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:

@@ -24,13 +24,9 @@ from adapter_bert.checkpoints import (
 from adapter_bert.checkpoints.weights import (
     HUB,
     POOLER,
-    Base,
     Pretrained,
 )
 from adapter_bert.data.added_tokens import (
-    ADDED,
-    NEW,
-    TOKENIZER_CONFIG_FILE,
     TOKENIZER_FILE,
     NewToken,
 )
@@ -39,7 +35,6 @@ from adapter_bert.data.tokenization import (
     TextTokenizer,
 )
 from adapter_bert.data.tokenizer_config import (
-    FIELDS,
     Rules,
     read_rules,
 )
@@ -260,8 +255,10 @@ def _open_hugging_face(path: str) -> Pretrained:
     model = ARCHITECTURES.get(str(config.get("model_type")))
     kind = hugging_face.kind_of_head(config)
     if kind == hugging_face.MULTIPLE_CHOICE and model:
-        if model.choices[0] == hugging_face.pooler_of(model):
-            weights = hugging_face.with_pooler_as_layer(weights)
+        from adapter_bert.checkpoints import hugging_face_heads
+
+        if model.choices[0] == hugging_face_heads.pooler_of(model):
+            weights = hugging_face_heads.with_pooler_as_layer(weights)
     return Pretrained(path, folder, weights, **_head(config))
 
 
@@ -521,66 +518,6 @@ def check_length(
         raise UserError(
             f"{setting} is {length}, but the task needs room for {least} tokens"
         )
-
-
-def check_same_model(
-    description: Mapping[str, Any],
-    source: str,
-    base: Base,
-    config: BertConfig,
-    tokenizer: TextTokenizer,
-) -> None:
-    """Compares a model with the one on which something was trained.
-
-    The description is `run.json` or `adapter_config.json` at `source`.
-    """
-    expected = description["base"]["fingerprint"]
-    if base.fingerprint != expected:
-        hub = description["base"].get("hub")
-        raise UserError(
-            f"{source} was trained on another BERT (fingerprint "
-            f"{expected[:12]}) than {base.path} (fingerprint "
-            f"{base.fingerprint[:12]})"
-            + (f"; pass --init_checkpoint={hub}" if hub else "")
-        )
-    ours, theirs = tokenizer.describe(), description["tokenizer"]
-    if NEW not in theirs:
-        # What was trained without a task's own tokens does not depend on them.
-        ours.pop(NEW, None)
-    if ADDED in ours and theirs == {
-        k: v for k, v in ours.items() if k != ADDED
-    }:
-        logging.warning(
-            "%s was trained when tokens that are added to a vocabulary were "
-            "not read: %s; texts that hold one give other answers now",
-            source,
-            _some_added(tokenizer),
-        )
-    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS} != ours:
-        logging.warning(
-            "%s was trained when these fields of %s were not read: %s; its "
-            "texts are read otherwise now",
-            source,
-            TOKENIZER_CONFIG_FILE,
-            ", ".join(sorted(FIELDS & ours.keys())),
-        )
-    elif theirs != ours:
-        raise UserError(
-            f"{source} was trained with another vocabulary or another "
-            "--do_lower_case; pass those of its base"
-        )
-    # Older descriptions lack some fields.
-    now = {"bert_config": dataclasses.asdict(config)}
-    now["task"] = description["task"]
-    for name, before, value in run_record.differences_of(
-        "bert_config", description, now, partial=True
-    ):
-        name = name.partition(".")[2]
-        if not name.endswith("dropout_prob"):
-            raise UserError(
-                f"{source} was trained with {name} {before!r}, but the BERT "
-                f"config says {value!r}; check --bert_config_file"
-            )
 
 
 def _beside(opened: Pretrained, names: tuple[str, ...], flag: str) -> str:

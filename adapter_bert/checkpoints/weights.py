@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import (
     Any,
     Callable,
@@ -20,7 +20,7 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.bert import encoder, int8
+from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig, Shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import Parameter
@@ -157,71 +157,6 @@ def check_shape(weights: Weights, name: str, shape: Shape) -> None:
             f"config and method need {list(shape)}; check "
             "--bert_config_file, the labels and the adapter size"
         )
-
-
-def with_labels(
-    weights: Weights, named: Sequence[str], labels: Sequence[str]
-) -> Weights:
-    """Puts the outputs of a base's head in the order of a task's labels.
-
-    The base is without its head if the labels that its head has (`named`) are
-    others, by more than the case of letters; as it is if one side is unknown or
-    has only the numbers from 0.
-    """
-    if not named or not labels:
-        return weights
-    theirs, ours = list(named), list(labels)
-    if sorted(theirs) != sorted(ours):
-        theirs, ours = ([x.lower() for x in some] for some in (named, labels))
-    fits = all(
-        weights.shapes[name][:1] == (len(theirs),)
-        for name in OUTPUTS
-        if name in weights.shapes
-    )
-    is_same = sorted(theirs) == sorted(ours) and len(set(ours)) == len(ours)
-    numbers = sorted(map(str, range(len(ours))))
-    if not is_same and numbers in (sorted(ours), sorted(theirs)):
-        return weights
-    if not is_same or not fits:
-        return without_head(weights)
-    order = [theirs.index(label) for label in ours]
-
-    def read(name: str) -> np.ndarray:
-        value = weights.read(name)
-        return value[order] if name in OUTPUTS else value
-
-    return dataclasses.replace(weights, read=read)
-
-
-def without_head(weights: Weights) -> Weights:
-    """Leaves the head of a base out."""
-    shapes = {
-        name: shape
-        for name, shape in weights.shapes.items()
-        if not HEAD.fullmatch(name)
-    }
-    return dataclasses.replace(weights, shapes=shapes)
-
-
-def rounded_to_int8(weights: Weights, names: Container[str]) -> Weights:
-    """Rounds a base's matrices of some names to the values that int8 keeps.
-
-    Reading raises UserError if a value is not finite.
-    """
-
-    def read(name: str) -> np.ndarray:
-        value = weights.read(name)
-        if name not in names:
-            return value
-        try:
-            kept = int8.quantize(name, value)
-        except ValueError as error:
-            raise UserError(
-                f"{weights.source}: {error}; take another checkpoint"
-            ) from error
-        return kept.values * kept.scale
-
-    return dataclasses.replace(weights, read=read)
 
 
 def as_floats(value: np.ndarray) -> np.ndarray:

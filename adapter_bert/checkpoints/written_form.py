@@ -22,7 +22,7 @@ from adapter_bert.checkpoints import (
     training_state,
 )
 from adapter_bert.checkpoints.weights import Weights
-from adapter_bert.data.added_tokens import as_decoder
+from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, as_decoder
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import (
     OF_MPNET,
@@ -56,7 +56,7 @@ def check_free(folder: str) -> None:
         sources.VOCABULARY_FILE,
         sources.SAFETENSORS_FILE,
         sources.TOKENIZER_FILE,
-        sources.TOKENIZER_CONFIG_FILE,
+        TOKENIZER_CONFIG_FILE,
         sentence_transformers.MODULES_FILE,
         f"{sources.GOOGLE_CHECKPOINT}.index",
     ):
@@ -200,7 +200,7 @@ def tokenizer_files(
     fields = {**fields, **tokenizer.fields, **as_decoder(tokenizer.added)}
     return {
         **contents,
-        **({sources.TOKENIZER_CONFIG_FILE: fields} if fields else {}),
+        **({TOKENIZER_CONFIG_FILE: fields} if fields else {}),
     }
 
 

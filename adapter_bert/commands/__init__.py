@@ -1,7 +1,9 @@
 """Command `adapter-bert`: one file for each subcommand."""
 
 import difflib
+import functools
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -100,15 +102,22 @@ def run(name: str, **options: Any) -> None:
     if not hasattr(module, "SETTINGS"):
         command_line.run(lambda: module.main(**options))
         return
+    import absl.flags
     from absl import app
 
     from adapter_bert import flags
 
     flags.define(module.SETTINGS)
     app.define_help_flags()
-    command_line.run(
-        lambda: app.run(
-            lambda _: module.main(**options),
-            flags_parser=lambda options: flags.parse_or_help(module, options),
-        )
+
+    start = functools.partial(
+        app.run,
+        lambda _: module.main(**options),
+        flags_parser=functools.partial(flags.parse, absl.flags.FLAGS),
     )
+    if any(map(flags.HELP.fullmatch, sys.argv[1:])):
+        from adapter_bert.flag_page import page_of
+
+        shown = page_of(module, os.path.basename(sys.argv[0]))
+        start = functools.partial(print, shown, end="")
+    command_line.run(start)

@@ -14,7 +14,8 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert import files
 from adapter_bert.errors import UserError
-from adapter_bert.flags import POSITIVE, Range, Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import POSITIVE, Range, Topic
 from adapter_bert.graph import beam, bulk_rows
 from adapter_bert.graph.exported import ExportedModel, Tasks, shown_names
 from adapter_bert.tasks.kinds import KINDS

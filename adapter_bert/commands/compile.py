@@ -32,12 +32,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Optional
 
-from adapter_bert import command_line
+from adapter_bert import environments
 from adapter_bert.accelerators import account, devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.flags import POSITIVE, Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import POSITIVE, Topic
 
 # Names the interpreter of another environment with the compilers.
 PYTHON = "ADAPTER_BERT_COMPILERS"
@@ -111,7 +112,7 @@ def parse(words: Sequence[str]) -> tuple[Compilation, Device, str, list[str]]:
 def main() -> None:
     """Compiles, prints a table, and writes JSON."""
     settings, device, program, words = parse(sys.argv)
-    command_line.go_on_with(device.packages, "compile", "compilers", PYTHON)
+    environments.go_on_with(device.packages, "compile", "compilers", PYTHON)
     import adapter_bert.start_tensorflow  # noqa: F401
 
     from adapter_bert import files
@@ -155,13 +156,13 @@ def _take(
     program: str, words: list[str], device: Device, cores: Optional[int]
 ) -> Any:
     """Gives the first step of a run, as `device` computes it."""
-    from adapter_bert import files, flags
+    from adapter_bert import files, flags, keywords
     from adapter_bert.accelerators import step
     from adapter_bert.tasks.task_model import NotTrained
 
     run = importlib.import_module(f"adapter_bert.commands.{program}")
     FLAGS = flags.FLAGS
-    with flags.of_words(run.SETTINGS, program, words):
+    with keywords.of_words(run.SETTINGS, program, words):
         for flag, value in (
             ("describe", True),
             ("cache_frozen_layers", True),

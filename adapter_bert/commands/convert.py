@@ -61,7 +61,8 @@ from adapter_bert.checkpoints.written_form import (
 from adapter_bert.commands.merge import add, head_of, read_adapter
 from adapter_bert.errors import UserError
 from adapter_bert.exchange.foreign_base import pooled_of
-from adapter_bert.flags import Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.tasks.kinds import VECTORS, kind_of
 

@@ -17,7 +17,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert import command_line
+from adapter_bert import environments
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask, load_task
 from adapter_bert.checkpoints import adapter_artifact
@@ -32,7 +32,7 @@ from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.kinds import KINDS, kind_of
 from adapter_bert.training import composition_parts
-from adapter_bert.training.devices import FLOAT32
+from adapter_bert.training.settings import FLOAT32
 
 SAVED_MODEL = "saved_model"
 FORMATS = (SAVED_MODEL, *runtimes.RUNTIMES)
@@ -197,7 +197,7 @@ def main() -> None:
     """Exports what the flags name."""
     logging.set_verbosity(logging.INFO)
     if FLAGS.format == runtimes.ONNX:
-        command_line.go_on_with(
+        environments.go_on_with(
             runtimes.ONNX_PACKAGES, "export", "onnx", PYTHON
         )
     run()

@@ -7,7 +7,7 @@ import zipfile
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.tasks.text_regression import TextRegression
 
 PREDICTIONS = "test_predictions.tsv"

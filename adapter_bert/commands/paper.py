@@ -36,7 +36,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.reports import baselines, collect_runs, difference
 from adapter_bert.reports.collect_runs import TITLES, show_score
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.registry import TASKS, get_task
+from adapter_bert.tasks.kinds import TASKS, get_task
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.training import cpu_cores
 

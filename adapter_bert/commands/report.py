@@ -17,7 +17,7 @@ import pathlib
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from adapter_bert import files, flags
+from adapter_bert import files, flag_page
 from adapter_bert.checkpoints import run_record
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Topic
@@ -75,7 +75,7 @@ class Report:
 
 def main() -> None:
     """Writes the page that the arguments name; raises as `write_report`."""
-    options, [folder] = flags.read_command_line(Report, __doc__, ["FOLDER"])
+    options, [folder] = flag_page.read_command_line(Report, __doc__, ["FOLDER"])
     output = options.output or os.path.join(folder, "report.html")
     write_report(folder, output, options.earlier)
     print(f"the report is {output}")

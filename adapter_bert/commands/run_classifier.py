@@ -11,13 +11,11 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Callable, Optional
-
-import adapter_bert.start_tensorflow  # noqa: F401
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from absl import logging
 
-from adapter_bert.data.tables import READERS
+from adapter_bert.data.table_flags import OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
@@ -27,12 +25,11 @@ from adapter_bert.flags import (
     is_given,
     read,
 )
-from adapter_bert.tasks.custom import OwnTables, custom_task
-from adapter_bert.tasks.registry import TASKS, get_task
-from adapter_bert.tasks.task import Task
-from adapter_bert.tasks.text_classification import weigh_classes
-from adapter_bert.training import run_from_flags
-from adapter_bert.training.settings import PredictedFlags
+from adapter_bert.tasks.kinds import TASKS, get_task
+from adapter_bert.training.settings import WITH_ROWS, PredictedFlags
+
+if TYPE_CHECKING:
+    from adapter_bert.tasks.task import Task
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -120,14 +117,14 @@ class Classification:
     )
 
 
-SETTINGS = (Source, Classification, *run_from_flags.WITH_ROWS)
+SETTINGS = (Source, Classification, *WITH_ROWS)
 
 
 def task_from_flags(
     trained: Optional[Mapping[str, Any]] = None,
     processors: Mapping[str, Callable[[], Any]] = {},
     default: str = "",
-) -> Task:
+) -> "Task":
     """Returns the task, or the joined tasks, of `--task_name`.
 
     Args:
@@ -136,6 +133,9 @@ def task_from_flags(
         processors: a program's own tasks, as for `main`.
         default: the task's name where neither the flag nor `trained` has it.
     """
+    from adapter_bert.data.tables import READERS
+    from adapter_bert.training import run_from_flags
+
     source = read(Source)
     task_name = source.task_name or (trained and trained["task"]["name"])
     task_name = task_name or default
@@ -166,13 +166,15 @@ def task_from_flags(
             list(map(_one_of_several, names)), source.task_sampling
         )
     if names[0].lower() == CUSTOM:
+        from adapter_bert.tasks.custom import custom_task
+
         return custom_task(
             **_custom_arguments(trained), split_files=split_files
         )
     return get_task(names[0], processors)
 
 
-def _task_of(processor: Any) -> Task:
+def _task_of(processor: Any) -> "Task":
     uses = {"train": "do_train", "dev": "do_eval", "test": "do_predict"}
     splits = [split for split, flag in uses.items() if FLAGS[flag].value]
     from adapter_bert.tasks.from_processor import processor_task
@@ -213,8 +215,10 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
     return arguments
 
 
-def _one_of_several(name: str) -> tuple[str, Task]:
+def _one_of_several(name: str) -> tuple[str, "Task"]:
     if _is_custom(name):
+        from adapter_bert.tasks.custom import custom_task
+
         return name.partition(":")[2], custom_task(**_custom_arguments(None))
     task = get_task(name)
     return task.name, task
@@ -228,9 +232,13 @@ def run(
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes
     in lower case.
     """
+    from adapter_bert.training import run_from_flags
+
     classification = read(Classification)
     task = task_from_flags(run_from_flags.adapter_description(), processors)
     if classification.class_weights is not None:
+        from adapter_bert.tasks.text_classification import weigh_classes
+
         task = weigh_classes(task, classification.class_weights)
     if classification.extend_labels:
         from adapter_bert.tasks.new_labels import extend_labels
@@ -247,7 +255,7 @@ def run(
     )
 
 
-def _check_fits(task: Task, settings: Classification) -> None:
+def _check_fits(task: "Task", settings: Classification) -> None:
     fits = {"calibrate": task.chooses_one, "score_novelty": task.scores_novelty}
     rows = {
         "calibrate": "gives each row one label or one choice",
@@ -263,5 +271,7 @@ def _check_fits(task: Task, settings: Classification) -> None:
 
 def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
     """Runs what the flags describe; `processors` as for `run`."""
+    import adapter_bert.start_tensorflow  # noqa: F401
+
     logging.set_verbosity(logging.INFO)
     run(processors)

@@ -12,8 +12,9 @@ from absl import logging
 from adapter_bert.flags import FLAGS, read
 from adapter_bert.tasks.masked_lm import MaskedLM, Masking
 from adapter_bert.training import run_from_flags
+from adapter_bert.training.settings import WITH_ROWS
 
-SETTINGS = (MaskedLM, *run_from_flags.WITH_ROWS)
+SETTINGS = (MaskedLM, *WITH_ROWS)
 
 
 def run() -> dict[str, float]:

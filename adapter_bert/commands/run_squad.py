@@ -19,6 +19,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import Topic, read
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
 from adapter_bert.training import run_from_flags
+from adapter_bert.training.settings import OF_ALL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Windows:
     )
 
 
-SETTINGS = (Squad, Windows, *run_from_flags.SETTINGS)
+SETTINGS = (Squad, Windows, *OF_ALL)
 
 
 def task_from_flags() -> Squad:

@@ -18,7 +18,7 @@ from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.tagging import NAME, tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS, WordColumns
 from adapter_bert.training import run_from_flags
-from adapter_bert.training.settings import PredictedFlags
+from adapter_bert.training.settings import WITH_ROWS, PredictedFlags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sentences(PredictedFlags):
     )
 
 
-SETTINGS = (Sentences, WordColumns, *run_from_flags.WITH_ROWS)
+SETTINGS = (Sentences, WordColumns, *WITH_ROWS)
 
 
 def _columns(trained: Optional[Mapping[str, Any]]) -> WordColumns:

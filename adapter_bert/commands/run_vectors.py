@@ -13,6 +13,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
+from adapter_bert.data.table_flags import OwnFiles
 from adapter_bert.data.tables import (
     READERS,
     Layout,
@@ -22,7 +23,6 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given, read
-from adapter_bert.tasks.custom import OwnFiles
 from adapter_bert.tasks.vectors import (
     DOCUMENTS,
     INFONCE,
@@ -34,7 +34,7 @@ from adapter_bert.tasks.vectors import (
     own_layout,
 )
 from adapter_bert.training import run_from_flags
-from adapter_bert.training.settings import SplitFlags
+from adapter_bert.training.settings import WITH_ROWS, SplitFlags
 
 CUSTOM = "custom"
 OWN_FILE = "a .tsv, .csv or .jsonl file"
@@ -90,7 +90,7 @@ class Texts(SplitFlags):
     )
 
 
-SETTINGS = (Texts, Vectors, *run_from_flags.WITH_ROWS)
+SETTINGS = (Texts, Vectors, *WITH_ROWS)
 OF_FILES = ("train_file", "eval_file")
 COLUMNS = ("text_a_column", "text_b_column", "negative_column", "score_column")
 OF_CORPUS = ("corpus_id_column", "corpus_text_column", "corpus_title_column")

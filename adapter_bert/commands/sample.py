@@ -1,20 +1,29 @@
 """Writes the small data sets of the guides: tickets.csv, new.csv and data/.
 
-    adapter-bert sample [FOLDER]
+    adapter-bert sample [--output_dir=FOLDER]
 
 tickets.csv has 640 labelled messages of customers (ticket, message, queue),
 new.csv 110 without labels. data/README.md tells where all come from.
 """
 
-import argparse
 import csv
+import dataclasses
 import importlib.metadata
 import io
 import pathlib
 from collections.abc import Iterator, Sequence
 
-from adapter_bert import command_line
+from adapter_bert import command_line, flag_page
 from adapter_bert.errors import UserError
+from adapter_bert.flags import Topic
+
+
+@dataclasses.dataclass(frozen=True)
+class Folder:
+    """Where the files are written."""
+
+    output_dir: str = Topic.TO_DO.setting(".", "Folder for the files.")
+
 
 COLUMNS = "ticket", "message", "queue"
 
@@ -62,13 +71,8 @@ def contents() -> Iterator[tuple[str, bytes]]:
 
 def main() -> None:
     """Writes the files; those that are there must be the same."""
-    parser = command_line.Parser(
-        "adapter-bert sample",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("folder", nargs="?", default=".")
-    folder = pathlib.Path(parser.parse_args().folder)
+    options, _ = flag_page.read_command_line(Folder, __doc__)
+    folder = pathlib.Path(options.output_dir)
     try:
         for name, content in contents():
             path = folder / name

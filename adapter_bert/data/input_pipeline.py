@@ -21,12 +21,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from adapter_bert.data.table_flags import POOL_BATCHES
 from adapter_bert.errors import UserError
 
-# Rows are grouped by length within this many batches: enough that little of a
-# batch is padding (9 to 17% on MRPC, CoLA and RTE; 50 to 105% without), few
-# enough that batches hold other rows in every epoch.
-POOL_BATCHES = 8
 # Tokens whose segments are hashed at once.
 PIECE = 2**20
 # Marks a token without a label.

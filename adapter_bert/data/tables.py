@@ -28,9 +28,11 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, json_lines
-from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
+from adapter_bert.data.table_flags import Column
 from adapter_bert.errors import UserError
 
+# A file's path, or `MemoryRows`, whose module is loaded by who has such.
+FileOrRows = Any
 # Split -> its flag, and what its file is for.
 FLAGS_OF_SPLITS = {
     "train": ("--train_file", "the rows to train on"),
@@ -44,7 +46,7 @@ def ending_of(path: FileOrRows) -> str:
 
     Rows in memory are read like JSON Lines.
     """
-    if isinstance(path, MemoryRows):
+    if not isinstance(path, str):
         return ".jsonl"
     return os.path.splitext(path)[1].lower()
 
@@ -137,7 +139,7 @@ NONE_NAMED = SplitFiles()
 
 def check_file(flag: str, path: FileOrRows, endings: Collection[str]) -> None:
     """Checks a file that a flag names, without reading it."""
-    if isinstance(path, MemoryRows):
+    if not isinstance(path, str):
         return
     files.check_input(path, flag)
     if ending_of(path) not in endings:
@@ -146,8 +148,6 @@ def check_file(flag: str, path: FileOrRows, endings: Collection[str]) -> None:
         )
 
 
-# Between labels: seldom within one, unlike a comma.
-SEPARATOR = "|"
 # A cell without labels; an empty one has none either.
 NO_LABELS = "[]"
 NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
@@ -249,11 +249,6 @@ def spelled(label: str, labels: Sequence[str]) -> Optional[str]:
     return alike[0] if is_boolean and len(alike) == 1 else None
 
 
-def is_one_cell(label: str) -> bool:
-    """True if a table can hold a label: no tab, no line break, not empty."""
-    return "\t" not in label and label.splitlines() == [label]
-
-
 def split_labels(cell: str, separator: str, where: str) -> tuple[str, ...]:
     """Splits the cell at `where`, without white space around labels."""
     if cell.strip() in ("", NO_LABELS):
@@ -297,7 +292,6 @@ def _checked(
 # Python's own limit is 128 kB; this one holds in the whole process.
 csv.field_size_limit(sys.maxsize)
 
-Column = Union[int, str]
 Found = TypeVar("Found")
 # Cells of `Layout.label_columns`, in any case of letters.
 MARKS = {
@@ -465,7 +459,7 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
     A tuple in memory has the values of the columns in their order.
     """
     read, newline = READERS[ending_of(path)]
-    if isinstance(path, MemoryRows):
+    if not isinstance(path, str):
         columns = layout.columns
         columns.pop("row_id", None)
         text = path.objects(list(columns.values()))

@@ -22,7 +22,7 @@ from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints import foreign_fields
 from adapter_bert.checkpoints.foreign_tensors import Tensors, check_shape
-from adapter_bert.checkpoints.hugging_face import as_bert, from_bert
+from adapter_bert.checkpoints.hugging_face_heads import as_bert, from_bert
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import adapterhub_heads, specs
 from adapter_bert.exchange.foreign_base import (

@@ -22,7 +22,7 @@ import safetensors.numpy
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints.weights import Weights
-from adapter_bert.data.tables import is_one_cell
+from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import (
     adapterhub,

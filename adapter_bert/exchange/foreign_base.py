@@ -31,7 +31,7 @@ from adapter_bert.methods.lora import (
     places,
     write_pattern,
 )
-from adapter_bert.tasks.calibration import Calibration
+from adapter_bert.tasks import calibration
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -250,8 +250,8 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
     settings = artifact.config.get("task_settings", {})
     warn_of_loss(settings, weights.source)
     if kind in (CLASSIFICATION, CHOICE):
-        calibration = Calibration.restore(settings, weights.source)
-        output = calibration.join(*output, weights.source)
+        fitted = calibration.restore(settings, weights.source)
+        output = calibration.join(fitted, *output, weights.source)
     labels = task.get("tags") if kind == TAGGING else task.get("labels")
     if kind == CHOICE:
         labels = map("choice{}".format, range(task["choices"]))

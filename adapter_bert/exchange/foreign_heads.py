@@ -20,8 +20,8 @@ from adapter_bert.checkpoints.hugging_face import (
     google_name,
     head_modules,
     hugging_face_name,
-    pooler_of,
 )
+from adapter_bert.checkpoints.hugging_face_heads import pooler_of
 from adapter_bert.errors import UserError
 from adapter_bert.exchange.foreign_base import (
     MASKED_LM_SCOPE,

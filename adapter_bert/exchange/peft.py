@@ -21,10 +21,10 @@ from adapter_bert.bert.encoder import BertConfig, list_variables
 from adapter_bert.checkpoints import sentence_transformers
 from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.checkpoints.hugging_face import (
-    describe_head,
     hugging_face_name,
     kind_of_head,
 )
+from adapter_bert.checkpoints.hugging_face_heads import describe_head
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import (
     foreign_heads,

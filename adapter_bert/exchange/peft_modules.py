@@ -13,7 +13,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints.hugging_face import from_bert
+from adapter_bert.checkpoints.hugging_face_heads import from_bert
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.exchange.foreign_base import module_of
 from adapter_bert.exchange.specs import Adapter

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.data.tables import SEPARATOR
+from adapter_bert.data.table_flags import SEPARATOR
 from adapter_bert.graph.graph_tokenizer import keep
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (

@@ -11,8 +11,8 @@ import tensorflow as tf
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask
 from adapter_bert.bert import functional, int8
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS, Quantized
 from adapter_bert.bert.hooks import Context
-from adapter_bert.bert.int8 import WORD_EMBEDDINGS, Quantized
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task_model import TaskModel
 

@@ -33,7 +33,7 @@ from adapter_bert.errors import UserError, first_line
 from adapter_bert.graph.exported import check_local, digest
 from adapter_bert.graph.ids_model import INPUTS, IdsModel
 from adapter_bert.tasks.squad import NEVER
-from adapter_bert.training.devices import FLOAT32, INT8
+from adapter_bert.training.settings import FLOAT32, INT8
 
 TFLITE, ONNX = "tflite", "onnx"
 TOKENIZER, TASK = "tokenizer.json", "task.json"

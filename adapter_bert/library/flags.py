@@ -14,7 +14,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import Declared, Range, Topic, read
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.methods import registry
-from adapter_bert.training.devices import (
+from adapter_bert.training.settings import (
     BASE_DTYPES,
     BFLOAT16,
     DTYPES,

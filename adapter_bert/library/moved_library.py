@@ -40,7 +40,6 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.progress import Progress
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.distillation import Distillation
 from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
@@ -50,7 +49,7 @@ from adapter_bert.tasks.kinds import (
 )
 from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.task import write_table
-from adapter_bert.tasks.text_task import TEXT_COLUMNS, TextTask
+from adapter_bert.tasks.text_task import TEXT_COLUMNS, Calibration, TextTask
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training.prediction import Outputs, check_finite
 from adapter_bert.training.run_files import ADAPTER, write_results

@@ -6,10 +6,12 @@ import dataclasses
 import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Part, TuningMethod
+
+if TYPE_CHECKING:
+    from adapter_bert.methods.base import Part, TuningMethod
 
 # Longest description of a method, in characters.
 MAX_TEXT = 100_000
@@ -25,7 +27,9 @@ UNREADABLE = (
 )
 
 
-def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
+def parse(
+    text: str, defaults: Optional[dict[str, Any]] = None
+) -> "TuningMethod":
     """Reads a method with its arguments, as `houlsby(size=64)` or `head`.
 
     Arguments are Python literals; words and a layer's number need no quotation
@@ -52,7 +56,7 @@ def parse(text: str, defaults: Optional[dict[str, Any]] = None) -> TuningMethod:
 
 def _method(
     node: ast.expr, defaults: Optional[dict[str, Any]] = None
-) -> TuningMethod:
+) -> "TuningMethod":
     call = node if isinstance(node, ast.Call) else None
     name = (call.func if call else node).id
     if name in PRESETS:
@@ -92,7 +96,9 @@ def _method(
     return METHODS[name](**arguments)
 
 
-def _parts(node: ast.expr) -> Iterator[Part]:
+def _parts(node: ast.expr) -> Iterator["Part"]:
+    from adapter_bert.methods.base import Part
+
     if isinstance(node, ast.Dict):
         for name, method in zip(node.keys, node.values):
             yield Part(ast.literal_eval(name), _method(method))
@@ -128,14 +134,14 @@ def _value(node: ast.expr) -> Any:
 
 
 class _Methods(collections.UserDict):
-    def __getitem__(self, name: str) -> type[TuningMethod]:
+    def __getitem__(self, name: str) -> type["TuningMethod"]:
         place = self.data[name]
         if isinstance(place, str):
             place = pkgutil.resolve_name(f"adapter_bert.methods.{place}")
         return place
 
 
-METHODS: Mapping[str, type[TuningMethod]] = _Methods(
+METHODS: Mapping[str, type["TuningMethod"]] = _Methods(
     houlsby="houlsby:Houlsby",
     pfeiffer="adapter_variants:Pfeiffer",
     bapna="adapter_variants:Bapna",

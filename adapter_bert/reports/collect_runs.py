@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import pandas
 
-from adapter_bert import files, flags
+from adapter_bert import files, flag_page
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import dev_scores, run_record
 from adapter_bert.errors import UserError
@@ -20,8 +20,7 @@ from adapter_bert.flags import Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.kinds import TAGGING, VECTORS
-from adapter_bert.tasks.registry import TASKS
+from adapter_bert.tasks.kinds import TAGGING, TASKS, VECTORS
 
 # These scores are fractions; those of question answering are in percent.
 FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
@@ -100,7 +99,7 @@ class Output:
 
 def read_arguments(declaring: type, doc: str) -> tuple[Any, list[str]]:
     """Reads `RUNS... --output_dir=OUT`: the flags, and the folders."""
-    options, folders = flags.read_command_line(declaring, doc, None)
+    options, folders = flag_page.read_command_line(declaring, doc, None)
     if not folders:
         raise UserError("RUNS is missing; expected folders with runs below")
     return options, folders

@@ -5,13 +5,13 @@ import typing
 from collections.abc import Container, Mapping
 from typing import Any
 
+from adapter_bert.data.table_flags import OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
-from adapter_bert.tasks.custom import MOST_CHOICES, OwnTables, custom_task
-from adapter_bert.tasks.kinds import OF_PROGRAMS, load
+from adapter_bert.tasks.custom import MOST_CHOICES, custom_task
+from adapter_bert.tasks.kinds import OF_PROGRAMS, TASKS, load
 from adapter_bert.tasks.novelty import with_novelty
-from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 

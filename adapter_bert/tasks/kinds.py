@@ -6,8 +6,10 @@ kind's name.
 
 import dataclasses
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from adapter_bert.errors import UserError
 
 CLASSIFICATION, REGRESSION = "classification", "regression"
 QUESTIONS, MULTI_LABEL, CHOICE = "questions", "multi-label", "multiple choice"
@@ -321,3 +323,28 @@ def load(place: str) -> Any:
     """Imports what a place, as `adapter_bert.tasks.glue:MRPC`, names."""
     module, name = place.split(":")
     return getattr(importlib.import_module(module), name)
+
+
+class _Declared(Mapping):
+    def __getitem__(self, name: str) -> Any:
+        return load(DECLARED[name])
+
+    def __iter__(self):
+        return iter(DECLARED)
+
+    def __len__(self):
+        return len(DECLARED)
+
+
+TASKS: Mapping[str, Any] = _Declared()
+
+
+def get_task(name: str, others: Iterable[str] = ()) -> Any:
+    """Finds the declared task called `name`, in any case of letters."""
+    task = TASKS.get(name.lower())
+    if task is None:
+        raise UserError(
+            f"unknown task {name!r}; expected one of "
+            f"{', '.join((*others, *TASKS))}, or custom for files of your own"
+        )
+    return task

@@ -30,8 +30,8 @@ from adapter_bert.bert.architectures import (
     OUTPUT_WEIGHTS,
     TRANSFORM,
 )
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.bert.hooks import NoHooks
-from adapter_bert.bert.int8 import WORD_EMBEDDINGS
 from adapter_bert.data.input_pipeline import Features, token_weights
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import read_objects

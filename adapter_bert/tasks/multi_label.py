@@ -6,12 +6,8 @@ from typing import Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.data.tables import (
-    SEPARATOR,
-    join_labels,
-    split_labels,
-    warn_of_lists,
-)
+from adapter_bert.data.table_flags import SEPARATOR
+from adapter_bert.data.tables import join_labels, split_labels, warn_of_lists
 from adapter_bert.errors import UserError
 from adapter_bert.flags import PROBABILITY
 from adapter_bert.tasks import kinds, metrics

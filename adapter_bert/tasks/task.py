@@ -176,6 +176,8 @@ class Reading(abc.ABC, Generic[RowsType]):
     held_out = None
     # Names of a row's texts, in order.
     columns = ()
+    # The task whose heads serve this one, which has no training set.
+    trained_as = None
     # Texts before first texts, and before all others.
     prompts: tuple[str, ...] = ()
     # Equal for tasks that make equal features of equal texts.
@@ -191,6 +193,11 @@ class Reading(abc.ABC, Generic[RowsType]):
 
     def find(self, data_dir: str, split: str) -> str:
         """Finds the file of a split."""
+        if self.trained_as and split == "train":
+            raise UserError(
+                f"the task {self.name} has no training set; train "
+                f"{self.trained_as} and pass that as --init_checkpoint"
+            )
         return self.split_files.find(
             data_dir, split, self.endings, self.held_out
         )

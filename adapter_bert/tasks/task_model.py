@@ -19,7 +19,7 @@ from typing import (
 
 import tensorflow as tf
 
-from adapter_bert.bert import encoder, int8
+from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import Declared, make_variables
 from adapter_bert.bert.hooks import Context, Hooks, NoHooks
 from adapter_bert.bert.shared_layers import POOLER, make_bert
@@ -475,6 +475,8 @@ def narrow_variables(table: ParameterTable) -> frozenset[str]:
 
 def int8_variables(table: ParameterTable) -> frozenset[str]:
     """Names BERT's matrices that are kept with `--base_dtype=int8`."""
+    from adapter_bert.bert import int8
+
     of_bert = {p.name: p for p in table.parameters if not p.is_added}
     kernels = int8.names(of_bert)
     if "parameter" in table.hooks.places or any(

@@ -17,9 +17,9 @@ from absl import logging
 
 from adapter_bert.bert import functional
 from adapter_bert.bert.hooks import Context, dropout
+from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.data.tables import (
     Rows,
-    is_one_cell,
     list_labels,
     shown,
     spelled,
@@ -277,7 +277,8 @@ class TextClassification(TextTask):
         return {"class_weights": self.weighting}
 
     def compare(self, labels, predictions):
-        logits = self.calibration.scaled(predictions["logits"])
+        logits = predictions["logits"].astype(np.float64)
+        logits /= self.calibration.temperature
         right = labels["label_ids"]
         losses = metrics.cross_entropy(logits, right)
         return right, logits.argmax(axis=-1), losses
@@ -336,7 +337,8 @@ class TextClassification(TextTask):
         return table
 
     def results(self, predictions):
-        logits = self.calibration.scaled(predictions["logits"])
+        logits = predictions["logits"].astype(np.float64)
+        logits /= self.calibration.temperature
         return np.exp(metrics.log_softmax(logits))
 
     def answer(self, rows, predictions):

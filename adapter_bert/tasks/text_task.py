@@ -20,23 +20,24 @@ from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Context, dropout
 from adapter_bert.data.input_pipeline import Texts
+from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
     Layout,
     Rows,
     SplitFiles,
-    is_one_cell,
     list_labels,
     read_rows,
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.calibration import Calibration
 from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
+# Name in an adapter's `task_settings`.
+CALIBRATION = "calibration"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,6 +169,28 @@ def divide(
 
 # Names of a row's texts for any task.
 TEXT_COLUMNS = ("text", "text_b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibration:
+    """What an adapter keeps of dev rows; the defaults change nothing.
+
+    Logits are divided by `temperature`; `abstain_below` is the least
+    probability of an answer.
+    """
+
+    temperature: float = 1.0
+    abstain_below: float = 0.0
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        is_fitted = self != Calibration()
+        return {CALIBRATION: dataclasses.asdict(self)} if is_fitted else {}
+
+    @property
+    def client_facts(self) -> dict[str, Any]:
+        least = self.abstain_below
+        return {"abstain_below": least} if least else {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,14 +373,6 @@ class TextTask(Task[Rows]):
         return dataclasses.replace(
             rows, label=[spellings[x] for x in rows.label]
         )
-
-    def find(self, data_dir, split):
-        if self.trained_as and split == "train":
-            raise UserError(
-                f"the task {self.name} has no training set; train "
-                f"{self.trained_as} and pass that as --init_checkpoint"
-            )
-        return super().find(data_dir, split)
 
     def featurize(self, rows: Rows, tokenizer: TextTokenizer, max_seq_length):
         """Makes `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, and labels."""

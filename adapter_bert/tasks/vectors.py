@@ -15,10 +15,10 @@ import tensorflow as tf
 
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
+from adapter_bert.data.table_flags import Column
 from adapter_bert.data.tables import (
     NONE_NAMED,
     READERS,
-    Column,
     Layout,
     Rows,
     SplitFiles,
@@ -30,8 +30,8 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Topic
 from adapter_bert.tasks import kinds, metrics, squad_data, vector_losses
 from adapter_bert.tasks.corpus import Corpus, Search, SearchTexts
+from adapter_bert.tasks.kinds import TASKS
 from adapter_bert.tasks.multi_task import FOLDER
-from adapter_bert.tasks.registry import TASKS
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores, unit
 from adapter_bert.tasks.task import BatchHead, Task
 from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER

@@ -263,8 +263,10 @@ def fit(
     def losses_of(scaled: np.ndarray) -> np.ndarray:
         return metrics.cross_entropy(scaled[measured], labels[measured])
 
-    if losses_of(calibration.scaled(logits)).mean() >= losses_of(logits).mean():
+    fitted = logits.astype(np.float64) / calibration.temperature
+    if losses_of(fitted).mean() >= losses_of(logits).mean():
         temperature, calibration = None, Calibration()
+        fitted = logits.astype(np.float64)
 
     def answers(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         chosen = scaled.argmax(axis=1)
@@ -272,10 +274,7 @@ def fit(
         return probabilities, chosen == labels
 
     record: dict[str, Any] = {}
-    for when, scaled in (
-        ("before", logits),
-        ("after", calibration.scaled(logits)),
-    ):
+    for when, scaled in (("before", logits), ("after", fitted)):
         probabilities, is_right = answers(scaled)
         points = reliability(probabilities[measured], is_right[measured])
         record[when] = calibration_error(points)

@@ -9,7 +9,11 @@ from typing import Any, Optional
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import adapter_artifact, part_values, sources
+from adapter_bert.checkpoints import (
+    adapter_artifact,
+    part_values,
+    same_model,
+)
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Base, Weights
 from adapter_bert.data.tokenization import TextTokenizer
@@ -189,7 +193,7 @@ def open_weights(
         part_values.check_same(
             folder, parts.hashes[name], artifact.config.get("sha256")
         )
-        sources.check_same_model(
+        same_model.check(
             artifact.config, artifact.weights.source, base, config, tokenizer
         )
         around = [parts.library, *part_values.places(folder)]

@@ -12,60 +12,11 @@ from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features, Plan
 from adapter_bert.errors import UserError
-from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.training.prediction import RowPredictor
+from adapter_bert.training.settings import ENGINES, Hardware
 from adapter_bert.training.training_step import Job
-
-# Engine name -> module and class.
-ENGINES: dict[str, str] = {
-    "estimator": "adapter_bert.training.estimator:EstimatorEngine",
-    "strategy": "adapter_bert.training.strategy:StrategyEngine",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Hardware:
-    """Devices, under the names of google-research/bert's flags."""
-
-    num_devices: int = Topic.HARDWARE.setting(
-        0,
-        "GPUs to train on, 0 for all; logical CPU devices without a GPU.",
-        NOT_NEGATIVE,
-    )
-    cpu_lanes: int = Topic.HARDWARE.setting(
-        0,
-        "Groups of a batch's rows that CPU cores compute at the same time; 0: "
-        "one group per core, at most 8.",
-        NOT_NEGATIVE,
-    )
-    use_tpu: bool = Topic.HARDWARE.setting(
-        False, "Run on a TPU instead of a GPU or the CPU."
-    )
-    tpu_name: str = Topic.HARDWARE.setting(
-        "",
-        "The TPU: local on a TPU VM, or the name of that VM's own TPU. The "
-        "error for any other TPU tells its state.",
-    )
-    num_tpu_cores: int = Topic.HARDWARE.setting(
-        8,
-        "TPU cores (8 on a v2-8 or v3-8). The error for a wrong number states "
-        "the right one.",
-        POSITIVE,
-    )
-    iterations_per_loop: int = Topic.HARDWARE.setting(
-        1000, "Steps of one call to the TPU.", POSITIVE
-    )
-    tpu_zone: str = Topic.HARDWARE.setting(
-        "", "Google Cloud zone of that other TPU."
-    )
-    gcp_project: str = Topic.HARDWARE.setting(
-        "", "Google Cloud project of that other TPU."
-    )
-    master: str = Topic.HARDWARE.setting(
-        "", "Another --tpu_name, for published commands."
-    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,17 +13,18 @@ import tensorflow as tf
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from adapter_bert import optimization
-from adapter_bert.bert import int8
+from adapter_bert.bert.encoder import Quantized
 from adapter_bert.checkpoints import training_state
 from adapter_bert.errors import UserError
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.training import devices, training_step
-from adapter_bert.training.engines import Course, Engine, Hardware
+from adapter_bert.training.engines import Course, Engine
 from adapter_bert.training.prediction import (
     RowPredictor,
     StrategyPredictor,
 )
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import Job
 
 v1 = tf.compat.v1
@@ -305,14 +306,14 @@ def _make_variables(job: Job) -> dict[str, Any]:
     local = [v1.GraphKeys.LOCAL_VARIABLES]
     for p in job.table.parameters:
         if p.name in job.quantized:
-            made[p.name] = int8.Quantized(
+            made[p.name] = Quantized(
                 *(
                     _variable(
                         f"{p.name}/{part}",
                         functools.partial(_part_of_int8, job, p, part),
                         collections=local,
                     )
-                    for part in int8.Quantized._fields
+                    for part in Quantized._fields
                 )
             )
             continue
@@ -332,6 +333,7 @@ def _make_variables(job: Job) -> dict[str, Any]:
 
 
 def _part_of_int8(job: Job, p: Parameter, part: str) -> tf.Tensor:
+    from adapter_bert.bert import int8
 
     def read():
         quantized = int8.quantize(p.name, job.initial_values[p.name]())

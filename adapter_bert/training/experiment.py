@@ -15,12 +15,6 @@ from adapter_bert.checkpoints.weights import check_shape
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import SplitNames
 from adapter_bert.training import extras, run_files, setup
-from adapter_bert.training.devices import (
-    AUTO,
-    FLOAT32,
-    INT8,
-    choose_dtype,
-)
 from adapter_bert.training.engines import (
     Engine,
     check_alone,
@@ -28,7 +22,7 @@ from adapter_bert.training.engines import (
     choose_engine,
 )
 from adapter_bert.training.run import Answers, Run, make_schedule, run_steps
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.settings import AUTO, FLOAT32, INT8, Experiment
 
 
 def run(experiment: Experiment) -> dict[str, float]:
@@ -132,6 +126,8 @@ def start(experiment: Experiment) -> tuple[Engine, Experiment]:
     if dtype != FLOAT32:
         run = run_record.read_run(experiment.output_dir) or {}
         begun_with = (run.get("training") or {}).get("compute_dtype")
+        from adapter_bert.training.fastest_dtype import choose_dtype
+
         dtype = choose_dtype(dtype, hardware.use_tpu, begun_with)
     return engine, dataclasses.replace(experiment, compute_dtype=dtype)
 

@@ -49,7 +49,8 @@ def _settings(model: Model) -> dict[str, Any]:
     """Reads `task_settings` of the adapter that a run begins with, or has."""
     experiment = model.experiment
     return adapter_artifact.settings_of(
-        experiment.adapter_folder
+        experiment.adapter
+        or experiment.init_adapter
         or os.path.join(experiment.output_dir, ADAPTER)
     )
 

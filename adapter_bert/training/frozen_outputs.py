@@ -21,20 +21,20 @@ import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints.weights import choose_initial_values
+from adapter_bert.bert.hooks import layer_of
+from adapter_bert.checkpoints.weights import POOLER, choose_initial_values
 from adapter_bert.data.input_pipeline import Batch, Features, sorted_batches
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Head
 from adapter_bert.tasks.task_model import BuildHead
-from adapter_bert.training.devices import INT8
 from adapter_bert.training.engines import Engine, check_alone
 from adapter_bert.training.extras import Extra
 from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.run import Run
-from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import Model, lowest_layer
+from adapter_bert.training.settings import INT8, Experiment
+from adapter_bert.training.setup import Model
 from adapter_bert.training.training_step import Job
 
 # The outputs' name among features, next to the rows' other arrays.
@@ -53,6 +53,20 @@ TPU_CHUNK_TOKENS = 2**19
 GB = 1e9
 # Errors of disks that cannot reserve room.
 NOT_RESERVED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
+    """Finds the lowest of L layers that differs from BERT's own, or may change.
+
+    It is 0 also if anything acts on embeddings or on all layers, L if only the
+    head, or BERT's pooler, is trained.
+    """
+    lowest = layers if table.hooks.by_values else 0
+    for p in table.parameters:
+        is_above = p.group == "head" or p.name.startswith(POOLER)
+        if (p.trained or p.is_added) and not is_above:
+            lowest = min(lowest, layer_of(p.name) or 0)
+    return lowest
 
 
 class Around:

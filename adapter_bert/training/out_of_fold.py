@@ -18,13 +18,12 @@ from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training import frozen_outputs
 from adapter_bert.training.engines import Engine
-from adapter_bert.training.frozen_outputs import Around
+from adapter_bert.training.frozen_outputs import Around, lowest_layer
 from adapter_bert.training.prediction import check_finite
 from adapter_bert.training.run import make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
 from adapter_bert.training.setup import (
     Model,
-    lowest_layer,
     make_job,
     open_model,
 )

@@ -9,7 +9,6 @@ from typing import Any, Callable, Optional
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.bert import int8
 from adapter_bert.checkpoints import google, training_state
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data import input_pipeline
@@ -198,6 +197,8 @@ def build(job: Job, saved: Optional[Weights], is_trained: bool) -> Built:
         if saved and p.trained:
             read = functools.partial(saved.read, p.name)
         if p.name in job.quantized:
+            from adapter_bert.bert import int8
+
             made[p.name] = int8.make_variables(p.name, read())
             continue
         made[p.name] = tf.Variable(

@@ -5,13 +5,9 @@ from typing import Any
 
 from absl import logging
 
+from adapter_bert.checkpoints.changed_weights import with_labels, without_head
 from adapter_bert.checkpoints.hugging_face import kind_of_head
-from adapter_bert.checkpoints.weights import (
-    Pretrained,
-    Weights,
-    with_labels,
-    without_head,
-)
+from adapter_bert.checkpoints.weights import Pretrained, Weights
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.kinds import (
     CLASSIFICATION,

@@ -13,7 +13,6 @@ from adapter_bert import files
 from adapter_bert.checkpoints import run_record, training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
-from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.errors import UserError
 from adapter_bert.optimization import Schedule
 from adapter_bert.progress import TrainingProgress
@@ -119,7 +118,7 @@ class Run:
                 data=features.fingerprint(),
             )
         place = experiment.task.train_file or experiment.data_dir
-        if isinstance(place, MemoryRows):
+        if not isinstance(place, str):
             place = "train.jsonl"
         parts = experiment.training.gradient_accumulation_steps
         return {

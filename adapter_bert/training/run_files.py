@@ -43,7 +43,9 @@ def write_artifact(run: Run) -> None:
             )
     method, values = _finish(run, values)
     if model.method.changes_few:
-        values = adapter_artifact.changes(
+        from adapter_bert.checkpoints import changed_entries
+
+        values = changed_entries.changes(
             values,
             lambda name: run.first_values[name](),
             encoder.list_variables(model.config),
@@ -55,7 +57,9 @@ def write_artifact(run: Run) -> None:
             if p.group == "parts"
         }
         if carried:
-            values = {**values, **adapter_artifact.few(carried)}
+            from adapter_bert.checkpoints import changed_entries
+
+            values = {**values, **changed_entries.few(carried)}
     # The splits' rows are those of all members together.
     described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in run.task.members.items():

@@ -22,9 +22,6 @@ from adapter_bert.training.settings import (
 )
 from adapter_bert.training.setup import describe_parameters
 
-# Settings of all training programs; most have those of rows too.
-SETTINGS = (Tuning, Experiment)
-WITH_ROWS = (RowFlags, *SETTINGS)
 FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
 
@@ -70,14 +67,6 @@ def tuning_method() -> dict[str, Any]:
     }
 
 
-def _exchanged() -> dict[str, str]:
-    if not FLAGS.exchange_part:
-        return {}
-    from adapter_bert.training import composition_parts
-
-    return composition_parts.exchanged(FLAGS.exchange_part)
-
-
 def _training(task: Task) -> Training:
     training = read(Training)
     every, keep_best = training.eval_steps, training.keep_best
@@ -110,6 +99,11 @@ def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
             "--do_eval to score it (`adapter-bert predict --embeddings` writes "
             "the vectors of an adapter)"
         )
+    exchanged: dict[str, str] = {}
+    if FLAGS.exchange_part:
+        from adapter_bert.training import composition_parts
+
+        exchanged = composition_parts.exchanged(FLAGS.exchange_part)
     # Questions are scored on what is predicted.
     eval_batch_size = FLAGS.predict_batch_size
     if "eval_batch_size" in FLAGS:
@@ -121,7 +115,7 @@ def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
         data_dir=_value("data_dir"),
         eval_batch_size=eval_batch_size,
         max_seq_length=max_seq_length(),
-        exchange_part=_exchanged(),
+        exchange_part=exchanged,
         training=_training(task),
         **settings,
     )

@@ -3,10 +3,10 @@
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 from adapter_bert.checkpoints.bert_flags import BertFiles, LetterCase
-from adapter_bert.data.input_pipeline import POOL_BATCHES
+from adapter_bert.data.table_flags import POOL_BATCHES
 from adapter_bert.flags import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -15,11 +15,23 @@ from adapter_bert.flags import (
     Topic,
 )
 from adapter_bert.methods import registry
-from adapter_bert.methods.base import TuningMethod
-from adapter_bert.tasks.task import Task
-from adapter_bert.training.devices import BASE_DTYPES, DTYPES, FLOAT32
-from adapter_bert.training.engines import ENGINES, Hardware
 
+if TYPE_CHECKING:
+    from adapter_bert.methods.base import TuningMethod
+    from adapter_bert.tasks.task import Task
+
+# Engine name -> module and class.
+ENGINES: dict[str, str] = {
+    "estimator": "adapter_bert.training.estimator:EstimatorEngine",
+    "strategy": "adapter_bert.training.strategy:StrategyEngine",
+}
+AUTO = "auto"
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+# Values of `--compute_dtype`.
+DTYPES = (FLOAT32, BFLOAT16, AUTO)
+# Values of `--base_dtype`.
+INT8 = "int8"
+BASE_DTYPES = (FLOAT32, INT8)
 # Value of `--eval_steps`.
 EPOCH = "epoch"
 # Meaning of `--tuning_method`.
@@ -189,6 +201,49 @@ class Tuning:
 
 
 @dataclasses.dataclass(frozen=True)
+class Hardware:
+    """Devices, under the names of google-research/bert's flags."""
+
+    num_devices: int = Topic.HARDWARE.setting(
+        0,
+        "GPUs to train on, 0 for all; logical CPU devices without a GPU.",
+        NOT_NEGATIVE,
+    )
+    cpu_lanes: int = Topic.HARDWARE.setting(
+        0,
+        "Groups of a batch's rows that CPU cores compute at the same time; 0: "
+        "one group per core, at most 8.",
+        NOT_NEGATIVE,
+    )
+    use_tpu: bool = Topic.HARDWARE.setting(
+        False, "Run on a TPU instead of a GPU or the CPU."
+    )
+    tpu_name: str = Topic.HARDWARE.setting(
+        "",
+        "The TPU: local on a TPU VM, or the name of that VM's own TPU. The "
+        "error for any other TPU tells its state.",
+    )
+    num_tpu_cores: int = Topic.HARDWARE.setting(
+        8,
+        "TPU cores (8 on a v2-8 or v3-8). The error for a wrong number states "
+        "the right one.",
+        POSITIVE,
+    )
+    iterations_per_loop: int = Topic.HARDWARE.setting(
+        1000, "Steps of one call to the TPU.", POSITIVE
+    )
+    tpu_zone: str = Topic.HARDWARE.setting(
+        "", "Google Cloud zone of that other TPU."
+    )
+    gcp_project: str = Topic.HARDWARE.setting(
+        "", "Google Cloud project of that other TPU."
+    )
+    master: str = Topic.HARDWARE.setting(
+        "", "Another --tpu_name, for published commands."
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class TaskAndMethod:
     """What a run trains.
 
@@ -197,8 +252,8 @@ class TaskAndMethod:
     named none) and `named_arguments` must not contradict.
     """
 
-    task: Task
-    method: TuningMethod
+    task: "Task"
+    method: "TuningMethod"
     named_method: Optional[str]
     named_arguments: dict[str, Any]
 
@@ -317,6 +372,7 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         NOT_NEGATIVE,
     )
 
-    @property
-    def adapter_folder(self) -> str:
-        return self.adapter or self.init_adapter
+
+# Settings of all training programs; most have those of rows too.
+OF_ALL = (Tuning, Experiment)
+WITH_ROWS = (RowFlags, *OF_ALL)

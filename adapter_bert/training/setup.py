@@ -5,14 +5,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
-import numpy as np
 from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder, onednn
 from adapter_bert.bert.architectures import FIRST_OF_HEAD
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import (
     adapter_artifact,
     run_record,
@@ -25,15 +23,13 @@ from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
-from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.kinds import ANSWERLESS
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import devices
-from adapter_bert.training.devices import FLOAT32, INT8
 from adapter_bert.training.engines import Engine
-from adapter_bert.training.settings import LAYERS, Experiment
+from adapter_bert.training.settings import FLOAT32, INT8, LAYERS, Experiment
 from adapter_bert.training.training_step import Job
 
 # The folder of an artifact, in its run's folder.
@@ -82,23 +78,9 @@ class Model:
         if self.trained is None:
             return 0
         path = self.opened.path
-        if self.experiment.adapter_folder:
+        if self.experiment.adapter or self.experiment.init_adapter:
             path = str(self.trained.config.get("checkpoint"))
         return training_state.step_of(path)
-
-
-def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
-    """Finds the lowest of L layers that differs from BERT's own, or may change.
-
-    It is 0 also if anything acts on embeddings or on all layers, L if only the
-    head, or BERT's pooler, is trained.
-    """
-    lowest = layers if table.hooks.by_values else 0
-    for p in table.parameters:
-        is_above = p.group == "head" or p.name.startswith(weights.POOLER)
-        if (p.trained or p.is_added) and not is_above:
-            lowest = min(lowest, layer_of(p.name) or 0)
-    return lowest
 
 
 def _open(
@@ -113,9 +95,10 @@ def _open(
         path = run_record.place_of_base(experiment.output_dir)
     opened = sources.open_init_checkpoint(path) if path else None
     trained = None
-    if experiment.adapter_folder:
+    folder = experiment.adapter or experiment.init_adapter
+    if folder:
         trained = adapter_artifact.read(
-            experiment.adapter_folder, opened.weights if opened else None
+            folder, opened.weights if opened else None
         )
     elif opened is not None and opened.trained is not None:
         trained = Artifact(opened.run, opened.trained)
@@ -185,7 +168,9 @@ def _method_of(
 ) -> TuningMethod:
     method, new = experiment.method, len(_new_tokens(experiment, trained))
     if trained is not None:
-        method = _trained_method(experiment, trained)
+        from adapter_bert.training import from_trained
+
+        method = from_trained.method_of(experiment, trained)
     elif new:
         from adapter_bert.methods import new_words
 
@@ -200,28 +185,6 @@ def _method_of(
     return method
 
 
-def _find_parts(
-    experiment: Experiment, trained: Optional[Artifact], method: TuningMethod
-) -> tuple[Any, dict[str, str]]:
-    from adapter_bert.training import composition_parts
-
-    place = experiment.adapter_folder
-    place = place and files.absolute(place)
-    if not place and trained is not None:
-        place = trained.weights.source
-    places: dict[str, str] = {}
-    for folder in filter(None, (experiment.output_dir, os.path.dirname(place))):
-        places.update(run_record.places_of_parts(folder))
-    parts = composition_parts.find(
-        method,
-        experiment.exchange_part,
-        experiment.library,
-        places,
-        trained and trained.config,
-    )
-    return parts, places
-
-
 def describe_parameters(experiment: Experiment) -> str:
     """Gives the table of parameters; needs no checkpoint, no rows."""
     opened, trained = _open(experiment)
@@ -229,7 +192,9 @@ def describe_parameters(experiment: Experiment) -> str:
     task = _task_of(experiment, opened, trained)
     method = _method_of(experiment, trained, task)
     if method.parts or experiment.exchange_part:
-        method = _find_parts(experiment, trained, method)[0].method
+        from adapter_bert.training import from_trained
+
+        method = from_trained.find_parts(experiment, trained, method)[0].method
     task, _ = task.read(experiment.data_dir, ())
     table = task_model.list_parameters(config, method, task.build_head)
     return table.to_text()
@@ -254,7 +219,9 @@ def open_model(experiment: Experiment) -> Model:
     method = _method_of(experiment, trained, task)
     parts = part_weights = None
     if method.parts or experiment.exchange_part:
-        parts, places = _find_parts(experiment, trained, method)
+        from adapter_bert.training import from_trained
+
+        parts, places = from_trained.find_parts(experiment, trained, method)
         method = parts.method
     sources.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
@@ -263,10 +230,11 @@ def open_model(experiment: Experiment) -> Model:
     base = weights.identify(opened.weights, encoder.list_variables(config))
     if trained is not None:
         source = trained.weights.source
-        sources.check_same_model(
-            trained.config, source, base, config, tokenizer
-        )
-        supplied = run_record.supplied(
+        from adapter_bert.checkpoints import same_model
+        from adapter_bert.training import from_trained
+
+        same_model.check(trained.config, source, base, config, tokenizer)
+        supplied = from_trained.supplied(
             trained.config,
             experiment.max_seq_length,
             is_adapter=bool(experiment.adapter),
@@ -280,7 +248,7 @@ def open_model(experiment: Experiment) -> Model:
         folders = {os.path.dirname(f) for f in places.values()}
         folders.add(experiment.library)
         if trained is not None:
-            place = experiment.adapter_folder or source
+            place = experiment.adapter or experiment.init_adapter or source
             folders.add(os.path.dirname(files.absolute(place)))
         part_weights, values = composition_parts.open_weights(
             parts,
@@ -319,7 +287,9 @@ def make_job(engine: Engine, model: Model) -> Job:
     if model.trained is not None:
         trained = task.begin_from(model.trained.weights)
     if model.tokenizer.new_tokens:
-        base = _begin_words(model, base)
+        from adapter_bert.training import from_trained
+
+        base = from_trained.begin_words(model, base)
     table = task_model.list_parameters(config, method, task.build_head)
     if experiment.do_train and not table.trained:
         raise UserError(
@@ -334,7 +304,9 @@ def make_job(engine: Engine, model: Model) -> Job:
     quantized: frozenset[str] = frozenset()
     if experiment.base_dtype == INT8:
         quantized = task_model.int8_variables(table)
-        base = weights.rounded_to_int8(base, quantized)
+        from adapter_bert.checkpoints import changed_weights
+
+        base = changed_weights.rounded_to_int8(base, quantized)
     layer = FIRST_OF_HEAD.format(end="weights")
     is_new = experiment.do_train and trained is None
     has_layer = any(name.endswith(layer) for name in table.saved)
@@ -398,73 +370,6 @@ def make_job(engine: Engine, model: Model) -> Job:
         quantized=quantized,
         predict_tokens=experiment.predict_batch_tokens,
     )
-
-
-def _begin_words(model: Model, base: Weights) -> Weights:
-    from adapter_bert.data.added_tokens import content_of
-    from adapter_bert.methods import new_words
-
-    tokens = model.tokenizer.new_tokens
-    plain = sources.read_tokenizer(
-        model.opened,
-        model.config,
-        model.experiment.vocab_file,
-        model.experiment.do_lower_case,
-    )
-    pieces = plain.encode_words([*map(content_of, tokens)])
-    shape = len(tokens), model.config.embedding_width
-
-    def read(name: str) -> np.ndarray:
-        if name != new_words.NEW_WORDS:
-            return base.read(name)
-        return new_words.first_rows(base.read(new_words.WORDS), pieces)
-
-    shapes = {**base.shapes, new_words.NEW_WORDS: shape}
-    return dataclasses.replace(base, shapes=shapes, read=read)
-
-
-def _trained_method(experiment: Experiment, trained: Artifact) -> TuningMethod:
-    source, description = trained.weights.source, trained.config
-    # A training's result may have the form of another method.
-    kept = registry.parse(description["method"])
-    text = description.get("trained_with") or description["method"]
-    method = registry.parse(text)
-    for argument in experiment.named_arguments:
-        if not experiment.named_method and not hasattr(method, argument):
-            raise UserError(
-                f"{source} was trained with {method}, which has no {argument}; "
-                "leave out its flag"
-            )
-    arguments = {
-        f.name: getattr(method, f.name) for f in dataclasses.fields(method)
-    }
-    wanted = registry.parse(
-        experiment.named_method or text.split("(")[0],
-        {**arguments, **experiment.named_arguments},
-    )
-    if kept.new_words:
-        from adapter_bert.methods import new_words
-
-        wanted = new_words.with_new_words(wanted, kept.new_words)
-    if wanted.parts:
-        from adapter_bert.training import composition_parts
-
-        wanted = composition_parts.by_name(
-            wanted, method, description.get("parts") or {}
-        )
-    if wanted == method:
-        if experiment.do_train and kept != method:
-            raise UserError(
-                f"{source} holds what {method} came to, in the form of {kept}; "
-                f"pass --tuning_method='{kept}' to train that further"
-            )
-        return kept
-    if not wanted.fits(kept):
-        raise UserError(
-            f"{source} was trained with {method}, but --tuning_method and its "
-            f"flags say {wanted}"
-        )
-    return wanted
 
 
 def describe_task(task: Task) -> dict[str, Any]:

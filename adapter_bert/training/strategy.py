@@ -15,13 +15,9 @@ from adapter_bert import optimization
 from adapter_bert.checkpoints import training_state
 from adapter_bert.progress import TrainingProgress
 from adapter_bert.training import devices, prediction
-from adapter_bert.training.engines import (
-    Course,
-    Engine,
-    Hardware,
-    is_cluster,
-)
+from adapter_bert.training.engines import Course, Engine, is_cluster
 from adapter_bert.training.prediction import RowPredictor, StrategyPredictor
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import (
     Job,
     check_loss,

@@ -14,8 +14,8 @@ from adapter_bert.checkpoints import training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Batch, Features
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.training.engines import Hardware
 from adapter_bert.training.prediction import Outputs, RowPredictor
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import Job
 
 # The API of TPU VMs; the client's default is for the retired TPU nodes.

@@ -16,7 +16,7 @@ from typing import Any
 
 from adapter_bert.bert import onednn
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.flags import of_keywords
+from adapter_bert.keywords import of_keywords
 from adapter_bert.methods.registry import METHODS
 from adapter_bert.training import engines
 from adapter_bert.training.settings import OPERATIONS

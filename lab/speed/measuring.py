@@ -21,7 +21,7 @@ from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from lab import report
 from lab.report import ROOT
 

@@ -26,9 +26,9 @@ from adapter_bert import command_line
 from adapter_bert.checkpoints import packaged_models
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.registry import get_task
+from adapter_bert.tasks.kinds import get_task
 from adapter_bert.training import cpu_cores
-from adapter_bert.training.engines import ENGINES
+from adapter_bert.training.settings import ENGINES
 from lab import report
 from lab.report import ROOT
 from lab.speed import compare, measuring

@@ -34,7 +34,8 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import devices, prediction
-from adapter_bert.training.engines import Course, Hardware, choose_engine
+from adapter_bert.training.engines import Course, choose_engine
+from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import Job
 from lab.speed import flops
 

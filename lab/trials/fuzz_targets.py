@@ -51,6 +51,7 @@ from adapter_bert.commands import (
     run_tagger,
     serve,
 )
+from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer, read_vocabulary
 from adapter_bert.errors import UserError
@@ -391,11 +392,11 @@ def _tokenizer(name: str) -> Reader:
 def _case() -> Reader:
     files = {
         "model.safetensors": as_tensors({"a": np.ones(2, np.float32)}),
-        sources.TOKENIZER_CONFIG_FILE: as_json({"do_lower_case": True}),
+        TOKENIZER_CONFIG_FILE: as_json({"do_lower_case": True}),
     }
     return Reader(
         files,
-        sources.TOKENIZER_CONFIG_FILE,
+        TOKENIZER_CONFIG_FILE,
         lambda folder: sources.open_pretrained(str(folder)),
     )
 
@@ -487,11 +488,7 @@ def _program(
     def parse(arguments: list[str]) -> None:
         _define(module)
         with flagsaver.flagsaver():
-            # Whoever asks for help gets a page.
-            with contextlib.redirect_stdout(io.StringIO()):
-                program_flags.parse_or_help(
-                    module, [module.__name__, *arguments]
-                )
+            program_flags.parse(flags.FLAGS, [module.__name__, *arguments])
             use()
 
     def read(folder: pathlib.Path) -> None:

@@ -1,0 +1,88 @@
+"""Whether a BERT is the one that trained values belong to."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from adapter_bert.bert.config import BertConfig
+from adapter_bert.checkpoints import (
+    run_record,
+)
+from adapter_bert.checkpoints.sources import _some_added
+from adapter_bert.checkpoints.weights import (
+    Base,
+)
+from adapter_bert.data.added_tokens import (
+    ADDED,
+    NEW,
+    TOKENIZER_CONFIG_FILE,
+)
+from adapter_bert.data.tokenization import (
+    TextTokenizer,
+)
+from adapter_bert.data.tokenizer_config import (
+    FIELDS,
+)
+from adapter_bert.errors import UserError
+
+
+def check(
+    description: Mapping[str, Any],
+    source: str,
+    base: Base,
+    config: BertConfig,
+    tokenizer: TextTokenizer,
+) -> None:
+    """Compares a model with the one on which something was trained.
+
+    The description is `run.json` or `adapter_config.json` at `source`.
+    """
+    expected = description["base"]["fingerprint"]
+    if base.fingerprint != expected:
+        hub = description["base"].get("hub")
+        raise UserError(
+            f"{source} was trained on another BERT (fingerprint "
+            f"{expected[:12]}) than {base.path} (fingerprint "
+            f"{base.fingerprint[:12]})"
+            + (f"; pass --init_checkpoint={hub}" if hub else "")
+        )
+    ours, theirs = tokenizer.describe(), description["tokenizer"]
+    if NEW not in theirs:
+        # What was trained without a task's own tokens does not depend on them.
+        ours.pop(NEW, None)
+    if ADDED in ours and theirs == {
+        k: v for k, v in ours.items() if k != ADDED
+    }:
+        logging.warning(
+            "%s was trained when tokens that are added to a vocabulary were "
+            "not read: %s; texts that hold one give other answers now",
+            source,
+            _some_added(tokenizer),
+        )
+    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS} != ours:
+        logging.warning(
+            "%s was trained when these fields of %s were not read: %s; its "
+            "texts are read otherwise now",
+            source,
+            TOKENIZER_CONFIG_FILE,
+            ", ".join(sorted(FIELDS & ours.keys())),
+        )
+    elif theirs != ours:
+        raise UserError(
+            f"{source} was trained with another vocabulary or another "
+            "--do_lower_case; pass those of its base"
+        )
+    # Older descriptions lack some fields.
+    now = {"bert_config": dataclasses.asdict(config)}
+    now["task"] = description["task"]
+    for name, before, value in run_record.differences_of(
+        "bert_config", description, now, partial=True
+    ):
+        name = name.partition(".")[2]
+        if not name.endswith("dropout_prob"):
+            raise UserError(
+                f"{source} was trained with {name} {before!r}, but the BERT "
+                f"config says {value!r}; check --bert_config_file"
+            )
