@@ -114,9 +114,12 @@ def test_nothing_imports_what_stands_outside_the_package():
     assert not users
 
 
-def test_importing_the_package_does_not_load_tensorflow():
+@pytest.mark.parametrize("program", ["", "run_classifier"])
+def test_neither_importing_nor_help_loads_tensorflow(program):
     code = (
         "import sys, adapter_bert, adapter_bert.commands\n"
+        f"program, sys.argv[1:] = {program!r}, ['--help']\n"
+        "if program: adapter_bert.commands.run(program)\n"
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
