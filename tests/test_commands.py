@@ -71,15 +71,17 @@ def flags_of(program):
     """The flags of a subcommand, or of a module of the laboratory."""
     if program in LISTED:
         return LISTED[program] | ALWAYS
-    declared = ()
-    if program in {**PROGRAMS, **STEPS}:
+    is_command = program in {**PROGRAMS, **STEPS}
+    if is_command:
         program = f"adapter_bert.commands.{program}"
-        module = importlib.import_module(program)
-        classes = filter(dataclasses.is_dataclass, vars(module).values())
-        declared = [name for name, *_ in flags.declared([*classes])]
     path = ROOT / program.replace(".", "/")
     path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     source = path.read_text()
+    declared = ()
+    if is_command or "read_command_line" in source:
+        module = importlib.import_module(program)
+        classes = filter(dataclasses.is_dataclass, vars(module).values())
+        declared = [name for name, *_ in flags.declared([*classes])]
     names = re.findall(r'"--(\w+)"', source)
     names += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
     also = flags_of(ALSO[program]) if program in ALSO else ()

@@ -32,7 +32,6 @@ PAGES = (
             "outputs",
             "tagging",
             "masked_lm",
-            "multi_task",
             "methods",
             "checkpoints",
             "library",
