@@ -84,6 +84,7 @@ def flags_of(program):
         declared = [name for name, *_ in flags.declared([*classes])]
     names = re.findall(r'"--(\w+)"', source)
     names += re.findall(r'DEFINE_\w+\(\s*"(\w+)"', source)
+    names += re.findall(r"(?m)^    (\w+): .* = Topic\.\w+\.setting\(", source)
     also = flags_of(ALSO[program]) if program in ALSO else ()
     return {*names, *declared, *also, *ALWAYS}
 

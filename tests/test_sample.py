@@ -12,7 +12,7 @@ from adapter_bert.commands import sample
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     def run():
-        monkeypatch.setattr("sys.argv", ["sample", str(tmp_path)])
+        monkeypatch.setattr("sys.argv", ["sample", f"--output_dir={tmp_path}"])
         sample.main()
 
     return run
@@ -47,5 +47,5 @@ def test_other_files_are_left(run, tmp_path, capsys):
 
 def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "a").touch()
-    monkeypatch.setattr("sys.argv", ["sample", str(tmp_path / "a")])
+    monkeypatch.setattr("sys.argv", ["sample", f"--output_dir={tmp_path}/a"])
     refusals.check(sample.main, "cannot write", tmp_path / "a")
