@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import sys
+import sysconfig
 
 import pytest
 from conftest import ROOT, read_json, run_command, run_process
@@ -34,10 +35,15 @@ def test_quickstart_does_not_replace_data(tmp_path, pretrained_dir):
 
 def test_quickstart_without_the_pretrained_model_is_refused(tmp_path):
     bare = tmp_path / "python"
-    # Without this environment.
+    # With the packages of this environment, but not its model.
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
-    done = quickstart(tmp_path, python=str(bare), XDG_CACHE_HOME=str(tmp_path))
+    done = quickstart(
+        tmp_path,
+        python=str(bare),
+        PYTHONPATH=sysconfig.get_path("purelib"),
+        XDG_CACHE_HOME=str(tmp_path),
+    )
     assert done.returncode == 1
     assert done.stderr == (
         "error: the pretrained all-MiniLM-L6-v2 is not on this machine; run "
