@@ -23,7 +23,7 @@ from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.training.frozen_outputs import lowest_layer
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 TEXTS = [text for text, _ in SENTENCES[:3]]
 TASK = restore_task(CLASSIFICATION, {}, "a test")
