@@ -105,6 +105,7 @@ def task(*annotations, text=TEXT, key="annotations"):
         task(([ORG, LOC], {}), key="completions"),
         task(([LOC], {}), ([ORG, LOC], {"ground_truth": True})),
         task(([LOC], {"was_cancelled": True}), ([ORG, LOC], {})),
+        {"text": TEXT, "spans": None, "label": [ORG, LOC]},
     ],
 )
 @pytest.mark.parametrize("name", ["train.jsonl", "train.json", "rows"])
@@ -127,7 +128,7 @@ def test_rows_of_many_tools(tmp_path, row, name):
 )
 def test_one_object_may_hold_all_rows(tmp_path, whole):
     path = tmp_path / "train.json"
-    path.write_text(json.dumps(whole))
+    path.write_text(f"\n{json.dumps(whole)}")
     assert tagged(read_sentences(str(path))) == [WORDS]
 
 
@@ -179,6 +180,10 @@ def test_words_may_be_those_of_the_file(tmp_path):
     assert sentence == "The|O Lumen|B-ORG works|I-ORG of Orvia closed.|O"
 
 
+def told(*span, text):
+    return {**as_objects(span)[0], "text": text}
+
+
 @pytest.mark.parametrize(
     "rows, sentences, notes",
     [
@@ -207,11 +212,25 @@ def test_words_may_be_those_of_the_file(tmp_path):
         ),
         (
             [
+                {"text": "a", "spans": [], "answer": "reject", "_task_hash": 1},
+                {"text": "a", "spans": [[0, 1, "X"]]},
+            ],
+            ["a|B-X"],
+            ["1 rows are left out: 1 with answer 'reject'"],
+        ),
+        (
+            [{"text": r"C:\n", "spans": [told(0, 4, "X", text=r"C:\n")]}],
+            [r"C|B-X :|I-X \|I-X n|I-X"],
+            [],
+        ),
+        (
+            [
                 task(([[0, 1, "X"]], {"was_cancelled": True}), text="a"),
                 task(text="a"),
                 task(([[0, 1, "X"]], {}), ([], {}), text="b"),
+                task(([], {"result": None}), text="c"),
             ],
-            ["b|B-X"],
+            ["b|B-X", "c|O"],
             [
                 "1 rows are left out: their annotations were cancelled",
                 "1 rows are left out: nobody has annotated them",
@@ -244,10 +263,6 @@ def of_spans(*spans, **more):
     return {"text": "an old cat", "spans": list(spans), **more}
 
 
-def told(*span, text):
-    return {**as_objects(span)[0], "text": text}
-
-
 @refusals.table(
     {
         "outside": (of_spans([3, 11, "X"]), "span 3 to 11 of a text of 10"),
@@ -269,9 +284,23 @@ def told(*span, text):
         "no end": (of_spans({"start": 0, "label": "X"}), "expected a span"),
         "a list": (of_spans("X"), "found 'X', expected a span"),
         "an object": (of_spans(spans="X"), "expected a list of spans, found"),
+        "by label": (of_spans(spans={"PER": [[0, 2]]}), "expected a list of"),
+        "point": (of_spans({"label": "X", "points": [3]}), "found 3, expec"),
+        "no name": (
+            of_spans({"points": [{"start": 0, "end": 1}]}),
+            "0-2 has the label None",
+        ),
+        "order": (
+            of_spans([0, 2, "X"], tokens=as_objects([3, 6], [0, 2])),
+            "the token 0 to 2 is behind 3 to 6",
+        ),
         "a token": (of_spans(tokens=[{"start": 8, "end": 11}]), "token 8 to"),
         "no text": (task(([], {}), text=3) | {"data": {}}, "no key 'text'"),
         "results": (task() | {"annotations": {"a": 1}}, "no list of objects"),
+        "result": (
+            task() | {"annotations": [{"result": 5}]},
+            "'result' is 5, expected a list",
+        ),
     }
 )
 def test_rows_that_are_refused(tmp_path, call, parts):

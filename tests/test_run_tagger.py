@@ -14,6 +14,7 @@ from conftest import (
     read_json_lines,
     read_lines,
     run_command,
+    write_json,
 )
 from task_files import TAGGED, conll
 
@@ -102,6 +103,14 @@ def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
         "punctuation_apart": True,
     }
     refusals.check(lambda: tag(**flags), "another configuration: ", "task.tags")
+    # A run of before words were cut at punctuation goes on as it began.
+    del run["task"]["punctuation_apart"]
+    write_json(flags["output_dir"] / "run.json", run)
+    tag(**flags, map_tags=table, do_eval=True)
+    run = read_json(flags["output_dir"], "run.json")
+    adapter = read_json(flags["output_dir"], "adapter", "adapter_config.json")
+    for record in (run, adapter):
+        assert "punctuation_apart" not in record["task"]
     flags.update(
         do_train=False,
         init_checkpoint=flags["output_dir"],

@@ -109,6 +109,7 @@ HERE = "data[0].paragraphs[0]"
 MALFORMED = {
     "no JSON": ("{'data': []}", "is not JSON"),
     "no object": ([with_qa()], "squad.json:1: ", '"context"'),
+    "a number": ("3\n", ":", '"data"'),
     "no list": ({"data": {}}, "\"data\" is '{}', expected a list"),
     "no article": ({"data": [[]]}, "data[0]:", 'an object with "paragraphs"'),
     "no paragraph": (document("qas"), f"{HERE}:", 'an object with "context"'),

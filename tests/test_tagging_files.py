@@ -13,6 +13,7 @@ from conftest import spoil
 from hypothesis import given
 from seqeval.metrics.sequence_labeling import get_entities
 
+from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.tasks import tagging_files
 from adapter_bert.tasks.tagging_files import (
     BILOU,
@@ -95,6 +96,18 @@ def test_json_lines(tmp_path):
     other = read(put(tmp_path, text, "dev.jsonl"), WordColumns("w", "ner"))
     assert listed(other) == listed(rows)
     assert rows.where(1) == f"{tmp_path / 'train.jsonl'}:1"
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.json", "rows"])
+@pytest.mark.parametrize("columns", [("form", None), (None, "misc")])
+def test_keys_may_be_named_as_columns_of_conllu(tmp_path, name, columns):
+    columns = WordColumns(*columns)
+    words, tags = zip(*PAIRS[0])
+    row = dict(zip(columns.keys, (words, tags)))
+    path = MemoryRows([row], name)
+    if name != "rows":
+        path = str(put(tmp_path, json.dumps(row), name))
+    assert listed(read_sentences(path, columns)) == PAIRS[:1]
 
 
 @pytest.mark.parametrize("last", ["\tX", "\t"])

@@ -26,10 +26,11 @@ from adapter_bert.tasks.tagging_files import (
     cut_words,
     find_entities,
     json_line,
+    peek,
     split_tag,
 )
 
-# Keys of rows and of their spans; the first that is there counts.
+# Keys of rows and of their spans; the first that holds something counts.
 TEXTS = "text", "content"
 SPANS = "spans", "entities", "label", "labels", "annotations", "annotation"
 STARTS, ENDS = ("start", "start_offset"), ("end", "end_offset")
@@ -72,7 +73,8 @@ def _text_key(value: Mapping[str, Any], columns: WordColumns) -> Optional[str]:
 
 
 def _first(value: Mapping[str, Any], keys: Iterable[str]) -> Any:
-    return next((value[key] for key in keys if key in value), None)
+    values = (value.get(key) for key in keys)
+    return next((x for x in values if x is not None), None)
 
 
 def read_texts(
@@ -178,11 +180,11 @@ def _parsed(line: Any) -> Mapping[str, Any]:
 
 def _rows(path: FileOrRows, lines: Iterator[Any]) -> Iterator[Any]:
     """Yields lines; in place of a whole file's object the rows in it."""
-    first = next(lines)
+    first, lines = peek(lines)
     value = _parsed(first)
-    if not any(key in value for key in WHOLE):
-        yield first
-    else:
+    if any(key in value for key in WHOLE):
+        lines = itertools.dropwhile(lambda line: line is not first, lines)
+        next(lines)
         rows = value.get("examples", value.get("annotations"))
         for row in rows if isinstance(rows, list) else [rows]:
             if isinstance(row, list) and len(row) == 2:
@@ -241,7 +243,10 @@ def _open(
             "else the first"
         ] += 1
     spans = []
-    for one in kept[0].get("result", ()) if kept else ():
+    results = kept[0].get("result") if kept else None
+    if not isinstance(results or [], list):
+        raise ValueError(f"'result' is {_shown(results)}, expected a list")
+    for one in results or ():
         kind = one.get("type") if isinstance(one, Mapping) else one
         if kind == "labels":
             spans.append(one.get("value"))
@@ -267,6 +272,12 @@ def _tokens(
             )
         # A tokenizer's blanks are no words.
         if text[start:end].strip():
+            if places and (start < places[-1][0] or end < places[-1][1]):
+                raise ValueError(
+                    f"the token {start} to {end} is behind "
+                    f"{places[-1][0]} to {places[-1][1]}; expected tokens in "
+                    "the order of the text"
+                )
             places.append((start, end))
     return places
 
@@ -274,18 +285,17 @@ def _tokens(
 def _flat(spans: Any) -> list[Any]:
     """Lists spans; an object of Dataturks has several places of a label."""
     if isinstance(spans, Mapping):
-        spans = spans.get("entities")
+        spans = spans.get("entities", spans or None)
     if not isinstance(spans, (list, tuple)) and spans is not None:
         raise ValueError(f"expected a list of spans, found {_shown(spans)}")
     flat = []
     for span in spans or ():
         points = span.get("points") if isinstance(span, Mapping) else None
         if isinstance(points, list):
-            # The end is the last character.
-            flat += [
-                {**point, "end": _places(point)[1] + 1, "label": span["label"]}
-                for point in points
-            ]
+            for point in points:
+                # The end is the last character.
+                end = _places(point)[1] + 1
+                flat.append({**point, "end": end, "label": span.get("label")})
         else:
             flat.append(span)
     return flat
@@ -364,9 +374,10 @@ def _fault(span: _Span, text: str) -> str:
     if not 0 <= span.start <= span.end <= len(text):
         return f"{place}: it is outside of the text"
     there = text[span.start : span.end]
+    told = there if span.text is None else span.text
     # Label Studio writes a line break as two characters.
-    told = there if span.text is None else span.text.replace("\\n", "\n")
-    if told.split() != there.split():
+    first, second = (x.replace("\\n", "\n").split() for x in (told, there))
+    if first != second:
         return f"{place}: it says {told[:80]!r}, but there is {there[:80]!r}"
     return ""
 

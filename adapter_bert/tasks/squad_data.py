@@ -115,7 +115,8 @@ def _of_file(path: str) -> Iterator[tuple[str, Any]]:
 
 def _is_row(line: bytes) -> bool:
     with contextlib.suppress(ValueError, RecursionError):
-        return not {"context", "header"}.isdisjoint(json.loads(line))
+        row = json.loads(line)
+        return isinstance(row, dict) and ("context" in row or "header" in row)
     return False
 
 

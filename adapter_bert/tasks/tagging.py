@@ -318,7 +318,8 @@ class Tagging(Task[Sentences]):
 
     `type_map` has (old type, new type or `O`) of `--map_tags`, from map_source.
     `tags` are in the order of the logits, None for those of the training file:
-    `O`, then `B-` and `I-` of each type in order. `apart` is of `cut_words`.
+    `O`, then `B-` and `I-` of each type in order. `apart` is of `cut_words`,
+    None for what the training file does.
     """
 
     name: str = NAME
@@ -329,7 +330,7 @@ class Tagging(Task[Sentences]):
     tags: Optional[tuple[Tag, ...]] = None
     split_files: SplitFiles = NONE_NAMED
     head: HeadShape = SPANS
-    apart: bool = False
+    apart: Optional[bool] = None
 
     kind = kinds.KINDS[kinds.TAGGING]
     endings = FORMATS
@@ -342,7 +343,7 @@ class Tagging(Task[Sentences]):
 
     @property
     def reading(self):
-        return "words", self.apart
+        return "words", bool(self.apart)
 
     @property
     def dev_splits(self) -> SplitNames:
@@ -370,6 +371,12 @@ class Tagging(Task[Sentences]):
         head = HeadShape.restore(description, source, SPANS)
         apart = description.get(APART) is True
         return dataclasses.replace(self, tags=tags, head=head, apart=apart)
+
+    def go_on(self, description, source):
+        """Keeps the run's rule of words; older ones cut at blanks alone."""
+        if "tags" not in description:
+            return self
+        return dataclasses.replace(self, apart=description.get(APART) is True)
 
     @property
     def head_kind(self):
@@ -410,7 +417,7 @@ class Tagging(Task[Sentences]):
             path = self.find(data_dir, split)
             is_test = split in dict(self.test_splits).values()
             options = self.words_and_tags, split in scored, is_test
-            apart = task.tags is None or task.apart
+            apart = task.apart is not False
             rows[split] = read_sentences(path, *options, apart)
             _warn_of_long_words(rows[split])
             if split in scored:
@@ -445,7 +452,9 @@ class Tagging(Task[Sentences]):
         warn_of_lookalikes(types, train.path)
         prefixes = "B" if train.columns.tags_words(train.path) else "BI"
         tags = [Tag(prefix, name) for name in types for prefix in prefixes]
-        apart = bool(train.texts) or are_apart(train.words)
+        apart = self.apart
+        if apart is None:
+            apart = bool(train.texts) or are_apart(train.words)
         return dataclasses.replace(self, tags=(NO_ENTITY, *tags), apart=apart)
 
     def _check_types(self, rows: Sentences) -> None:

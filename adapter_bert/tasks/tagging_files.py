@@ -330,11 +330,9 @@ class WordColumns:
 
     def is_universal(self, path: FileOrRows) -> bool:
         """True of a CoNLL-U file, by its ending or a column's name."""
-        return (
-            ending_of(path) == ".conllu"
-            or self.token in UNIVERSAL
-            or self.tag in UNIVERSAL
-        )
+        ending = ending_of(path)
+        names = {self.token, self.tag} & {*UNIVERSAL}
+        return ending == ".conllu" or ending == ".conll" and bool(names)
 
     def tags_words(self, path: FileOrRows) -> bool:
         """True where each word has a tag of its own, as its part of speech."""
@@ -486,8 +484,7 @@ def read_sentences(
         _, lines = open_table(path, columns.keys, columns.keys[1:] * needs_tags)
     else:
         lines = files.read_lines(path, "the data file", "\n")
-    first = next(lines, "")
-    lines = itertools.chain([first], lines)
+    first, lines = peek(lines)
     if is_json and _texts().has_texts(first, columns):
         return _texts().read_texts(path, lines, columns, needs_tags, apart)
     if not is_json and first[:1] == "#" and not columns.is_universal(path):
@@ -526,6 +523,16 @@ def read_sentences(
         text,
         columns,
     )
+
+
+def peek(lines: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
+    """Gives the first line or object that is not empty, "", and all lines."""
+    before = []
+    for line in lines:
+        before.append(line)
+        if not isinstance(line, str) or line.strip():
+            return line, itertools.chain(before, lines)
+    return "", iter(before)
 
 
 def _refuse_named(path: str, line: str) -> None:
