@@ -8,7 +8,7 @@ import sys
 import pytest
 import refusals
 from conftest import SHARED, entry_point, read_json, write_json_lines
-from task_files import put
+from task_files import listed, put
 
 import adapter_bert as ab
 from adapter_bert.answering import row_stream
@@ -17,6 +17,7 @@ from adapter_bert.data import tables
 from adapter_bert.data.tables import Layout, SplitFiles
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad_data import read_questions
+from adapter_bert.tasks.tagging_files import read_sentences
 
 pytestmark = [pytest.mark.real_data, pytest.mark.older_stack]
 
@@ -310,11 +311,125 @@ def test_what_rows_may_not_mean_is_told(caplog, name, flags, parts):
 def test_plain_tables_do_not_load_the_odd_forms(
     tmp_path, monkeypatch, name, content
 ):
+    monkeypatch.delattr("adapter_bert.data.formats", raising=False)
     monkeypatch.setitem(sys.modules, "adapter_bert.data.formats", None)
     rows = tables.read_rows(
         str(put(tmp_path / name, content)), Layout("text", label="label")
     )
     assert (rows.text_a, rows.label) == (["<3; [x]"], ["PK"])
+
+
+PAIR = Layout(0, label=1, header=False)
+NAMED = Layout("text", label="label")
+
+
+@pytest.mark.parametrize(
+    "name, content, layout, rows",
+    [
+        *(
+            (
+                f"a{ending}",
+                f"{text}{mark}x\nb{mark}y\n",
+                PAIR,
+                [(0, [text, "x"]), (1, ["b", "y"])],
+            )
+            for ending, mark in ((".csv", ","), (".tsv", "\t"))
+            for text in (
+                "<html> is a tag",
+                "<body> ...",
+                "<head> of state",
+                "<Table 5>",
+                "<p xmlns is",
+                "<!doctype is",
+                "<?xml is",
+                "[{BOS}] hi",
+                "__label__x is",
+                "sep=",
+            )
+        ),
+        (
+            "a.csv",
+            "one; two\nfour; five\nthis is; six\n",
+            Layout(0, header=False),
+            [(0, ["one; two"]), (1, ["four; five"]), (2, ["this is; six"])],
+        ),
+        ("a.csv", "a;x\nb;y\n", PAIR, [(0, ["a", "x"]), (1, ["b", "y"])]),
+        (
+            "a.tsv",
+            "sep=x\nfoo\nbar\n",
+            Layout(0, header=False),
+            [(0, ["sep=x"]), (1, ["foo"]), (2, ["bar"])],
+        ),
+        (
+            "a.csv",
+            "sep=;\na;x\nb;y\n",
+            PAIR,
+            [(1, ["a", "x"]), (2, ["b", "y"])],
+        ),
+        (
+            "a.csv",
+            "sep=;\ntext\na\n\n",
+            Layout("text"),
+            [(2, ["a"]), (3, [""])],
+        ),
+        *(
+            (
+                "a.csv",
+                f'text,label\na,{cell}\nb,"[""c""]"\n',
+                NAMED,
+                [(1, ["a", label]), (2, ["b", "c"])],
+            )
+            for label, cell in [
+                *((x, x) for x in ("[1]", "[]", "[NaN]", "1", "{}")),
+                ("[1, 2]", '"[1, 2]"'),
+            ]
+        ),
+        *(
+            (
+                "a.jsonl",
+                json.dumps({"text": "a", "label": label}),
+                NAMED,
+                [(0, ["a", label])],
+            )
+            for label in ("[1]", '["c"]', "[]")
+        ),
+    ],
+)
+def test_what_only_looks_like_another_form_is_plain(
+    tmp_path, name, content, layout, rows
+):
+    path = put(tmp_path / name, content)
+    assert listed(tables.read_rows(str(path), layout)) == rows
+
+
+@pytest.mark.parametrize(
+    "responses, label",
+    [({"label": 3}, "3"), ({"label": [{"value": 1}]}, "1"), ({"label": {}}, 0)],
+)
+def test_responses_of_any_form(tmp_path, responses, label):
+    path = tmp_path / "a.jsonl"
+    row = {"fields": {"text": "a"}, "responses": responses}
+    write_json_lines(path, [row])
+    layout = Layout("text", label="label.responses")
+    if label:
+        assert tables.read_rows(str(path), layout).label == [label]
+    else:
+        refusals.check(
+            lambda: tables.read_rows(str(path), layout), "a.jsonl:1: ", "{}"
+        )
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        ("# text O\nfoo NN B-X\n", ["#", "foo"]),
+        ("#\tB-X extra\nfoo\tO x\n", ["#", "foo"]),
+        ("N\tB-X extra\nfoo\tO x\n", ["N", "foo"]),
+    ],
+)
+def test_words_of_plain_conll_are_no_marks(tmp_path, content, words):
+    path = put(tmp_path / "a.conll", content)
+    assert read_sentences(str(path), needs_tags=False).words == words
 
 
 def test_plain_rows_are_told_nothing(tmp_path, caplog):
@@ -388,11 +503,38 @@ def test_nor_are_those_of_a_pipe(first):
     refusals.check(lambda: list(rows), "stdin is ")
 
 
-def test_texts_that_only_begin_like_another_form_are_texts(tmp_path):
-    texts = ["[deleted]", "<3 this", "{ is open", "PKW", "a; b", "sep=1"]
-    path = put(tmp_path / "a.txt", "".join(f"{text}\n" for text in texts))
+@pytest.mark.parametrize(
+    "texts, ending",
+    [
+        *(
+            ([first, "hello"], ".txt")
+            for first in (
+                "[",
+                "{",
+                "[{x}] hi",
+                '[ {"a":1} ]',
+                "__label__x is",
+                "<html> is a tag",
+                "<p xmlns is",
+                "<Table 5>",
+                "sep=;",
+            )
+        ),
+        (["[deleted]", "<3 this", "{ is open", "PKW", "a; b", "sep=1"], ".txt"),
+        (["one; two", "four; five", "this is; six"], ".csv"),
+    ],
+)
+def test_texts_that_only_begin_like_another_form_are_texts(
+    tmp_path, texts, ending
+):
+    content = "".join(f"{text}\n" for text in texts).encode()
+    path = put(tmp_path / f"a{ending}", content)
     rows = row_stream.file_rows(str(path), [["text"]], lambda _: None)
     assert [text for (text,), _ in rows] == texts
+    # A pipe's first line alone has to tell.
+    if texts[0] not in ("[", "{", '[ {"a":1} ]'):
+        rows = row_stream.pipe_rows(io.BytesIO(content), [["text"]])
+        assert [text for (text,), _ in rows] == texts
 
 
 ANSWERS = {"q1": "1903", "q2": "1987"}

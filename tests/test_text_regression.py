@@ -77,6 +77,22 @@ def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
     assert_allclose([answer["value"] for answer in answers], numbers, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "labels, numbers",
+    [
+        ((" 2,5", "1,000 "), (2.5, 1.0)),
+        (("0,125", "-0,500"), (0.125, -0.5)),
+        (("1,250", "2"), None),
+    ],
+)
+def test_decimal_commas(labels, numbers):
+    if numbers is None:
+        assert "the score is '1,250'" in refusal(TASK._check, rows_of(labels))
+    else:
+        read = TASK._check(rows_of(labels)).label
+        assert tuple(map(float, read)) == numbers
+
+
 @pytest.mark.parametrize("task", [TASK, STS_B], ids=str)
 def test_heads_without_a_unit_stay_as_they_are(task):
     """Older ones, other programs' and GLUE's."""

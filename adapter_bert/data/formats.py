@@ -11,6 +11,7 @@ import contextlib
 import csv
 import io
 import itertools
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional, Union
@@ -43,16 +44,28 @@ AS_CSV = 'save it as "CSV UTF-8" in Excel, as "Text CSV" in LibreOffice'
 NAMED = (
     Named("a spreadsheet (PK)", rb"PK\x03\x04", AS_CSV),
     Named("an old spreadsheet (.xls)", rb"\xd0\xcf\x11\xe0", AS_CSV),
-    Named("HTML", rb"\s*<(!doctype html|html|head|body|table)\b", AS_CSV),
-    Named("XML", rb"\s*<(\?xml\b|!doctype\b|\w+ xmlns)", AS_CSV),
+    # A text may begin with one tag.
+    Named(
+        "HTML",
+        rb"\s*<(!doctype html[^<>]*|"
+        rb"(html|head|body|table)(\s+[\w:-]+=[^<>]*)?)>"
+        rb"\s*(\Z|<(?s:.*)(</|<tr\b|<meta\b))",
+        AS_CSV,
+    ),
+    Named(
+        "XML",
+        rb"\s*<(\?xml\s[^<>]*\?|!doctype\s[^<>]*|[\w:]+ xmlns[\w:]*=[^<>]*)>"
+        rb"\s*(\Z|<)",
+        AS_CSV,
+    ),
     Named(
         "text of fastText (__label__)",
-        rb"__label__\S",
+        rb"__label__\S[^\n]*\n__label__\S",
         'write objects a line (.jsonl), as {"text": "...", "label": "..."}',
     ),
     Named(
         "one JSON object of several lines",
-        rb"\s*\{\s*\n",
+        rb"\s*\{\s*\n\s*(\Z|\"[^\"\n]*\"\s*:)",
         "write an array of objects, or an object a line (.jsonl)",
     ),
 )
@@ -61,7 +74,8 @@ NAMED_TAGGED = (
     Named("WebAnno TSV", rb"#FORMAT=WebAnno TSV", "export as CoNLL 2002"),
     Named(
         "CoNLL-U",
-        rb"# ?(sent_id|new(doc|par)|text|global)\b",
+        rb"# ?(new(doc|par)\s*(\n|\Z)|"
+        rb"(sent_id|new(doc|par) id|text|global\S*) = )",
         "name it .conllu, or a column by --tag_column=upos",
     ),
     Named(
@@ -72,7 +86,7 @@ NAMED_TAGGED = (
     ),
     Named(
         "standoff of brat",
-        rb"[TREAMN#*]\d*\t\S+ \S",
+        rb"[TREAMN]\d+\t\S+ \S",
         "brat's tools/anntoconll.py makes CoNLL of it, for --token_column=3 "
         "--tag_column=0, once spans of several parts (4 9;25 31) are left out",
     ),
@@ -83,7 +97,7 @@ NAMED_TAGGED = (
         "behind each sentence",
     ),
 )
-ARRAY = re.compile(rb"\s*\[\s*(\{|\Z|\n)")
+ARRAY = re.compile(rb"\s*\[\s*(\Z|\{\s*(\Z|\"|\}))")
 # Where rows come line by line.
 NAMED_LINES = (
     *NAMED,
@@ -136,23 +150,24 @@ def opened(
         is plain.
     """
     refuse(path, head)
-    if ARRAY.match(plain(head)):
+    is_json = ending in (".json", ".jsonl")
+    if ARRAY.match(plain(head)) and (is_json or _is_all_array(plain(head))):
         return ".jsonl", accepted(path, array(path), labels)
-    if ending in (".json", ".jsonl"):
+    if is_json:
         lines = files.read_lines(path, "the data file", "\n")
         return ".jsonl", accepted(path, lines, labels)
+    if ending not in (".csv", ".tsv"):
+        return None
     encoding = "utf-16" if head.startswith(UTF_16) else "utf-8-sig"
     start = plain(head).decode(errors="ignore")
-    first, *others = start.splitlines(keepends=True) or [""]
+    first, second = (*start.splitlines(), "", "")[:2]
     named = EXCEL_SEPARATOR.match(first)
-    if named and others:
+    # Or it is a text.
+    if named and (named[1] in second or second in columns):
         delimiter = named[1]
-    elif ending == ".tsv":
-        delimiter = "\t"
-    elif ending == ".csv":
-        delimiter = _delimiter(start, columns)
     else:
-        return None
+        named = None
+        delimiter = "\t" if ending == ".tsv" else _delimiter(start, columns)
     usual = {".csv": ",", ".tsv": "\t"}[ending]
     is_tool = any(mark in start for mark in (TURK, "ImportId", SURVEY_MONKEY))
     if not (is_tool or named or encoding == "utf-16" or delimiter != usual):
@@ -165,19 +180,34 @@ def opened(
     records = _records(path, lines, delimiter, is_tsv, bool(named))
     for change in (_qualtrics, _survey_monkey, _turk):
         records = change(path, records, labels)
-    header = next(records, (1, []))
-    # Later lines keep their numbers.
-    blank = [(1, [])] * bool(named and len(header[1]) > 1)
-    records = itertools.chain([header, *blank], records)
-    return ".csv", itertools.chain.from_iterable(map(_as_csv, records))
+    lines = itertools.chain.from_iterable(map(_as_csv, records))
+    if named and int in map(type, columns):
+        # Rows keep the numbers of their lines.
+        lines = itertools.chain(["\n"], lines)
+    elif named:
+        # So they do if the quoted header begins on the line before.
+        header = next(lines)
+        lines = itertools.chain(header[:1], [header[1:]], lines)
+    return ".csv", lines
+
+
+def _is_all_array(head: bytes) -> bool:
+    """False if more stands behind the array: then the lines are texts."""
+    text = head.decode(errors="ignore").strip()
+    try:
+        return json.JSONDecoder().raw_decode(text)[1] == len(text)
+    except (ValueError, RecursionError):
+        # It goes on, or is broken.
+        return True
 
 
 def _delimiter(start: str, columns: Collection[Any]) -> str:
     """Finds what stands between the cells; a comma unless that is certain."""
     first = start.splitlines()[0] if start else ""
+    numbers = [x for x in columns if isinstance(x, int)]
     # What is no CSV is left to its reader.
     with contextlib.suppress(csv.Error):
-        if first in columns or len(_cells(first, ",")) > 1:
+        if first in columns or numbers == [0] or len(_cells(first, ",")) > 1:
             return ","
         for mark in ";\t":
             names = _cells(first, mark)
@@ -188,6 +218,8 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
                 # The last record may be cut.
                 widths.pop()
             is_table = len(widths) > 1 and {*widths} == {len(names)}
+            # Texts, not cells, have blanks there.
+            is_table = is_table and (numbers or f"{mark} " not in first)
             if len(names) > 1 and (is_table or {*columns} & {*names}):
                 return mark
     return ","
@@ -224,7 +256,7 @@ def _as_csv(record: tuple[int, list[str]]) -> Iterable[str]:
     if not cells:
         return ["\n"] * count
     text = io.StringIO(newline="")
-    csv.writer(text).writerow(cells)
+    csv.writer(text, quoting=csv.QUOTE_ALL).writerow(cells)
     text.seek(0)
     return text
 
@@ -349,7 +381,10 @@ def _judged(
         fields, responses = row.pop("fields"), row.pop("responses")
         row.update(fields)
         for name, of in responses.items():
-            of = [x for x in of or () if isinstance(x, Mapping)]
+            row[name + RESPONSES] = of
+            if not isinstance(of, list):
+                continue
+            of = [x for x in of if isinstance(x, Mapping)]
             row[name + RESPONSES] = [x.get("value") for x in of]
             row[f"{name}{RESPONSES}.status"] = [
                 x.get("status", "submitted") for x in of
@@ -358,7 +393,8 @@ def _judged(
     if isinstance(row.get("data"), Mapping) and "annotations" in row:
         row.update(row["data"])
     for name in [n for n in row if n.endswith(RESPONSES)]:
-        statuses, values = row.get(f"{name}.status"), row[name] or []
+        statuses = row.get(f"{name}.status")
+        values = [] if row[name] in (None, "") else row[name]
         if not isinstance(values, list):
             continue
         if isinstance(statuses, list):

@@ -505,10 +505,12 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
             column.append(cell)
     if not lines:
         raise UserError(f"{path} holds no rows")
-    if any(cell[:1] in ("[", "{") for cell in columns.get("label", ())):
+    is_table = ending in (".csv", ".tsv")
+    labels = columns.get("label", ()) if is_table else ()
+    if any(cell[:1] in ("[", "{") for cell in labels):
         columns["label"] = [
             _unlisted(cell, layout.label_separator, f"{path}:{number + 1}")
-            for cell, number in zip(columns["label"], lines)
+            for cell, number in zip(labels, lines)
         ]
     choices = [columns.pop(n) for n in names if n.startswith("choice_")]
     rows = Rows(path, np.array(lines, np.int64), **columns)
@@ -578,6 +580,9 @@ def _unlisted(cell: str, separator: Optional[str], where: str) -> str:
     try:
         value = {"label": labels}
         if separator is None:
+            if {*map(type, labels)} != {str}:
+                # A label, as `[1]`.
+                return cell
             return json_lines.text_at({"label": _one_label(labels)}, "label")
         labels = json_lines.labels_at(value, "label")
     except ValueError as error:

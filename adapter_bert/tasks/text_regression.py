@@ -17,7 +17,9 @@ from adapter_bert.tasks.text_task import POOLED, TextTask
 
 # Python's own rule takes more: 1_000, infinity, digits of any script.
 NUMBER = re.compile(r" *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *")
-DECIMAL_COMMA = re.compile("[+-]?[0-9]+,[0-9]+")
+DECIMAL_COMMA = re.compile(" *[+-]?[0-9]+,[0-9]+ *")
+# Or a comma between thousands.
+AMBIGUOUS = re.compile(" *[+-]?[1-9][0-9]*,[0-9]{3} *")
 FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
@@ -188,7 +190,7 @@ class TextRegression(TextTask):
         if (
             commas
             and all(map(DECIMAL_COMMA.fullmatch, commas))
-            and any(len(x) - x.index(",") != 4 for x in commas)
+            and not all(map(AMBIGUOUS.fullmatch, commas))
         ):
             labels = [x.replace(",", ".") for x in rows.label]
             rows = dataclasses.replace(rows, label=labels)
