@@ -207,7 +207,8 @@ LOGITS = np.array([[1], [2], [0], [3], [0], [1]], np.float32)
 def test_scores_and_files_are_of_the_chosen(tmp_path):
     write_own(tmp_path, [(*"qxyz", "1"), (*"qxyz", "c")])
     rows = OWN.keep(read(OWN, tmp_path, "train"))
-    features = SimpleNamespace(labels=OWN.label_features(["1", "c"]))
+    labels = OWN.label_features(["1", "c"])
+    features = SimpleNamespace(labels=labels, answer_labels=labels)
     outputs = OWN.decode(rows, features, {"logits": LOGITS})
     scores = OWN.evaluate(rows, features, outputs)
     assert list(scores) == ["accuracy", "loss"] and scores["accuracy"] == 0.5
