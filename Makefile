@@ -67,7 +67,7 @@ setup: $(VENV)/bin/adapter-bert
 # The package and its command, of this checkout, and the small BERT.
 $(VENV)/bin/adapter-bert: $(INSTALLED) pyproject.toml
 	$(IN_VENV) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	ADAPTER_BERT_CACHE=$(VENV) $@ minilm --fetch > /dev/null
+	ADAPTER_BERT_CACHE=$(VENV) $@ minilm --fetch > /dev/null || { rm -f $@; exit 1; }
 	touch $@
 
 requirements/%.txt:

@@ -15,13 +15,6 @@ from adapter_bert.errors import UserError
 # 128 and SIGPIPE, which Windows does not have.
 CLOSED_PIPE = 141
 ROOT = pathlib.Path(__file__).parents[1]
-# Names of packages follow; prints those that an interpreter lacks.
-LACKS = """
-import importlib.metadata, sys
-found = importlib.metadata.distributions()
-known = {(d.metadata["Name"] or "").lower() for d in found}
-print(*(name for name in sys.argv[1:] if name not in known))
-"""
 
 
 class _Stdout(io.FileIO):

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from adapter_bert.errors import UserError
 
+# Has the folder of the environment that a program was started in.
+FIRST = "ADAPTER_BERT_ENVIRONMENT"
 ROOT = pathlib.Path(__file__).parents[1]
 # Names of packages follow; prints those that an interpreter lacks.
 LACKS = """
@@ -46,7 +48,11 @@ def go_on_with(
     path = [str(ROOT)] if (ROOT / "pyproject.toml").exists() else []
     needed = [*packages, *([] if path else ["adapter-bert-tf"])]
     path += filter(None, [os.environ.get("PYTHONPATH")])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    environment = {
+        FIRST: sys.prefix,
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path),
+    }
     answer = subprocess.run(
         [python, "-c", LACKS, *needed],
         env=environment,

@@ -25,6 +25,7 @@ VALUES = {"int": "N", "float": "X", "comma separated list of strings": "A,B"}
 END = """\
 --helpfull also shows the flags of absl, as --flagfile=FILE, a file with one
 flag per line."""
+END_OF_ONE = "--flagfile=FILE reads flags from a file, one per line."
 # Columns of a line, and at most before a meaning.
 WIDTH, MOST = 80, 30
 
@@ -61,6 +62,7 @@ def page(
     classes: Sequence[type],
     values: FlagValues = flags.FLAGS,
     without: Collection[str] = (),
+    end: str = END,
 ) -> str:
     """Gets a program's purpose, and its flags by topic.
 
@@ -90,7 +92,7 @@ def page(
             initial_indent=f"{name:{indent}}",
             subsequent_indent=" " * indent,
         )
-    return "\n".join([*lines, "", END, ""])
+    return "\n".join([*lines, "", end, ""])
 
 
 def page_of(module: ModuleType, program: str) -> str:
@@ -121,7 +123,7 @@ def read_command_line(
     values = define([declaring], FlagValues())
     if any(map(HELP.fullmatch, words)):
         shown = " ".join([program, *(names or ())])
-        print(page(shown, doc, [declaring], values), end="")
+        print(page(shown, doc, [declaring], values, end=END_OF_ONE), end="")
         sys.exit(0)
     words = parse(values, [program, *words], names)[1:]
     with as_current(values):

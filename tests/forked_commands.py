@@ -6,6 +6,7 @@ python forked_commands.py SOCKET WORDS...   what `python WORDS...` would do
 
 import json
 import os
+import signal
 import socket
 import sys
 import traceback
@@ -18,6 +19,8 @@ def serve(path):
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(8)
+    # Forks that end are gone.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         caller, _ = listener.accept()
         message, streams, *_ = socket.recv_fds(caller, 2**20, 3)
@@ -26,6 +29,7 @@ def serve(path):
             for number in streams:
                 os.close(number)
             continue
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         sys.stdin, sys.stdout, sys.stderr = (

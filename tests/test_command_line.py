@@ -11,8 +11,6 @@ from conftest import ROOT, own_lines, run_command
 
 import adapter_bert
 
-pytestmark = pytest.mark.newer_stack
-
 
 def run_unread(*arguments):
     """Runs a Python program whose stdout nobody reads."""
@@ -53,6 +51,7 @@ def test_a_closed_pipe_ends_a_program_without_a_word(body):
     assert (done.returncode, done.stderr) == (141, "")
 
 
+@pytest.mark.newer_stack
 def test_the_programs_end_so():
     done = run_unread("run_classifier.py", "--help")
     assert (done.returncode, own_lines(done.stderr)) == (141, [])

@@ -21,7 +21,7 @@ from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.server.shelf import ExportedShelf
 
-pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
+pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}

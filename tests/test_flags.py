@@ -21,7 +21,7 @@ from adapter_bert.commands import (
     run_vectors,
     serve,
 )
-from adapter_bert.flag_page import END, page
+from adapter_bert.flag_page import END, page, read_command_line
 from adapter_bert.flags import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -205,6 +205,23 @@ def test_a_program_prints_its_own_flags_and_succeeds():
     assert done.stdout.endswith(END + "\n")
     assert "  --port N  " in done.stdout
     assert "--alsologtostderr" not in done.stdout
+
+
+@pytest.mark.newer_stack
+def test_a_page_names_no_flag_that_is_refused(capsys, tmp_path):
+    with pytest.raises(SystemExit):
+        read_command_line(Rates, "", (), ["program", "--help"])
+    assert "--helpfull" not in capsys.readouterr().out
+    (tmp_path / "flags").write_text("--rate=3")
+    words = ["program", f"--flagfile={tmp_path}/flags"]
+    assert read_command_line(Rates, "", (), words)[0].rate == 3
+
+
+@pytest.mark.newer_stack
+def test_flags_that_tensorflow_defines_are_taken():
+    flags = ["--hbm_oom_exit=false", "--test_srcdir=x", "--tt_check_filter"]
+    done = run_process(*flags, check=False)
+    assert done.stderr.startswith("error: --task_name is missing")
 
 
 TO_DO = "unexpected: {} after {}; write --train=true or --train=false"

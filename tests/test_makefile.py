@@ -117,3 +117,22 @@ def test_beam_without_a_python_says_so(tmp_path):
     done = make("beam", tmp_path / "venv", tmp_path / "project", PATH=str(bare))
     assert done.returncode != 0
     assert "error: make beam needs Python 3.10 to 3.13, and none" in done.stderr
+
+
+def test_a_fetch_that_fails_is_no_finished_setup(tmp_path):
+    folder, project = tmp_path / "venv", tmp_path / "project"
+    (folder / "bin").mkdir(parents=True)
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    for kind in ("cpu", "cuda"):
+        (folder / f"installed-tf215-{kind}-3.9").touch()
+    python = folder / "bin/python"
+    # Its pip installs a command that fails.
+    python.write_text(
+        "#!/bin/sh\ncase $1 in -c) echo 9 ;; *) "
+        f"cp {shutil.which('false')} {folder}/bin/adapter-bert ;; esac\n"
+    )
+    python.chmod(0o755)
+    for _ in range(2):
+        done = make("setup", folder, project, PYTHON=str(python), STACK="tf215")
+        assert "minilm --fetch" in done.stdout and done.returncode != 0

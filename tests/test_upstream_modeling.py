@@ -292,7 +292,6 @@ def test_single_layers_make_the_same_model():
             assert_allclose(x, y, atol=1e-5)
 
 
-@OLDER
 def test_two_models_share_variables_in_a_scope_that_reuses():
     with session() as opened:
         first = small_model(is_training=False, scope="twin")
@@ -352,7 +351,9 @@ def warned():
     v1.logging.set_verbosity(before)
 
 
-@pytest.mark.parametrize("method", more_with_older("lora(rank=2)", None))
+@pytest.mark.parametrize(
+    "method", ["lora(rank=2)", pytest.param(None, marks=pytest.mark.gate)]
+)
 def test_each_model_of_a_graph_starts_from_a_checkpoint(
     tmp_path, caplog, warned, method
 ):
@@ -488,7 +489,6 @@ def test_a_method_s_recipe():
         assert_allclose(3 * (1 - decayed - 0.1 * 0.01), 1 - other, rtol=1e-5)
 
 
-@OLDER
 def test_what_a_method_freezes_stays():
     """Also by a program's `create_optimizer` that hands in zeros."""
     with session() as opened:
@@ -564,7 +564,6 @@ print(one["global_step"][0], max(
 
 
 @pytest.mark.gate
-@OLDER
 def test_replicas_train_as_one_device():
     code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
     done = run_command(sys.executable, "-c", code, check=True)

