@@ -3,13 +3,16 @@
 import base64
 import contextlib
 import json
+import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from conftest import module_fixture, open_bert
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_http_api import LIMITS, Server
+from sweep_stand_in import wait_for
+from test_http_api import LIMITS, Echo, Server
 from tiny_artifacts import make_artifact
 
 from adapter_bert.answering.predictor import Predictor
@@ -132,6 +135,16 @@ def test_models_are_tasks_and_tensorflow_serving_keeps_its_path(server):
             {"inputs": ["a", "bc"], "normalize": False, "truncate": True},
             [[3, 4, 1], [3, 4, 2]],
         ),
+        (
+            "/embed",
+            {
+                "inputs": "a",
+                "normalize": None,
+                "prompt_name": None,
+                "truncation_direction": "Right",
+            },
+            [unit(3, 4, 1).tolist()],
+        ),
         ("/embed", {"inputs": "a", "dimensions": 1}, [[1]]),
         (
             "/rerank",
@@ -194,6 +207,7 @@ INVALID = "invalid_request_error"
         ({"input": []}, 400, '"input"'),
         ({"input": "a", "dimensions": 4}, 400, "from 1 to 3"),
         ({"input": "a", "dimensions": True}, 400, "from 1 to 3"),
+        ({"input": "a", "dimensions": "\ud800"}, 400, r"\ud800"),
         ({"input": "a", "encoding_format": "int8"}, 400, "float or base64"),
         ({"input": "a", "model": "gpt"}, 404, "'gpt'"),
         ({"input": "a", "inputs": "a"}, 400, "'inputs'"),
@@ -232,6 +246,33 @@ def test_errors_of_embeddings_have_openais_form(server, body, code, part):
             "validation",
             "no scores of labels",
         ),
+        *(
+            (path, {**body, name: "\ud800"}, 400, "validation", r"\ud800")
+            for path, body, name in (
+                ("/embed", {"inputs": "a"}, "task"),
+                ("/embed", {"inputs": "a"}, "dimensions"),
+                ("/rerank", {"query": "q", "texts": ["a"]}, "task"),
+                ("/predict", {"inputs": "a"}, "task"),
+            )
+        ),
+        *(
+            (path, {**body, name: value}, 400, "validation", name)
+            for path, body, name, value in (
+                ("/embed", {"inputs": "a"}, "normalize", "false"),
+                ("/embed", {"inputs": "a"}, "normalize", 0),
+                ("/embed", {"inputs": "a"}, "truncate", "x"),
+                ("/embed", {"inputs": "a"}, "prompt_name", "query"),
+                ("/embed", {"inputs": "a"}, "truncation_direction", "Left"),
+                (
+                    "/rerank",
+                    {"query": "q", "texts": ["a"]},
+                    "return_text",
+                    "false",
+                ),
+                ("/predict", {"inputs": "a"}, "raw_scores", True),
+                ("/predict", {"inputs": "a"}, "truncate", []),
+            )
+        ),
         ("/predict", {}, 400, "validation", "inputs"),
         ("/predict", "{", 400, "validation", "not JSON"),
     ],
@@ -242,6 +283,79 @@ def test_errors_of_text_embeddings_inference(
     status, answer = server.ask(body, path=path)
     assert (status, answer.pop("error_type")) == (code, kind)
     assert part in answer.pop("error") and not answer
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/embeddings", {"model": "search", "input": [""] * 6}),
+        ("/embed", {"inputs": [""] * 6}),
+        ("/predict", {"inputs": [[""]] * 6}),
+    ],
+)
+def test_rows_are_counted_before_each_gets_an_object(path, body):
+    with pytest.raises(Refused, match="6 rows, of at most 5"):
+        ALIASES[path].translate(body, Stand(), LIMITS.max_rows)
+
+
+@pytest.mark.parametrize(
+    "path, name",
+    [("/rerank", "texts"), ("/v1/models/tiny:rerank", "documents")],
+)
+def test_a_query_counts_with_each_document(server, path, name):
+    """Else a small body would be a minute's work."""
+    body = {"query": "q" * 499, name: ["d"] * 4}
+    assert server.ask(body, path=path)[0] == 200
+    status, answer = server.ask({**body, "query": "q" * 500}, path=path)
+    assert status == 413 and "at most 2000" in answer["error"]
+
+
+def test_an_exported_model_gives_vectors_of_any_task():
+    model = Echo()
+    model.vector_signature = {"method_name": "vectors"}
+    model.vectors = lambda rows: [[3.0, 4.0] for _ in rows]
+    vectors = [unit(3, 4).tolist()]
+    with contextlib.closing(Server(model=model)) as server:
+        status, answer = server.ask({"inputs": "a"}, path="/embed")
+        assert status == 400 and "one, two, broken" in answer["error"]
+        body = {"inputs": "a", "task": "two"}
+        assert server.ask(body, path="/embed") == (200, vectors)
+        del model.tasks["two"], model.tasks["broken"]
+        assert server.ask({"inputs": "a"}, path="/embed") == (200, vectors)
+
+
+class SlowCount(Stand):
+    """Counts tokens when it may."""
+
+    def __init__(self):
+        self.may_go = threading.Event()
+        self.counting = 0
+
+    def count_tokens(self, questions):
+        self.counting += 1
+        assert self.may_go.wait(10)
+        return 1
+
+
+def test_a_request_is_held_while_its_tokens_are_counted():
+    shelf = SlowCount()
+    with contextlib.closing(Server(shelf=shelf)) as server:
+        path = "/v1/embeddings"
+        big = {"model": "search", "input": "x" * 1800}
+        sent = [server.send(big, path=path) for _ in range(2)]
+        wait_for(lambda: shelf.counting == 2)
+        assert server.ask(big, path=path)[0] == 429
+        shelf.may_go.set()
+        assert [one.getresponse().status for one in sent] == [200, 200]
+
+
+def test_tokens_are_counted_in_time():
+    shelf = SlowCount()
+    limits = replace(LIMITS, timeout=0.5)
+    with contextlib.closing(Server(limits, shelf=shelf)) as server:
+        assert embeddings(server, input="a")[0] == 504
+        shelf.may_go.set()
+        assert shelf.counting == 1
 
 
 ANY_JSON = st.recursive(
@@ -270,10 +384,10 @@ def test_any_body_is_read_or_refused(path, data):
         )
     )
     with contextlib.suppress(Refused):
-        native = alias.read(body, Stand.tasks)
+        native = alias.translate(body, Stand(), LIMITS.max_rows)
         with contextlib.suppress(Refused):
             if alias.verb == kinds.RERANK:
-                read_query(json.dumps(native).encode(), 9, Stand.tasks)
+                read_query(json.dumps(native).encode(), LIMITS, Stand.tasks)
             else:
                 rows, *_ = read_rows(json.dumps(native).encode(), 9)
                 assert {row.task.decode() for row in rows} <= KINDS.keys()

@@ -6,25 +6,31 @@ text-embeddings-inference, its OpenAPI document, where `task` is an addition.
 """
 
 import base64
-from collections.abc import Collection, Mapping
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from adapter_bert.graph.exported import EMBED, Tasks, shown_names
-from adapter_bert.server.request_core import Refused
-from adapter_bert.server.shelf import ANSWER
-from adapter_bert.tasks.kinds import (
-    CLASSIFICATION,
-    MULTI_LABEL,
-    RERANK,
-    VECTORS,
-)
+from adapter_bert.server.request_core import Refused, check_count
+from adapter_bert.server.shelf import ANSWER, Shelf
+from adapter_bert.tasks.kinds import CLASSIFICATION, MULTI_LABEL, RERANK
 from adapter_bert.tasks.retrieval import unit
 
 MODELS = "/v1/models"
 FLOAT, BASE64 = FORMATS = "float", "base64"
 Body = Mapping[str, Any]
+SWITCH = True, False, None
+# Members that have few values. Logits are not told, and there is one prompt.
+VALUES = {
+    "normalize": SWITCH,
+    "prompt_name": (None,),
+    "raw_scores": (False, None),
+    "return_text": SWITCH,
+    "truncate": SWITCH,
+    "truncation_direction": ("Right", None),
+}
 
 
 class Alias(NamedTuple):
@@ -33,28 +39,46 @@ class Alias(NamedTuple):
     Attributes:
         verb: of this server's endpoint.
         members: those that a body may have.
-        read: gives this server's body of a client's.
+        read: gives this server's body of a client's, of at most so many rows.
         tell: gives the client's answer of its body, this server's answer, and
             what counts the tokens.
     """
 
     verb: str
     members: Collection[str]
-    read: Callable[[Body, Tasks], dict[str, Any]]
+    read: Callable[[Body, Shelf, int], dict[str, Any]]
     tell: Callable[[Body, Any, Callable[[], Optional[int]]], Any]
 
+    def translate(
+        self, body: Body, shelf: Shelf, max_rows: int
+    ) -> dict[str, Any]:
+        """Reads a body; refuses values that `VALUES` does not have."""
+        for name, values in VALUES.items():
+            value = body.get(name)
+            # 0 equals False.
+            is_one = isinstance(value, (bool, str, type(None)))
+            if not is_one or value not in values:
+                raise Refused(
+                    400,
+                    f'"{name}" is {str(value)[:80]!r}, expected '
+                    f"{' or '.join(map(json.dumps, values))}",
+                )
+        return self.read(body, shelf, max_rows)
 
-def _choose(body: Body, tasks: Tasks, *kinds: str) -> str:
-    of_kinds = [name for name, x in tasks.items() if x["kind"] in kinds]
+
+def _of_kinds(tasks: Tasks, *kinds: str) -> list[str]:
+    return [name for name, task in tasks.items() if task["kind"] in kinds]
+
+
+def _choose(body: Body, tasks: Tasks, fitting: Sequence[str]) -> str:
     chosen = body.get("task")
-    if chosen is None and len(of_kinds) == 1:
-        return of_kinds[0]
+    if chosen is None and len(fitting) == 1:
+        return fitting[0]
     if not isinstance(chosen, str) or chosen not in tasks:
         raise Refused(
             400,
-            f'"task" is {str(chosen)[:80]}, expected a task of the kind '
-            f"{' or '.join(kinds)}; there are: "
-            f"{shown_names(of_kinds) or 'none'}",
+            f'"task" is {str(chosen)[:80]!r}, expected a task that answers '
+            f"here; there are: {shown_names(fitting) or 'none'}",
         )
     return chosen
 
@@ -80,14 +104,15 @@ def _vectors(body: Body, vectors: Any, normalizes: bool) -> np.ndarray:
     if size is not None and not (type(size) is int and 1 <= size <= width):
         raise Refused(
             400,
-            f'"dimensions" is {str(size)[:80]}, expected a whole number from 1 '
-            f"to {width}, the size of a vector",
+            f'"dimensions" is {str(size)[:80]!r}, expected a whole number from '
+            f"1 to {width}, the size of a vector",
         )
     cut = whole[:, :size]
     return unit(cut).astype(np.float32) if normalizes else cut
 
 
-def _read_embeddings(body: Body, tasks: Tasks) -> dict[str, Any]:
+def _read_embeddings(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
+    tasks = shelf.tasks
     model, form = body.get("model"), body.get("encoding_format")
     if not isinstance(model, str) or model not in tasks:
         raise Refused(
@@ -102,6 +127,7 @@ def _read_embeddings(body: Body, tasks: Tasks) -> dict[str, Any]:
             f"{' or '.join(FORMATS)}",
         )
     texts = _texts(body, "input")
+    check_count(texts, max_rows)
     return {"instances": [{"task": model, "text": text} for text in texts]}
 
 
@@ -128,9 +154,10 @@ def _tell_embeddings(
     }
 
 
-def _read_embed(body: Body, tasks: Tasks) -> dict[str, Any]:
-    task = _choose(body, tasks, VECTORS)
+def _read_embed(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
+    task = _choose(body, shelf.tasks, shelf.embedded())
     texts = _texts(body, "inputs")
+    check_count(texts, max_rows)
     return {"instances": [{"task": task, "text": text} for text in texts]}
 
 
@@ -139,11 +166,10 @@ def _tell_embed(body: Body, content: Any, count: Any) -> list[list[float]]:
     return _vectors(body, content["embeddings"], normalizes).tolist()
 
 
-def _read_rerank(body: Body, tasks: Tasks) -> dict[str, Any]:
-    if body.get("raw_scores"):
-        raise Refused(400, '"raw_scores" is true, but logits are not told')
+def _read_rerank(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
     named = {"query": body.get("query"), "documents": _texts(body, "texts")}
-    return {**named, "task": _choose(body, tasks, RERANK)}
+    tasks = shelf.tasks
+    return {**named, "task": _choose(body, tasks, _of_kinds(tasks, RERANK))}
 
 
 def _tell_rerank(body: Body, content: Any, count: Any) -> list[dict[str, Any]]:
@@ -163,13 +189,14 @@ def _is_batch(body: Body) -> bool:
     return isinstance(inputs, list) and isinstance((inputs or [0])[0], list)
 
 
-def _read_predict(body: Body, tasks: Tasks) -> dict[str, Any]:
-    task = _choose(body, tasks, CLASSIFICATION, MULTI_LABEL)
-    if tasks[task]["kind"] not in (CLASSIFICATION, MULTI_LABEL):
+def _read_predict(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
+    tasks = shelf.tasks
+    fitting = _of_kinds(tasks, CLASSIFICATION, MULTI_LABEL)
+    task = _choose(body, tasks, fitting)
+    if task not in fitting:
         raise Refused(400, f"the task {task} gives no scores of labels")
-    if body.get("raw_scores"):
-        raise Refused(400, '"raw_scores" is true, but logits are not told')
     rows = body["inputs"] if _is_batch(body) else [body.get("inputs")]
+    check_count(rows, max_rows)
     instances = []
     for row in rows:
         texts = _texts({"inputs": row}, "inputs")
@@ -197,7 +224,7 @@ def _tell_predict(body: Body, content: Any, count: Any) -> list[Any]:
 
 
 # Of every body of text-embeddings-inference. Texts are always cut.
-COMMON = "task", "truncate"
+COMMON = "task", "truncate", "truncation_direction"
 ALIASES = {
     "/v1/embeddings": Alias(
         EMBED,
@@ -207,7 +234,7 @@ ALIASES = {
     ),
     "/embed": Alias(
         EMBED,
-        ("inputs", "normalize", "dimensions", *COMMON),
+        ("inputs", "normalize", "dimensions", "prompt_name", *COMMON),
         _read_embed,
         _tell_embed,
     ),

@@ -46,7 +46,13 @@ from adapter_bert.server.client_endpoints import (
     list_models,
 )
 from adapter_bert.server.http_guard import ADMIN, Tokens, guarded
-from adapter_bert.server.request_core import GONE, Refused, RequestCore
+from adapter_bert.server.request_core import (
+    GONE,
+    Limits,
+    Refused,
+    RequestCore,
+    check_count,
+)
 from adapter_bert.server.request_metrics import CONTENT_TYPE
 from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question
 from adapter_bert.tasks.kinds import RERANK
@@ -317,43 +323,51 @@ class RestServer:
         request.state.alias = alias
         with self._core.counted() as tasks:
             self._check_path(request)
-            answering = self._content(request, verb, tasks)
-            content = await self._core.in_time(answering)
-            if alias:
-                state = request.state
-                # Texts are read again to count their tokens.
-                content = await asyncio.to_thread(
-                    alias.tell,
-                    state.body,
-                    content,
-                    lambda: self._shelf.count_tokens(state.questions),
-                )
-            return JSONResponse(content)
+            answering = self._answer(request, verb, tasks)
+            return JSONResponse(await self._core.in_time(answering))
+
+    async def _answer(
+        self, request: Request, verb: str, tasks: list[str]
+    ) -> Any:
+        """Answers in the client's form, and holds the request until then."""
+        state = request.state
+        with self._core.holding() as hold:
+            content = await self._content(request, verb, tasks, hold)
+            if not state.alias:
+                return content
+            # Texts are read again to count their tokens.
+            return await asyncio.to_thread(
+                state.alias.tell,
+                state.body,
+                content,
+                lambda: self._shelf.count_tokens(state.questions),
+            )
 
     async def _content(
-        self, request: Request, verb: str, tasks: list[str]
+        self,
+        request: Request,
+        verb: str,
+        tasks: list[str],
+        hold: Callable[[int], None],
     ) -> dict[str, Any]:
         """Answers, explained ones, vectors, ranks, or the signature's outputs.
 
         `tasks` gets those of the accepted rows.
         """
+        body = await self._read(request, hold)
         if verb == RERANK:
-            return await self._ranks(request, tasks)
-        with self._core.holding() as hold:
-            body = await self._read(request, hold)
-            rows, is_columns, signature = read_rows(
-                body, self._core.limits.max_rows, list(self._shelf.signatures)
-            )
-            kind = verb if verb in (EXPLAIN, EMBED) else ANSWER
-            if signature == EMBED:
-                if verb in (ANSWER, EXPLAIN):
-                    raise Refused(
-                        400, f"an answer has no vectors; ask :{EMBED}"
-                    )
-                kind = EMBED
-            questions = self._core.accept(rows, kind)
-            tasks += [question.task for question in questions]
-            results = await self._ask(request, questions)
+            return await self._ranks(request, tasks, body)
+        rows, is_columns, signature = read_rows(
+            body, self._core.limits.max_rows, list(self._shelf.signatures)
+        )
+        kind = verb if verb in (EXPLAIN, EMBED) else ANSWER
+        if signature == EMBED:
+            if verb in (ANSWER, EXPLAIN):
+                raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
+            kind = EMBED
+        questions = self._core.accept(rows, kind)
+        tasks += [question.task for question in questions]
+        results = await self._ask(request, questions)
         if verb == EMBED:
             return {"embeddings": results}
         if verb in (ANSWER, EXPLAIN):
@@ -373,16 +387,12 @@ class RestServer:
         return {form: {name: [row[name] for row in outputs] for name in names}}
 
     async def _ranks(
-        self, request: Request, tasks: list[str]
+        self, request: Request, tasks: list[str], body: bytes
     ) -> dict[str, Any]:
-        with self._core.holding() as hold:
-            body = await self._read(request, hold)
-            rows, top_n = read_query(
-                body, self._core.limits.max_rows, self._shelf.tasks
-            )
-            questions = self._core.accept(rows)
-            tasks += [question.task for question in questions]
-            results = await self._ask(request, questions)
+        rows, top_n = read_query(body, self._core.limits, self._shelf.tasks)
+        questions = self._core.accept(rows)
+        tasks += [question.task for question in questions]
+        results = await self._ask(request, questions)
         answers = map(self._shelf.answer, questions, results)
         return {"task": tasks[0], "results": ranked(list(answers), top_n)}
 
@@ -414,9 +424,10 @@ class RestServer:
         if not alias:
             return body
         request.state.body = _read_object(body, {*alias.members})
-        return json.dumps(
-            alias.read(request.state.body, self._shelf.tasks)
-        ).encode()
+        native = alias.translate(
+            request.state.body, self._shelf, self._core.limits.max_rows
+        )
+        return json.dumps(native).encode()
 
     async def _ask(
         self, request: Request, questions: Sequence[Question]
@@ -514,7 +525,7 @@ def read_rows(
         rows = content["instances"]
         if not isinstance(rows, list):
             raise Refused(400, '"instances" is no list')
-    _check_count(rows, max_rows)
+    check_count(rows, max_rows)
     read = [
         _read_row(row, f"row {number}") for number, row in enumerate(rows, 1)
     ]
@@ -522,7 +533,7 @@ def read_rows(
 
 
 def read_query(
-    body: bytes, max_rows: int, tasks: Tasks
+    body: bytes, limits: Limits, tasks: Tasks
 ) -> tuple[list[Row], Optional[int]]:
     """Reads a query's documents as rows, and how many are wanted or None.
 
@@ -533,7 +544,7 @@ def read_query(
     documents, top_n = content.get("documents"), content.get("top_n")
     if not isinstance(documents, list) or not documents:
         raise Refused(400, '"documents" is no list of at least one text')
-    _check_count(documents, max_rows)
+    check_count(documents, limits.max_rows)
     if top_n is not None and not (type(top_n) is int and top_n > 0):
         raise Refused(400, '"top_n" is no whole number above 0')
     rerankers = [n for n, task in tasks.items() if task["kind"] == RERANK]
@@ -546,10 +557,19 @@ def read_query(
             f"{RERANK}: {shown_names(rerankers) or 'there is none'}",
         )
     query, [task] = _read_text(content.get("query"), "query"), chosen
-    return [
+    rows = [
         Row(query, _read_text(text, f"document {number}"), task.encode())
         for number, text in enumerate(documents, 1)
-    ], top_n
+    ]
+    # The query is computed anew with each document.
+    size = sum(len(row.text) + len(row.text_b) for row in rows)
+    if size > limits.max_body_bytes:
+        raise Refused(
+            413,
+            f"the documents, each with the query, have {size} bytes, of at "
+            f"most {limits.max_body_bytes}",
+        )
+    return rows, top_n
 
 
 def _read_object(body: bytes, members: set[str]) -> dict[str, Any]:
@@ -563,11 +583,6 @@ def _read_object(body: bytes, members: set[str]) -> dict[str, Any]:
     if unknown:
         raise Refused(400, f"the body has an unknown {min(unknown)[:80]!r}")
     return content
-
-
-def _check_count(rows: Sequence[Any], max_rows: int) -> None:
-    if len(rows) > max_rows:
-        raise Refused(400, f"{len(rows)} rows, of at most {max_rows}")
 
 
 def _read_columns(columns: Any) -> list[dict[str, Any]]:

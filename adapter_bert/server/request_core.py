@@ -30,6 +30,12 @@ class Refused(HTTPException):
     """An error for the client, instead of an answer; its code is HTTP's."""
 
 
+def check_count(rows: Sequence[Any], max_rows: int) -> None:
+    """Refuses a request of more rows."""
+    if len(rows) > max_rows:
+        raise Refused(400, f"{len(rows)} rows, of at most {max_rows}")
+
+
 @dataclasses.dataclass(frozen=True)
 class Limits:
     """Limits of a server, the flags of `adapter-bert serve`.

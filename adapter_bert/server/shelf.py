@@ -20,7 +20,7 @@ from adapter_bert.graph.exported import (
     join_words,
     refusal,
 )
-from adapter_bert.tasks.kinds import TAGGING
+from adapter_bert.tasks.kinds import TAGGING, VECTORS
 
 # What a row is sent for, next to its vector (`EMBED`).
 ANSWER, EXPLAIN = "answer", "explain"
@@ -92,6 +92,11 @@ class Shelf(abc.ABC):
         """Names of the tasks whose answers can be explained."""
         return []
 
+    def embedded(self) -> list[str]:
+        """Names of the tasks that give vectors."""
+        tasks = self.tasks.items()
+        return [name for name, task in tasks if task["kind"] == VECTORS]
+
     def count_tokens(self, questions: Sequence[Question]) -> Optional[int]:
         """Counts tokens of a task's questions; None if it cannot be told."""
         return None
@@ -117,6 +122,9 @@ class ExportedShelf(Shelf):
 
     def look(self):
         """Returns at once, since another version is another model."""
+
+    def embedded(self):
+        return list(self.tasks) if EMBED in self.signatures else []
 
     def accept(self, row, kind=ANSWER):
         problem = self._model.problem(row, kind == EMBED)
