@@ -599,10 +599,17 @@ class Predictor:
                 f"task is {task!r}, expected one of the kind {RERANK}: "
                 f"{', '.join(names)[:200] or 'none is loaded'}"
             )
-        if isinstance(documents, (str, bytes)):
-            raise UserError("documents is one text, expected a list of texts")
-        if top_n is not None and top_n < 1:
-            raise UserError(f"top_n is {top_n}, expected a number above 0")
+        is_list = isinstance(documents, Iterable)
+        if not is_list or isinstance(documents, (str, bytes, Mapping)):
+            raise UserError(
+                f"documents is a {type(documents).__name__}, expected a list "
+                "of texts"
+            )
+        is_count = isinstance(top_n, (int, np.integer)) and top_n > 0
+        if not (top_n is None or is_count):
+            raise UserError(
+                f"top_n is {top_n!r:.80}, expected a whole number above 0"
+            )
         texts = list(documents)
         answers = self.predict([(query, text) for text in texts], *chosen)
         order = ranked(answers, top_n)

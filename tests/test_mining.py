@@ -189,6 +189,19 @@ def test_a_corpus_gives_ids_or_labelled_texts(run, tiny_bert, tmp_path):
 
 
 @pytest.mark.older_stack
+def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
+    rows = [f"{n}\t{x}\t{x} b\tentailment\n" for n, x in enumerate(TEXTS)]
+    header = "index\tquestion\tsentence\tlabel\n"
+    (tmp_path / "train.tsv").write_text(header + "".join(rows))
+    out = tmp_path / "mined.jsonl"
+    flags = {"task_name": "QNLI", "data_dir": tmp_path, "output": out}
+    run(**flags, init_checkpoint=tiny_bert)
+    mined = read(out)
+    assert [row["text"] for row in mined] == TEXTS
+    assert {*mined[0]} == {"text", "document", "negative"}
+
+
+@pytest.mark.older_stack
 @pytest.mark.parametrize(
     "changes, parts",
     [
@@ -198,6 +211,10 @@ def test_a_corpus_gives_ids_or_labelled_texts(run, tiny_bert, tmp_path):
         ({"text_b_column": None}, ("--text_b_column",)),
         ({"score_column": "s"}, ("--score_column with --corpus_file",)),
         ({"negatives_per_row": 3}, ("no text has 3 negatives", "--range")),
+        (
+            {"text_a_column": "negative"},
+            ("--text_a_column and --negative_column", "'negative'"),
+        ),
     ],
 )
 def test_what_cannot_be_mined_is_one_line(

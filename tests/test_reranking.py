@@ -32,10 +32,12 @@ from test_sentence_transformers import HAS_LIBRARY, PEER, run_library
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
+from adapter_bert.checkpoints import sources
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import SplitFiles
+from adapter_bert.exchange import cross_encoder
 from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.server.shelf import ExportedShelf
@@ -249,6 +251,11 @@ ALONE = [{**row, "query": str(n)} for n, row in enumerate(PAIRS)]
             "task_settings.rank_loss is 'hinge'",
             "listnet",
         ),
+        "windows": (
+            lambda: task_of(window_stride=4),
+            "a test: window_stride is for",
+            "rerank",
+        ),
         "another task": (
             lambda: restore_task({"name": "rerank"}, {}, "x").restore(
                 {"name": "custom", "regression": True}, "a.json"
@@ -265,6 +272,18 @@ def test_queries_of_two_places_are_learned_one_by_one():
     """A loss of pairs needs no lists."""
     rows = rows_of(task_of(), [*LISTS, *LISTS], "train")
     assert task_of().learn(rows).rank_loss == kinds.BCE
+
+
+@pytest.mark.parametrize(
+    "loss, activation",
+    [(None, "linear"), (kinds.BCE, "sigmoid"), (kinds.LISTNET, "linear")],
+)
+def test_a_loss_that_is_named_gives_the_activation(loss, activation):
+    """Else an adapter that is trained further keeps its own."""
+    task = dataclasses.replace(task_of(kinds.RANKNET), activation=None)
+    task = task.with_loss(loss) if loss else task
+    recorded = {"name": "rerank", "pairs": True, "activation": "linear"}
+    assert task.restore(recorded, "a.json").scored_by == activation
 
 
 def test_a_query_is_held_out_whole():
@@ -299,6 +318,10 @@ FLAGS = {
     "calibration": (
         {"task_name": "rerank", "calibrate": True, "do_eval": True},
         ("--calibrate", "rerank"),
+    ),
+    "windows": (
+        {"task_name": "rerank", "window_stride": 4},
+        ("--window_stride", "rerank"),
     ),
     "several tasks": (
         {"task_name": "mrpc,rerank"},
@@ -395,6 +418,26 @@ def test_one_reranker_in_python_at_the_command_line_and_over_http(
             assert server.ask(b"{}", path=path)[0] == 400
 
 
+@pytest.mark.gate
+def test_a_training_that_goes_on_with_another_loss(
+    classify, tiny_bert, tmp_path, caplog
+):
+    rows, adapter = tmp_path / "rows.jsonl", {}
+    write_json_lines(rows, LISTS)
+    flags = {"task_name": "rerank", "train_file": rows, "do_train": True}
+    flags.update(init_checkpoint=tiny_bert, max_seq_length=24)
+    flags.update(train_batch_size=2, num_train_steps=1)
+    for loss, activation in ("listnet", "linear"), (kinds.BCE, "sigmoid"):
+        folder = tmp_path / loss
+        about = {"rank_loss": loss, "output_dir": folder, **adapter}
+        classify(**flags, **about)
+        task = read_adapter_config(folder / "adapter")["task"]
+        assert task["activation"] == activation
+        adapter = {"adapter": folder / "adapter"}
+    assert "train: 26 examples" in caplog.text
+    assert "windows" not in caplog.text
+
+
 WRONG = [
     ({"documents": []}, (400, "documents", "at least one")),
     ({"documents": "a text"}, (400, "documents", "at least one")),
@@ -411,7 +454,11 @@ WRONG = [
     "call, parts",
     [
         (lambda p: p.rerank("a", "text"), ("documents", "list")),
+        (lambda p: p.rerank("a", None), ("documents", "NoneType", "list")),
+        (lambda p: p.rerank("a", {"x": 1}), ("documents", "dict", "list")),
         (lambda p: p.rerank("a", ["b"], top_n=0), ("top_n is 0",)),
+        (lambda p: p.rerank("a", ["b"], top_n=1.5), ("top_n is 1.5",)),
+        (lambda p: p.rerank("a", ["b"], top_n="2"), ("top_n is '2'",)),
         (lambda p: p.rerank("a", ["b", None]), ("row 2", "NoneType")),
         (lambda p: p.rerank("a", ["b"], "other"), ("'other'", "rerank")),
     ],
@@ -457,6 +504,32 @@ def test_cross_encoders_answer_with_their_own_head(form, tiny_bert, tmp_path):
     assert scores_of(ab.Predictor(bert, ab.Library(tmp_path / "shelf"))) == (
         expected
     )
+
+
+@pytest.mark.parametrize(
+    "form, name, fields, length",
+    [
+        ("version 5", "tokenizer_config.json", {}, 24),
+        (
+            "version 5",
+            "sentence_bert_config.json",
+            {"max_seq_length": 12},
+            12,
+        ),
+        # Which `CrossEncoder` reads only where modules are listed.
+        ("version 4", "sentence_bert_config.json", {"max_seq_length": 12}, 24),
+        ("version 4", "tokenizer_config.json", {"model_max_length": 512}, 32),
+    ],
+)
+def test_how_many_tokens_a_cross_encoder_reads(
+    form, name, fields, length, tiny_bert, tmp_path
+):
+    folder = cross_encoders.make(tiny_bert, tmp_path / "bert", form)
+    about = read_json(folder / name) if (folder / name).exists() else {}
+    write_json(folder / name, {**about, **fields})
+    opened = sources.open_pretrained(str(folder))
+    read = cross_encoder.read(opened, sources.read_config(opened))
+    assert read.max_seq_length == length
 
 
 def scores_of(predictor):
@@ -506,6 +579,20 @@ def test_a_merged_reranker_is_a_cross_encoder(merged):
             "'torch.nn.Tanh'",
             "Sigmoid or",
         ),
+        "labels that are none": (
+            lambda bert, place: changed(
+                bert,
+                place,
+                id2label=5,
+                problem_type="single_label_classification",
+            ),
+            "classification",
+            "cross-encoder",
+        ),
+        "a prompt": (
+            lambda bert, place: with_prompt(bert, place),
+            "default_prompt_name is 'web'",
+        ),
     }
 )
 def test_models_without_such_a_head_are_refused(
@@ -524,6 +611,14 @@ def changed(bert, folder, outputs=1, **fields):
     for name in ("classifier.weight", "classifier.bias"):
         tensors[name] = np.repeat(tensors[name], outputs, axis=0)
     save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def with_prompt(bert, folder):
+    cross_encoders.make(bert, folder, "version 5")
+    path = folder / "config_sentence_transformers.json"
+    prompts = {"default_prompt_name": "web", "prompts": {"web": "Search: "}}
+    write_json(path, {**read_json(path), **prompts})
     return folder
 
 

@@ -148,6 +148,10 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
             "pass --score_column and no --corpus_file, or --loss=infonce",
         ),
         ({"text_b_column": None}, "pass --text_b_column, the column of the id"),
+        (
+            {"corpus_file": None, "missing_documents": "skip"},
+            "--missing_documents=skip means nothing without --corpus_file",
+        ),
         ({"corpus_id_column": "text"}, "both name the column 'text'; expected"),
         ({"corpus_id_column": "id"}, "corpus.jsonl:1: no key 'id', found '_"),
     ],
@@ -208,6 +212,34 @@ def test_a_folder_of_beir_is_scored_as_its_programs_do(
     result = read_json(out, "eval_results.json")
     for name, score in scores.items():
         assert result[f"eval_{name}"] == pytest.approx(score, abs=1e-6)
+
+
+@pytest.mark.older_stack
+def test_documents_of_beir_may_be_empty(vectors, tiny_bert, tmp_path):
+    """As in its published FiQA; others may have no title."""
+    documents = [
+        {"_id": "1", "title": "", "text": ""},
+        {"_id": "2", "text": "the cat"},
+        {"_id": "3", "title": None, "text": "a dog"},
+    ]
+    write_json_lines(tmp_path / "corpus.jsonl", documents)
+    questions = [{"_id": "q", "text": "the cat"}]
+    write_json_lines(tmp_path / "queries.jsonl", questions)
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq\t2\t1\n"
+    )
+    vectors(
+        task_name="BEIR",
+        data_dir=tmp_path,
+        init_checkpoint=tiny_bert,
+        tuning_method="head",
+        do_eval=True,
+        max_seq_length=16,
+        output_dir=tmp_path / "out",
+    )
+    scores = read_json(tmp_path / "out", "eval_results.json")
+    assert scores["eval_ndcg_at_10"] == 1
 
 
 def test_documents_that_are_missing_are_left_out_of_trainings(tmp_path, caplog):

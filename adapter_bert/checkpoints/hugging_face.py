@@ -226,9 +226,11 @@ def kind_of_head(config: Mapping[str, Any]) -> str:
     """
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
+    labels = config.get("id2label")
     if (
         str(name).endswith(TEXTS)
-        and len(config.get("id2label") or ()) == 1
+        and isinstance(labels, dict)
+        and len(labels) == 1
         and activation_of_scores(config)
     ):
         return RERANK

@@ -9,6 +9,7 @@ Source: sentence-transformers 5.7.0 (`SentenceTransformer`, its modules
 """
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -30,6 +31,7 @@ MODEL_FILES = (
     "sentence_xlm-roberta_config.json",
 )
 WHAT = "a description of sentence-transformers"
+CROSS_ENCODER = "CrossEncoder"
 KNOWN = MODEL, POOLING, NORMALIZE, DENSE = (
     "Transformer",
     "Pooling",
@@ -218,20 +220,24 @@ def _read_dense(folder: str) -> Dense:
     return Dense(*sizes, bias, activation, values)
 
 
-def _read_model(folder: str) -> Optional[int]:
+def _read_model(
+    folder: str,
+    outputs: Mapping[str, Any] = LAST_LAYER,
+    names: Sequence[str] = MODEL_FILES,
+) -> Optional[int]:
     tokenizer: dict[str, Any] = {}
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
     if files.exists(path):
         tokenizer = files.read_object(path, "a description of a model", {})
     described: dict[str, Any] = {}
-    for name in MODEL_FILES:
+    for name in names:
         path = os.path.join(folder, name)
         if files.exists(path):
             kinds = {"max_seq_length?": int, "do_lower_case?": bool}
             described = files.read_object(path, WHAT, kinds)
             break
     foreign_fields.check(described, foreign_fields.SENTENCE_MODEL, path)
-    for name, expected in LAST_LAYER.items():
+    for name, expected in outputs.items():
         if described.get(name) not in (None, expected):
             raise UserError(
                 f"{path}: {name} is {described[name]!r:.80}, expected "
@@ -245,13 +251,24 @@ def _read_model(folder: str) -> Optional[int]:
     return _length(described, tokenizer, path)
 
 
-def read_length(folder: str) -> Optional[int]:
-    """Reads a cross-encoder's longest input in tokens, if its files say it."""
-    path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
-    if not files.exists(path):
-        return None
-    about = files.read_object(path, "a description of a model", {})
-    return _length({}, about, path)
+def read_cross_encoder(folder: str) -> Optional[int]:
+    """Reads a cross-encoder's longest input in tokens, if its files say it.
+
+    Files of another kind of model have no effect, as in `CrossEncoder`.
+    """
+    path, about = os.path.join(folder, WHOLE_FILE), {}
+    if is_folder(folder) and files.exists(path):
+        kinds = {"default_prompt_name?": str, "prompts?": dict}
+        about = files.read_object(path, WHAT, kinds)
+    if about.get("model_type") != CROSS_ENCODER:
+        return _read_model(folder, {}, ())
+    default, prompts = about.get("default_prompt_name"), about.get("prompts")
+    if default is not None and (prompts or {}).get(default, default):
+        raise UserError(
+            f"{path}: default_prompt_name is {default[:80]!r}, a text before "
+            "each query, which is not put there here; expected none"
+        )
+    return _read_model(folder, {})
 
 
 def _length(

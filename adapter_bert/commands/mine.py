@@ -30,7 +30,7 @@ from adapter_bert.answering.embeddings import (
 from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.commands import predict, run_vectors
 from adapter_bert.data.divisions import number_texts
-from adapter_bert.data.tables import ending_of
+from adapter_bert.data.tables import Layout, check_distinct, ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import (
     FLAGS,
@@ -216,10 +216,8 @@ def search_all(
     return right_scores, scores, places
 
 
-def rows_of(
-    settings: Mining, search: Search, mined: Sequence[list[int]]
-) -> Iterator[dict[str, Any]]:
-    """Yields the rows that are written, without questions of no negatives."""
+def _columns(settings: Mining, layout: Layout) -> list[str]:
+    """Names the columns of texts, documents, ids, gains and negatives."""
     texts = read(run_vectors.Texts)
     first, second, name, gain = "text", "document", "query_id", "score"
     if texts.task_name.lower() == run_vectors.CUSTOM and texts.files.header:
@@ -227,6 +225,26 @@ def rows_of(
         name = texts.query_id_column or name
         gain = texts.score_column or gain
     negative = ",".join(texts.negative_column) or "negative"
+    columns = {
+        "--text_a_column": first,
+        "--text_b_column": second,
+        "--query_id_column": name if layout.row_id is not None else None,
+        "--score_column": gain if layout.label is not None else None,
+        "--negative_column": negative,
+    }
+    if not settings.labels:
+        check_distinct(columns, " in the output")
+    return [first, second, name, gain, negative]
+
+
+def rows_of(
+    settings: Mining,
+    search: Search,
+    mined: Sequence[list[int]],
+    columns: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """Yields the rows that are written, without questions of no negatives."""
+    first, second, name, gain, negative = columns
     names, documents = list(search.corpus.places), search.corpus.texts
     for question, query_id, gains, places in zip(
         search.questions, search.ids, search.relevant, mined
@@ -270,6 +288,7 @@ def main() -> None:
             "negatives are mined for pairs of a text and its match; pass "
             "--text_b_column, and --score_column with --corpus_file alone"
         )
+    columns = _columns(settings, layout)
     search = task.search(FLAGS.data_dir)
     judged = judge(search)
     nearby = search_all(settings, search, judged)
@@ -285,7 +304,7 @@ def main() -> None:
 
     def lines() -> Iterator[bytes]:
         nonlocal count
-        for row in rows_of(settings, search, mined):
+        for row in rows_of(settings, search, mined, columns):
             count += 1
             yield (json.dumps(row, ensure_ascii=False) + "\n").encode()
 

@@ -275,7 +275,7 @@ def run(
                 f"--rank_loss is for --task_name={kinds.RERANK}, not for "
                 f"{task.name}; leave it out"
             )
-        task = dataclasses.replace(task, rank_loss=classification.rank_loss)
+        task = task.with_loss(classification.rank_loss)
     if classification.extend_labels:
         from adapter_bert.tasks.new_labels import extend_labels
 

@@ -156,6 +156,12 @@ def rows_from_flags() -> dict[str, Any]:
             "corpus_file": texts.corpus_file,
             "corpus_layout": _corpus_layout(texts, layout),
         }
+    if texts.missing_documents != REFUSE and not searched["corpus_file"]:
+        raise UserError(
+            f"--missing_documents={texts.missing_documents} means nothing "
+            "without --corpus_file; pass --corpus_file too, or leave "
+            "--missing_documents out"
+        )
     return {
         "layout": layout,
         "matching": matching,
@@ -217,7 +223,9 @@ def _folder_of_beir(folder: str) -> dict[str, Any]:
     return {
         "split_files": named,
         "corpus_file": corpus,
-        "corpus_layout": dataclasses.replace(DOCUMENTS, text_b="title"),
+        "corpus_layout": dataclasses.replace(
+            DOCUMENTS, text_b="title", lacks_texts=True
+        ),
         "questions_file": questions,
     }
 

@@ -341,6 +341,8 @@ class Layout:
         has_lists: whether JSON may have lists of second texts and of labels,
             in these columns or in those with an s at the end; each member
             makes a row.
+        lacks_texts: whether a document may be empty, and in JSON `text_b`
+            absent or null, which reads as empty.
     """
 
     text_a: Optional[Column]
@@ -355,6 +357,7 @@ class Layout:
     label_columns: tuple[Column, ...] = ()
     lists_choices: bool = False
     has_lists: bool = False
+    lacks_texts: bool = False
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -799,6 +802,12 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
                 and isinstance(value.get(name), (list, tuple))
             ):
                 cell = tuple(json_lines.labels_at(value, name))
+            elif (
+                layout.lacks_texts
+                and field == "text_b"
+                and value.get(name) is None
+            ):
+                cell = ""
             else:
                 cell = json_lines.text_at(value, name)
             cells.append(cell)

@@ -52,7 +52,8 @@ class Corpus:
             texts = [" ".join(pair).strip() for pair in both]
         for row, (name, text) in enumerate(zip(rows.row_id, texts)):
             for what, cell in (("id", name), ("text", text)):
-                if not cell.strip():
+                may_be_empty = what == "text" and layout.lacks_texts
+                if not (cell.strip() or may_be_empty):
                     raise UserError(
                         f"{rows.where(row)}: the document's {what} is empty; "
                         f"expected a document with {what}, or no such row"

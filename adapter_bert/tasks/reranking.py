@@ -192,6 +192,7 @@ class Reranking(TextRegression):
 
     kind = kinds.KINDS[kinds.RERANK]
     scores_novelty = False
+    can_have_windows = False
 
     @classmethod
     def from_flags(
@@ -243,6 +244,11 @@ class Reranking(TextRegression):
     def describe(self):
         return {"activation": self.scored_by, **TextTask.describe(self)}
 
+    def with_loss(self, rank_loss: str) -> "Reranking":
+        """Takes a loss, and the activation that its scores have."""
+        task = dataclasses.replace(self, rank_loss=rank_loss, activation=None)
+        return dataclasses.replace(task, activation=task.scored_by)
+
     @property
     def scored_by(self) -> str:
         usual = SIGMOID if self.rank_loss == kinds.BCE else LINEAR
@@ -271,12 +277,14 @@ class Reranking(TextRegression):
         return task.go_on(description, source)
 
     def go_on(self, description, source):
+        """Keeps the activation of `--rank_loss`, else takes the old one."""
         activation = description.get("activation", self.scored_by)
         if activation not in TORCH:
             raise UserError(
                 f"{source}: task.activation is {str(activation)[:80]!r}, "
                 f"expected {' or '.join(TORCH)}"
             )
+        activation = self.activation or activation
         return dataclasses.replace(self, activation=activation)
 
     def fit_base(self, opened):

@@ -450,6 +450,8 @@ class Vectors(Task[Union[Rows, Search]]):
         rows = self._read(data_dir, ["train"])["train"]
         self._check(rows)
         rows = rows.take(self._is_match(rows))
+        if self.matching is not None:
+            rows = dataclasses.replace(rows, label=None)
         corpus = self._corpus()
         if corpus is None:
             texts = list(dict.fromkeys(rows.text_b))

@@ -173,7 +173,7 @@ def _tokenize(run: Run) -> None:
                 way = "; --window_stride=N reads them whole"
             message = "%s: %d of %d examples are cut (--%s)%s"
             logging.warning(message, split, *cut, way)
-        if len(features) != len(rows):
+        if len(features) > len(rows):
             logging.info(
                 "%s: %d examples make %d windows of at most %d tokens",
                 split,
