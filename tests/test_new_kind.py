@@ -18,6 +18,7 @@ from conftest import (
     write_json_lines,
 )
 
+import adapter_bert as ab
 from adapter_bert.answering.answers import from_outputs, output_fields
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.data.input_pipeline import make_batch
@@ -171,6 +172,9 @@ def test_it_is_trained_asked_served_and_exported(trained, tiny_bert, tmp_path):
     batch = make_batch(features, np.arange(1), None)
     computed = model.compute(*map(batch.get, INPUTS))
     np.testing.assert_allclose(computed["logits"][0], answer.logits, rtol=1e-4)
+    here, adapters = ab.load_bert(tiny_bert), {"r": trained / "adapter"}
+    ab.export(here, adapters, tmp_path / "file", format="tflite")
+    assert read_json(tmp_path / "file", "task.json")["kind"] == "ranking"
     refusals.check(
         lambda: TextModel(bert, {"r": loaded}, 4),
         "r is of the kind ranking, which cannot be exported",
