@@ -93,17 +93,29 @@ LEFT = []
 gc.set_threshold(20_000, 10, 10)
 
 
+def set_options(options=()):
+    """Sets Grappler's options, else those that a process begins with."""
+    usual = {"disable_meta_optimizer": False, "arithmetic_optimization": True}
+    tf.config.optimizer.set_experimental_options({**usual, **dict(options)})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def modules_begin_with_usual_options():
+    yield
+    set_options()
+
+
 @pytest.fixture(autouse=True)
 def tests_leave_nothing_behind():
-    """Resets an engine's options, and frees graphs.
+    """Takes an engine's options back, and frees graphs.
 
+    Those of a module's fixtures stay, as in a process that goes on.
     TensorFlow keeps every custom gradient, and with it the whole graph. To
     look for all that is free takes long, so several tests share that.
     """
+    options = tf.config.optimizer.get_experimental_options()
     yield
-    tf.config.optimizer.set_experimental_options(
-        {"disable_meta_optimizer": False, "arithmetic_optimization": True}
-    )
+    set_options(options)
     gradients = ops.gradient_registry._registry
     traced = [name for name in gradients if name.startswith("CustomGradient-")]
     for name in traced:

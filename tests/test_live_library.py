@@ -367,16 +367,7 @@ def test_answers_are_explained(add, bert, shelf):
         status, content = server.post("explain", "small")
         assert status == 200
         [answer] = content["answers"]
-        explanation = answer.pop("explanation")
-        [word], [other] = explanation["words"], expected["words"]
-        # A process may round the last bit of a sum in another way.
-        sums = {"attribution", "left_out"}
-        for name in sums:
-            assert word[name] == pytest.approx(other[name], abs=1e-6)
-        assert word.keys() == other.keys()
-        assert all(word[x] == other[x] for x in word.keys() - sums)
-        assert explanation.keys() == expected.keys()
-        assert explanation["label"] == expected["label"]
+        assert answer.pop("explanation") == expected
         assert [answer] == plain["answers"]
         status, content = server.post("explain", "tags")
         assert status == 400 and "row 1: " in content["error"]
