@@ -1,8 +1,11 @@
 """A run's step as functions: its values, its update, that it is the run's."""
 
+import fcntl
 import json
+import os
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import compilers_program
 import jax_steps
@@ -121,17 +124,25 @@ def test_the_update_is_that_of_the_optimizer(step, bias_correction, method):
 
 @pytest.fixture(scope="session")
 def jax_folder(tmp_path_factory, tiny_config):
-    """The files that `jax_steps` writes."""
-    folder = tmp_path_factory.mktemp("jax_steps")
-    run_command(
-        compilers_program.PYTHON,
-        ROOT / "tests" / "jax_steps.py",
-        json.dumps(vars(tiny_config)),
-        folder,
-        env=compilers_program.environment(),
-        timeout=compilers_program.LONG,
-        check=True,
-    )
+    """The files that `jax_steps` writes, once for tests of both TensorFlows.
+
+    Where these run at the same time, JAX_STEPS names a folder.
+    """
+    named = os.environ.get("JAX_STEPS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("jax_steps")
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # What is written last.
+        if not (folder / jax_steps.ACCOUNTS).exists():
+            run_command(
+                compilers_program.PYTHON,
+                ROOT / "tests" / "jax_steps.py",
+                json.dumps(vars(tiny_config)),
+                folder,
+                env=compilers_program.environment(),
+                timeout=compilers_program.LONG,
+                check=True,
+            )
     return folder
 
 

@@ -15,7 +15,7 @@ from numpy.testing import assert_allclose
 
 from lab.trials import tiny_files
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 RUNNER = ROOT / "lab/devices/run_program.py"
 STEPS = 12

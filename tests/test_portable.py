@@ -86,6 +86,7 @@ def environment(tmp_path):
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_the_package_is_imported_trains_and_answers(
     environment, tiny_bert, tmp_path
 ):

@@ -17,7 +17,7 @@ from lab.trials.runs import ProgramRun
 from lab.trials.starts import Moment
 from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
 
-pytestmark = pytest.mark.newer_stack
+pytestmark = pytest.mark.older_stack
 
 # Counts to 20 in steps that a file remembers. `{write}` writes the file.
 PROGRAM = """

@@ -25,6 +25,8 @@ from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.long_texts import cut_windows
 
+pytestmark = pytest.mark.older_stack
+
 WORDS = "the cat sat on the mat . it is not a good dog".split()
 TEXT = st.lists(st.sampled_from(WORDS), max_size=60).map(" ".join)
 LONG = " ".join(WORDS * 4)

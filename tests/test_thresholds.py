@@ -21,6 +21,8 @@ from adapter_bert.tasks import metrics
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.training.thresholds import fit, measure
 
+pytestmark = pytest.mark.older_stack
+
 # Few values, so that many are equal.
 SCORES = st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5, 0.55, 0.7, 0.9, 1.0])
 SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 4))
