@@ -46,9 +46,6 @@ def test_the_rate_rises_to_the_end_of_the_warm_up_then_falls(
     schedule = Schedule(2.0, num_train_steps=steps, num_warmup_steps=warm_up)
     for step, rate in rates.items():
         assert schedule(step) == pytest.approx(rate, abs=1e-12)
-        assert float(schedule(tf.constant(step))) == pytest.approx(
-            rate, abs=1e-6
-        )
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 7, 50])
@@ -139,37 +136,6 @@ def test_three_steps_agree_with_numpy(scale, corrected):
                 )
 
 
-def test_without_gradients_only_the_decayed_variables_shrink():
-    schedule = Schedule(1.0, num_train_steps=2, num_warmup_steps=0)
-    values = make_values()
-    optimizer, variables, _ = make_optimizer(values, schedule)
-    train_step(optimizer, [tf.zeros((3, 2)) for _ in NAMES])
-    for name, variable in variables:
-        # The first of two steps has half of the peak's rate.
-        factor = 1 - 0.5 * 0.01 if name in DECAYED else 1.0
-        assert_allclose(
-            variable, factor * values[name], rtol=1e-6, err_msg=name
-        )
-
-
-def test_a_step_is_the_same_inside_a_graph():
-    schedule = Schedule(0.1, num_train_steps=4, num_warmup_steps=2)
-    rng = default_rng(1)
-    gradients = [tf.constant(rng.normal(size=(3, 2)), tf.float32)] * len(NAMES)
-    results = []
-    for wrap in (lambda f: f, tf.function):
-        optimizer, variables, _ = make_optimizer(make_values(), schedule)
-        step = tf.Variable(1, dtype=tf.int64)
-
-        def train(step, optimizer=optimizer):
-            return optimizer.train(tf.constant(0.0), gradients, step)[0]
-
-        wrap(train)(step)
-        assert step.numpy() == 2
-        results.append([variable.numpy() for _, variable in variables])
-    assert_allclose(*results, rtol=1e-6, atol=1e-7)
-
-
 def test_weights_decay_after_all_that_the_gradient_read():
     """Nothing but a dependency orders operations of a TensorFlow 1 graph."""
     v1 = tf.compat.v1
@@ -192,18 +158,6 @@ def test_weights_decay_after_all_that_the_gradient_read():
             before_decay.add(op)
             ahead += [i.op for i in op.inputs] + op.control_inputs
         assert gradient.op in before_decay
-
-
-@pytest.mark.parametrize(
-    "recipe, name, decay",
-    [
-        (Recipe(), "x/kernel", 0.01),
-        (Recipe(), "x/bias", 0.0),
-        (Recipe(frozenset({"x/kernel"})), "x/kernel", 0.0),
-    ],
-)
-def test_a_recipe_says_whose_weights_decay(recipe, name, decay):
-    assert recipe.decay_of(name) == decay
 
 
 def test_a_scaled_rate_moves_as_much_further():
