@@ -468,15 +468,6 @@ def test_no_pattern_takes_for_ever(copied, pattern):
     refusals.check(lambda: read(folder), "names no matrix of this BERT")
 
 
-def test_the_first_pattern_that_fits_holds(copied):
-    """With all modules found, the rest are not looked at."""
-    folder = copied("peft/lora_7")
-    change(folder / CONFIG, alpha_pattern={"query": 6, ".*": 12, "(": 1})
-    method = read(folder).method
-    for target, alpha in (("query", 6.0), ("value", 12.0)):
-        assert method.matrix((1, target)).alpha == alpha
-
-
 ODD = (None, True, 0, -1, "(", [], ["("], {"(": "x"})
 ODD += (1e300, -(10**320), float("nan"))
 

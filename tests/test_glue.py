@@ -297,10 +297,18 @@ ROWS = {
 @pytest.mark.parametrize("name", ROWS)
 def test_real_files_are_read_whole(shared_dir, tiny_bert, name):
     task, folder = get_task(name), str(shared_dir / "data" / "glue" / name)
-    for split, rows in zip(("train", "dev", "test"), ROWS[name]):
-        if rows is not None:
-            read_rows = read(task, folder, split)
-            assert len(read_rows) == rows
+    labels = getattr(task, "labels", None)
+    for split, count in zip(("train", "dev", "test"), ROWS[name]):
+        if count is None:
+            continue
+        rows = read(task, folder, split)
+        assert len(rows) == len(set(rows.lines.tolist())) == count
+        assert all(text.strip() for text in rows.text_a)
+        assert (rows.text_b is None) == (task.labelled.text_b is None)
+        if split == "test":
+            assert rows.label is None
+        elif labels:
+            assert set(rows.label) == set(labels)
     tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"))
-    first = read_rows.take(np.arange(len(read_rows)) < 5)
+    first = rows.take(np.arange(len(rows)) < 5)
     assert len(task.featurize(first, tokenizer, 16)) == 5

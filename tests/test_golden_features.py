@@ -57,30 +57,3 @@ def test_golden_real_text_features(
     recorded = shared_dir / "golden_real_text" / "classifier_features"
     data = shared_dir / "data" / "glue"
     check_recorded_features(recorded, data, name, split, pretrained_tokenizer)
-
-
-# Published files
-
-
-@pytest.mark.real_data
-@pytest.mark.parametrize(
-    "folder, counts",
-    [
-        ("MRPC", (3668, 408, 1725)),
-        ("CoLA", (8551, 1043, 1063)),
-        ("SST-2", (67349, 872, 1821)),
-        ("RTE", (2490, 277, 3000)),
-    ],
-)
-def test_all_rows_of_published_files_are_read(shared_dir, folder, counts):
-    task = get_task(folder)
-    data_dir = str(shared_dir / "data" / "glue" / folder)
-    for split, count in zip(("train", "dev", "test"), counts):
-        rows = read(task, data_dir, split)
-        assert len(rows) == len(set(rows.lines.tolist())) == count
-        assert all(text.strip() for text in rows.text_a)
-        assert (rows.text_b is None) == (task.labelled.text_b is None)
-        if split == "test":
-            assert rows.label is None
-        else:
-            assert set(rows.label) == set(task.labels)

@@ -127,27 +127,6 @@ def test_several_tasks_of_every_text(load):
     assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
 
 
-@pytest.mark.gate
-def test_words_are_tagged(load):
-    """They may come as a list."""
-    predictor = load("tags")
-    texts = ["  ".join(TEXTS), TEXTS[1]]
-    alone = predictor("tags", texts)
-    entities = [e for answer in alone for e in answer["entities"]]
-    assert {e["label"] for e in entities} <= {"X", "Y-Z"} and entities
-    for text, answer in zip(texts, alone):
-        for entity in answer["entities"]:
-            first, last = entity["first_word"], entity["last_word"]
-            words = answer["tokens"][first : last + 1]
-            assert entity["text"].split() == words
-            assert entity["text"] == text[entity["start"] : entity["end"]]
-            assert 0.2 < entity["score"] <= 1
-    [words] = predictor("tags", [TEXTS[0].split()])
-    assert words == predictor("tags", TEXTS[0])
-    words = ["the cat", "sat"]
-    assert predictor("tags", [words])[0]["tokens"] == words
-
-
 @refusals.table(
     {
         "of two sizes": (lambda ask: ask(["pair", "large"], PAIRS), "row 1: f"),

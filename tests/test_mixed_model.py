@@ -82,11 +82,6 @@ class Mixed:
         assert sorted(np.concatenate(rows)) == list(range(tasks.size))
 
 
-def test_a_few_kinds_mixed(bert):
-    mixed = Mixed(bert, ["houlsby(size=4)", "lora(rank=2)"], each=3)
-    mixed.check([[number] for number in (3, 0, 5, 1, 4, 2, 0)])
-
-
 @pytest.mark.gate
 def test_each_row_has_its_own_update_of_the_pooler(bert):
     """Next to rows whose pooler's bias, or nothing of it, was trained."""

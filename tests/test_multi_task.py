@@ -227,17 +227,6 @@ def test_scores_are_those_of_all_and_of_each_task():
     }
 
 
-def test_a_part_has_its_own_head_and_what_is_shared():
-    values = {name: np.zeros(shape) for name, shape in HEADS.items()}
-    values["bert/adapter"] = np.ones(3)
-    of_part = MULTI.values_of("tasks/scores", values)
-    assert {name: value.shape for name, value in of_part.items()} == {
-        "bert/adapter": (3,),
-        "output_weights": (1, 16),
-        "output_bias": (1,),
-    }
-
-
 def test_it_says_what_is_trained_together():
     task = together("cola", "custom:spam", sampling="uniform")
     described = json.loads(json.dumps(task.describe()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import SENTENCES, load_predictor, open_bert, read_json, scores
+from conftest import SENTENCES, load_predictor, open_bert, scores
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 from task_files import TINY_CONTEXTS
@@ -119,31 +119,6 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     single = predictor("single", rows[::2])
     alone = [single[0], predictor("a", rows[1]), single[1]]
     assert_allclose(scores(predictor("a", rows)), scores(alone), atol=1e-6)
-
-
-@pytest.mark.gate
-def test_questions_are_answered_as_the_run_answered_them(
-    answer, squad_flags, tiny_bert
-):
-    answer(**squad_flags, do_predict=True, version_2_with_negative=True)
-    out = squad_flags["output_dir"]
-    expected = read_json(out / "predictions.json")
-    odds = read_json(out / "null_odds.json")
-    predictor = load_predictor(tiny_bert, [out / "adapter"])
-    rows = [(question, context) for context, _, question in TINY_CONTEXTS]
-    answers = predictor("squad", rows)
-    for number, (one, (_, context)) in enumerate(zip(answers, rows)):
-        assert one["answer"] == expected[f"q{number}"]
-        assert one["null_score"] - one["score"] == pytest.approx(
-            odds[f"q{number}"], abs=1e-4
-        )
-        if one["answer"]:
-            part = context[one["start"] : one["end"]]
-            assert " ".join(part.split()) == one["answer"]
-        else:
-            assert one["start"] is one["end"] is None
-    empty = predictor("squad", ("is the cat ?", ""))
-    assert empty["answer"] == ""
 
 
 def test_settings_of_an_artifact_are_used(load, make):

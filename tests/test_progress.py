@@ -160,11 +160,6 @@ def test_tensorboard_reads_loss_learning_rate_and_speed(clock, tmp_path):
     ]
 
 
-def test_points_are_as_far_apart_as_asked_for(clock, tmp_path):
-    train(clock, tmp_path, 0, 7, every_steps=3)
-    assert steps_of(tmp_path) == [3, 6]
-
-
 def test_points_are_on_disk_before_the_training_ends(clock, tmp_path):
     shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path))
     shown.update(10, 2.0)
@@ -186,21 +181,6 @@ def test_both_parts_of_a_training_are_one_curve(clock, tmp_path):
     train(clock, tmp_path, 0, 12)
     train(clock, tmp_path, 12, 25)
     assert steps_of(tmp_path) == [10, 22, 25]
-
-
-def test_several_steps_may_be_told_at_once(clock, lines, tmp_path):
-    shown = progress.TrainingProgress(SCHEDULE, 0, 8, str(tmp_path))
-    for step in (10, 20):
-        clock.now += 10
-        shown.update(step, 1.0)
-    shown.close()
-    assert [line.split(",")[0] for line in lines] == [
-        "train: 80/200 examples",
-        "train: 160/200 examples",
-    ]
-    assert read_scalars(tmp_path)["examples_per_second"] == [
-        (20, pytest.approx(8.0))
-    ]
 
 
 def test_steps_that_are_told_at_once_share_one_rate(clock, tmp_path):

@@ -109,13 +109,6 @@ def test_questions_to_answer_need_no_answers(tmp_path):
     assert read(TASK, str(tmp_path), "test") == unlabelled
 
 
-def test_impossible_questions_are_of_version_2(tmp_path, warnings):
-    questions = [*TWO, ask("q3", "the cat sat")]
-    write_file(tmp_path / "train.json", questions)
-    assert read(TASK_2, str(tmp_path), "train") == questions
-    assert not warnings.text
-
-
 UNNAMED = replace(TASK, train_file="", predict_file="")
 
 

@@ -330,17 +330,6 @@ def targets(windows, question=0):
 # By hand
 
 
-def test_windows_hold_the_question_and_overlapping_parts(tokenizer):
-    question = ask("the cat sat on the mat .", "mat")
-    windows = cut_windows([question], tokenizer, 9, 2, 2)
-    assert rows_of(windows) == [
-        "[CLS] is a [SEP] the cat sat on [SEP]",
-        "[CLS] is a [SEP] sat on the mat [SEP]",
-        "[CLS] is a [SEP] the mat . [SEP]",
-    ]
-    assert labels_of(windows) == [(0, 0), (7, 7), (5, 5)]
-
-
 def test_arrays_have_the_declared_types(tokenizer):
     windows = cut_windows([ask("the cat", "cat")], tokenizer, 9, 2, 2)
     types = {"segments": "uint8", "starts": "int64", "context_starts": "int64"}

@@ -429,21 +429,6 @@ def test_words_that_no_window_holds_are_counted(tokenizer, caplog):
     assert not caplog.text
 
 
-def tagged(*sentences):
-    return [[split_tag(tag) for tag in text.split()] for text in sentences]
-
-
-@pytest.mark.older_stack
-def test_types_have_scores_of_their_own():
-    right = tagged("B-a-b I-a-b O B-X", "B-X I-X O")
-    predicted = tagged("B-a-b I-a-b O B-a-b", "B-X O O")
-    assert type_scores(right, predicted) == [
-        ("X", 2, 1, 0.0, 0.0, 0.0),
-        ("a-b", 1, 2, 0.5, 1.0, pytest.approx(2 / 3)),
-    ]
-    assert type_scores(tagged("O"), tagged("O")) == []
-
-
 BIO_TAGS = st.lists(
     st.tuples(*[st.sampled_from("O B-X I-X B-Y I-Y".split())] * 2), max_size=8
 )

@@ -136,14 +136,6 @@ def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
     check_any_text(tokenizers[case], text)
 
 
-@pytest.mark.pretrained
-@CASES
-@PROPERTY
-@given(TEXTS)
-def test_any_text_has_pretrained_tokens(pretrained_tokenizers, case, text):
-    check_any_text(pretrained_tokenizers[case], text)
-
-
 @CASES
 @PROPERTY
 @given(TEXTS, st.none() | TEXTS, st.integers(5, 20))
