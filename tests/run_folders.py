@@ -6,7 +6,15 @@ import sys
 import time
 
 import numpy as np
-from conftest import ROOT, flag_words, latest_step, read_adapter
+from conftest import (
+    ROOT,
+    flag_words,
+    latest_step,
+    load_predictor,
+    read_adapter,
+    read_json,
+    read_lines,
+)
 
 
 def artifact_bytes(folder):
@@ -31,6 +39,33 @@ def check_nearly_equal(first, second, atol=1e-6):
         np.testing.assert_allclose(
             after.read(name), before.read(name), atol=atol
         )
+
+
+def check_texts_are_learned(classify, bert, data, out, **flags):
+    """Trains upon a BERT; a predictor answers as the run has evaluated."""
+    classify(
+        task_name="custom",
+        data_dir=data,
+        init_checkpoint=bert,
+        output_dir=out,
+        do_train=True,
+        do_eval=True,
+        max_seq_length=24,
+        train_batch_size=40,
+        length_pool_batches=1,
+        learning_rate=1e-2,
+        num_train_epochs=30,
+        adapter_size=8,
+        cpu_lanes=1,
+        **flags,
+    )
+    scores = read_json(out / "eval_results.json")
+    assert scores["eval_accuracy"] > 0.8
+    rows = [line.split("\t") for line in read_lines(data / "dev.tsv")[1:]]
+    predictor = load_predictor(bert, {"one": out / "adapter"})
+    answers = predictor("one", [text for text, _ in rows])
+    right = [a["label"] == label for a, (_, label) in zip(answers, rows)]
+    assert np.isclose(np.mean(right), scores["eval_accuracy"])
 
 
 def saved_step(folder):

@@ -22,7 +22,6 @@ from run_folders import artifact_bytes, saved_step
 from safetensors.numpy import load_file
 from tiny_artifacts import (
     CLASSIFICATION,
-    make_artifact,
     make_library,
     read_base,
 )
@@ -357,27 +356,6 @@ def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
     for name in others:
         expected = pytest.approx(losses["plain"], abs=FAR[name])
         assert losses[name] == expected, name
-
-
-@pytest.mark.gate
-def test_compositions_answer_beside_other_tasks(tiny_bert, tmp_path):
-    """In mixed batches, and those that change BERT by themselves."""
-    texts = {
-        "fusion": "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=8)})",
-        "language": "stack({'a': mad_x(4, 4), 'b': lora(rank=2)}, pals(6, 2))",
-        "norms": "stack({'a': houlsby(size=4)}, pfeiffer(size=4))",
-        "whole": "stack(full, pals(6, 2))",
-        "plain": "pfeiffer(size=4)",
-    }
-    folders = {name: str(tmp_path / name) for name in texts}
-    for seed, (name, text) in enumerate(texts.items()):
-        make_artifact(tmp_path / name, tiny_bert, text, TASK, seed=seed)
-    questions = [(name, text) for text in TEXTS for name in texts]
-    predictor = load_predictor(tiny_bert, folders)
-    mixed = [list(row["scores"].values()) for row in predictor.ask(questions)]
-    alone = {name: answers(tiny_bert, folders[name]) for name in texts}
-    expected = [alone[name][TEXTS.index(text)] for name, text in questions]
-    assert_allclose(mixed, expected, atol=1e-5)
 
 
 def test_an_adapter_of_another_bert_is_refused(

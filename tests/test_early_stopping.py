@@ -1,14 +1,13 @@
 """Dev sets are scored while a task is trained, and the best step is kept."""
 
-import random
 import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 import refusals
-from conftest import flag_words, latest_step, read_json, read_lines
-from run_folders import artifact_bytes, kill
+from conftest import latest_step, read_json, read_lines
+from run_folders import artifact_bytes
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator,
 )
@@ -253,21 +252,6 @@ def check_same_end(folder, whole):
     assert artifact_bytes(folder) == artifact_bytes(whole)
     for name in ("dev_scores.json", "eval_results.json"):
         assert read_json(folder / name) == read_json(whole / name), name
-
-
-@pytest.mark.gate
-def test_sigkill_while_steps_are_scored(classify, tiny_flags, out, tmp_path):
-    tiny_flags.update(num_train_epochs=16, eval_steps=4, keep_best="loss")
-    classify(**{**tiny_flags, "output_dir": tmp_path / "whole"})
-
-    def is_scored():
-        scores = dev_scores.read(str(out))
-        return scores and len(scores.by_step) >= 6
-
-    words = flag_words(tiny_flags)
-    kill(words, is_scored, random.Random(3).uniform(0, 0.1))
-    classify(**tiny_flags)
-    check_same_end(out, tmp_path / "whole")
 
 
 @pytest.mark.gate

@@ -217,7 +217,7 @@ def test_there_is_an_error_without_a_graph():
         onednn.dense(*PLAIN)
 
 
-METHODS = ["houlsby(size=4)", "lora(rank=2)", "ia3", "pals(size=12)", "prefix"]
+METHODS = ["houlsby(size=4)", "lora(rank=2)", "ia3"]
 
 
 @here
@@ -256,15 +256,14 @@ def test_a_model_predicts_the_same(method, dtype, tiny_config, tmp_path):
 
 @pytest.mark.gate
 @here
-@pytest.mark.parametrize("value, is_there", [("0", "False"), ("1", "True")])
-def test_the_environment_turns_them_off(value, is_there):
+def test_the_environment_turns_them_off():
     program = (
         "from adapter_bert.bert import onednn; "
         "print(onednn.is_available('float32'))"
     )
-    variables = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": value}
+    variables = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = run_command(sys.executable, "-c", program, env=variables, cwd=ROOT)
-    assert done.stdout.split()[-1] == is_there, done.stderr
+    assert done.stdout.split()[-1] == "False", done.stderr
 
 
 def fail(*_, **__):

@@ -98,14 +98,6 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
 
 
 @pytest.mark.older_stack
-def test_training_learns_the_tiny_task(classify, tiny_flags):
-    tiny_flags.update(num_train_epochs=40, tuning_method="full")
-    del tiny_flags["adapter_size"]
-    classify(**tiny_flags, do_eval=True)
-    assert results(tiny_flags["output_dir"])["eval_accuracy"] == 1.0
-
-
-@pytest.mark.older_stack
 def test_equal_seeds_give_equal_bits_and_others_do_not(
     classify, trained, tmp_path
 ):

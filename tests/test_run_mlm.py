@@ -13,7 +13,6 @@ from conftest import (
     run_process,
     write_json,
 )
-from run_folders import check_nearly_equal
 from test_masked_lm import (  # noqa: F401 (one is a fixture)
     HEAD,
     pretrained,
@@ -22,7 +21,6 @@ from test_masked_lm import (  # noqa: F401 (one is a fixture)
 from test_methods_runs import without_size
 
 from adapter_bert.commands import merge, run_mlm
-from adapter_bert.methods.invertible import SCOPE
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 
 model_text = program_fixture(run_mlm)
@@ -115,104 +113,17 @@ def test_a_pretrained_head_is_evaluated_untrained(
     )
 
 
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_the_masks_of_an_evaluation_stay_and_those_of_the_seed_differ(
-    model_text, text_flags, tmp_path
-):
-    flags = {**text_flags, "num_train_epochs": 1}
-    model_text(**flags, do_eval=True)
-    first = read_json(text_flags["output_dir"], "eval_results.json")
-    adapter = text_flags["output_dir"] / "adapter"
-    scores = [
-        evaluated(model_text, flags, adapter, tmp_path / f"{n}", seed=seed)
-        for n, seed in enumerate((1, 1, 2))
-    ]
-    assert (
-        scores[0]["eval_loss"] == scores[1]["eval_loss"] == first["eval_loss"]
-    )
-    assert scores[2]["eval_loss"] != first["eval_loss"]
-    assert scores[2]["dev_data"] == first["dev_data"]
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_an_adapter_is_trained_further_with_other_masks(
-    model_text, text_flags, tmp_path
-):
-    flags = {**text_flags, "num_train_epochs": 0.5}
-    model_text(**flags)
-    flags.update(
-        adapter=text_flags["output_dir"] / "adapter",
-        output_dir=tmp_path / "further",
-        whole_word_masking=True,
-        learning_rate=1e-30,
-    )
-    del flags["adapter_size"], flags["max_seq_length"]
-    model_text(**flags)
-    check_nearly_equal(text_flags["output_dir"], tmp_path / "further")
-    run = read_json(tmp_path / "further" / "run.json")
-    assert run["training"]["max_seq_length"] == 24
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_language_adapter_learns_and_is_kept(
-    model_text, text_flags, tmp_path
-):
-    """What is invertible too; another run evaluates it to the same score."""
-    flags = {
-        **without_size(text_flags),
-        "tuning_method": "mad_x(size=8, inverse_size=8)",
-        "train_file": repeated_words(tmp_path),
-        "eval_file": repeated_words(tmp_path),
-        "num_train_epochs": 40,
-        "learning_rate": 5e-3,
-        "do_eval": True,
-    }
-    untrained = {**flags, "num_train_epochs": 0.1, "learning_rate": 1e-30}
-    scores = {}
-    for name, run in (("before", untrained), ("after", flags)):
-        model_text(**{**run, "output_dir": tmp_path / name})
-        scores[name] = read_json(tmp_path / name, "eval_results.json")
-    assert scores["before"]["eval_perplexity"] > 18
-    assert scores["after"]["eval_perplexity"] < 11
-    first, last = (
-        read_adapter(tmp_path / name / "adapter").weights
-        for name in ("before", "after")
-    )
-    names = {name for name in last.shapes if name.startswith(f"{SCOPE}/")}
-    assert names == {
-        f"{SCOPE}/{subnet}/{part}{number}"
-        for subnet in ("F", "G")
-        for part in ("weights", "biases")
-        for number in (1, 2)
-    }
-    for name in names:
-        assert (first.read(name) != last.read(name)).any(), name
-    adapter = tmp_path / "after" / "adapter"
-    again = evaluated(model_text, flags, adapter, tmp_path / "again")
-    assert again["eval_loss"] == scores["after"]["eval_loss"]
-
-
 @pytest.mark.older_stack
 @pytest.mark.gate
-@pytest.mark.parametrize(
-    "method",
-    ["prefix(length=3, inner_size=8)", "lt_sft(sparsity=0.05)", "full"],
-)
-def test_every_kind_of_method_is_trained(
-    model_text, text_flags, tmp_path, method
-):
-    """Its artifact gives the same scores; phases are over once for all."""
+def test_embeddings_are_trained_too(model_text, text_flags, tmp_path):
+    """Its artifact gives the same scores."""
     flags = {**without_size(text_flags), "num_train_epochs": 2}
-    flags["tuning_method"] = method
+    flags["tuning_method"] = "full"
     model_text(**flags, do_eval=True)
     out = text_flags["output_dir"]
     loss = read_json(out, "eval_results.json")["eval_loss"]
     again = evaluated(model_text, flags, out / "adapter", tmp_path / "again")
-    # What prefix tuning's network made is kept in its place.
-    assert again["eval_loss"] == pytest.approx(loss, abs=1e-5)
+    assert again["eval_loss"] == loss
 
 
 def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):

@@ -16,7 +16,7 @@ from conftest import (
     run_command,
     write_json,
 )
-from task_files import TAGGED, conll
+from task_files import TAGGED
 
 from adapter_bert.tasks.tagging_files import read_sentences
 
@@ -176,55 +176,6 @@ def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
     assert read_lines(again / "test_predictions.conll") == read_lines(
         out / "test_predictions.conll"
     )
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_long_sentences_get_a_tag_for_every_word(tag, ner_flags, tmp_path):
-    """In windows; a word of control characters and a too long one get O."""
-    data = tmp_path / "data"
-    data.mkdir()
-    sentence = "|".join(TAGGED)
-    odd = "\x01 B-ANIMAL|" + "a" + "s" * 20 + " B-ANIMAL|" + sentence
-    for split in ("train", "dev", "test"):
-        (data / f"{split}.conll").write_text(conll([sentence, odd]))
-    flags = {
-        **ner_flags,
-        "data_dir": data,
-        "max_seq_length": 12,
-        "num_train_epochs": 60,
-    }
-    tag(**flags, do_eval=True, do_predict=True)
-    sentences = read_sentences(
-        str(flags["output_dir"] / "test_predictions.conll")
-    )
-    assert len(sentences.words) == 2 * 27 + 2
-    odd = list(map(str, list(sentences.divide(sentences.tags))[1]))
-    assert odd[0] == "O" and odd[1] == "O"
-    results = read_json(flags["output_dir"], "eval_results.json")
-    # The two words, whose entities are lost, count.
-    assert 0.5 < results["eval_recall"] <= 14 / 16
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_every_kind_of_method_tags(tag, ner_flags, tmp_path):
-    """Trained, then predicted by the artifact alone."""
-    del ner_flags["adapter_size"]
-    ner_flags.update(num_train_epochs=1, do_predict=True)
-    methods = ["lt_sft(sparsity=0.05)", "prefix(length=3, inner_size=8)"]
-    for number, method in enumerate(methods):
-        folder, again = tmp_path / f"{number}", tmp_path / f"{number}-again"
-        tag(**{**ner_flags, "output_dir": folder}, tuning_method=method)
-        tag(
-            **{**ner_flags, "output_dir": again, "do_train": False},
-            adapter=folder / "adapter",
-        )
-        first, second = (
-            (path / "test_predictions.conll").read_text()
-            for path in (folder, again)
-        )
-        assert first == second, method
 
 
 def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):

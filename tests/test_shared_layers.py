@@ -93,10 +93,10 @@ def results(tiny, training):
     return logits, dict(zip(names, map(tf.convert_to_tensor, gradients)))
 
 
-@pytest.mark.parametrize("text", METHODS)
-def test_shared_layers_compute_what_each_would_compute(deep, text):
-    """Dropout keeps the same, and gradients are the same."""
-    tiny = moved(deep, METHODS.get(text) or parse(text))
+def check_shared(config, text):
+    """Compares shared layers with layers of their own, whose gradients it
+    returns: dropout keeps the same."""
+    tiny = moved(config, METHODS.get(text) or parse(text))
     # In prediction few methods tell layers apart otherwise than in training.
     of_batch = "robust" in text or "prefix" in text
     for training in (True, False) if of_batch else (True,):
@@ -109,6 +109,12 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
             assert_allclose(
                 shared_gradients[name], gradient, 1e-3, 1e-4, err_msg=name
             )
+    return built_gradients
+
+
+@pytest.mark.parametrize("text", METHODS)
+def test_shared_layers_compute_what_each_would_compute(deep, text):
+    check_shared(deep, text)
 
 
 @pytest.mark.parametrize(
@@ -116,9 +122,7 @@ def test_shared_layers_compute_what_each_would_compute(deep, text):
 )
 def test_an_mpnets_scores_by_distance_are_shared_by_all_layers(mpnet, text):
     """Also their gradient, if a method trains them; dropout is on."""
-    test_shared_layers_compute_what_each_would_compute(mpnet, text)
-    tiny = moved(mpnet, parse(text))
-    _, gradients = results(tiny, True)
+    gradients = check_shared(mpnet, text)
     of_scores = [name for name in gradients if RELATIVE_BIAS in name]
     assert bool(of_scores) == (not text.startswith("houlsby"))
     assert all(np.abs(gradients[name]).max() > 1e-3 for name in of_scores)

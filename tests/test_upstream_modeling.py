@@ -111,10 +111,7 @@ METHODS = {
     "houlsby(size=4)": r".*/(adapters|LayerNorm)/.*",
     None: r"bert/.*",
     "lora(rank=2)": r".*/lora_.*",
-    "vera(rank=3)": r".*/vera_.*",
-    "loreft(rank=2)": r".*/reft/.*",
     "prompt(length=2)": r"bert/embeddings/prompt",
-    "bitfit": r"bert/.*(bias|beta)",
     "prefix(length=2)": r"bert/prefix/.*",
     "top_layers(k=1)": r"bert/(encoder/layer_1|pooler)/.*",
 }
@@ -239,7 +236,9 @@ def test_activations_in_every_form_that_bert_takes(activation, name):
     outputs = []
     for act in (name, activation):
         with session() as opened:
-            config = small_config(hidden_act=act, initializer_range=0.5)
+            config = small_config(
+                hidden_act=act, initializer_range=0.5, num_hidden_layers=1
+            )
             model = small_model(config, False)
             [slope] = tf.gradients(
                 tf.reduce_sum(model.sequence_output**3),
@@ -455,24 +454,6 @@ def test_batches_and_sizes_that_are_refused(
         modeling.BertModel(small_config(**sizes), False, tf.zeros(shape, dtype))
 
 
-def test_adam_reaches_a_minimum():
-    with session() as opened:
-        w = v1.get_variable(
-            "w", initializer=tf.constant([0.1, -0.2, -0.1], tf.float32)
-        )
-        loss = tf.reduce_mean(tf.square(tf.constant([0.4, 0.2, -0.5]) - w))
-        optimizer = optimization.AdamWeightDecayOptimizer(learning_rate=0.2)
-        pairs = zip(tf.gradients(loss, [w]), [w])
-        step = optimizer.apply_gradients(
-            pairs, v1.train.get_or_create_global_step()
-        )
-        assert {"w/adam_m", "w/adam_v"} <= names(v1.global_variables())
-        initialize(opened)
-        for _ in range(100):
-            opened.run(step)
-        assert_allclose(opened.run(w), [0.4, 0.2, -0.5], rtol=1e-2, atol=1e-2)
-
-
 def test_a_method_s_recipe():
     recipe = Recipe(frozenset({"ours/scale"}), {"ours/scale": 3.0})
     with session() as opened:
@@ -534,7 +515,10 @@ def trained_on(count):
         number = tf.distribute.get_replica_context().replica_id_in_sync_group
         ids = tf.constant(rows.reshape(count, -1, 7))[number]
         model = modeling.BertModel(
-            small_config(), False, ids, tuning_method="houlsby(size=4)"
+            small_config(num_hidden_layers=1),
+            False,
+            ids,
+            tuning_method="houlsby(size=4)",
         )
         loss = tf.reduce_mean(model.pooled_output[:, 0])
         return optimization.create_optimizer(loss, 1e-2, 20, 0, False)
