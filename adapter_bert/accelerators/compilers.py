@@ -63,7 +63,7 @@ def versions(device: Device) -> dict[str, str]:
 
 
 def settings(device: Device) -> dict[str, str]:
-    """All but the step itself that an account depends on."""
+    """Lists what an account depends on besides the step."""
     options = {name: os.environ.get(name, "") for name in OPTIONS}
     basics = {"device": repr(device), "counting": str(COUNTING)}
     return {**basics, **versions(device), **options}

@@ -328,7 +328,7 @@ class Hooks:
 
 
 class NoHooks(Hooks):
-    """BERT as it is."""
+    """Changes nothing: BERT as it is."""
 
     alike = True
     by_token = True

@@ -44,7 +44,7 @@ class Artifact:
 
 
 def count(values: dict[str, np.ndarray]) -> int:
-    """Numbers that an artifact holds, without the indices of changes."""
+    """Counts an artifact's numbers, without the indices of changes."""
     return sum(v.size for k, v in values.items() if not k.endswith(INDICES))
 
 
@@ -123,7 +123,7 @@ def change_settings(folder: str, settings: dict[str, Any]) -> None:
 
 
 def settings_of(folder: str) -> dict[str, Any]:
-    """`task_settings` of an adapter, {} if the folder holds no adapter."""
+    """Reads `task_settings`; {} if the folder holds no adapter."""
     if not files.exists(os.path.join(folder, CONFIG_FILE)):
         return {}
     return read_config(folder).get("task_settings", {})

@@ -88,7 +88,7 @@ class Tensors:
         return list(self._left)
 
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
-        """A tensor of a shape, with None for any size."""
+        """Takes a tensor of a shape, with None for any size."""
         value = self._left.pop(name, None)
         if value is None:
             raise UserError(f"{self.path} lacks the tensor {name}")

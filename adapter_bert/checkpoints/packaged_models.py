@@ -23,7 +23,7 @@ MPNET = "all-mpnet-base-v2"
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What a model is made from."""
+    """Describes the packages of a model, and the files that it is made of."""
 
     title: str
     # Bytes of the packages, and of the disk while they are put together.
@@ -83,7 +83,7 @@ MODELS = {
 
 
 def _places(name: str) -> list[str]:
-    """Where a model may lie; it is fetched to the first."""
+    """Lists where a model may lie; it is fetched to the first."""
     users = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     cache = os.path.expanduser(os.path.join(users, "adapter_bert"))
     roots = [os.environ.get(CACHE) or cache, cache, sys.prefix]

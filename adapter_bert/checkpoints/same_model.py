@@ -1,4 +1,4 @@
-"""Whether a BERT is the one that trained values belong to."""
+"""Checks that trained values belong to a BERT."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -262,9 +262,7 @@ def _open_checkpoint(path: str) -> Pretrained:
 
 def _read_near(folder: str, name: str) -> dict[str, Any]:
     path = os.path.join(folder, name)
-    if not files.exists(path):
-        return {}
-    return files.read_object(path, "a description of a model", {})
+    return files.read_optional(path, "a description of a model", {})
 
 
 def _newest_step(folder: str) -> Optional[str]:

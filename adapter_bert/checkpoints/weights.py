@@ -53,6 +53,10 @@ class Weights:
     gelu: str = "gelu"
     hub: str = ""
 
+    def read_all(self) -> dict[str, np.ndarray]:
+        """Reads every tensor."""
+        return {name: self.read(name) for name in self.shapes}
+
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
@@ -242,7 +246,7 @@ def start_fingerprint(
     trained: Optional[Weights],
     new_head: bool = False,
 ) -> Optional[str]:
-    """SHA-256 of what a training starts from besides BERT, or None.
+    """Hashes what a training starts from besides BERT; None for nothing.
 
     Reads each of them, so that damage is found before training.
     """

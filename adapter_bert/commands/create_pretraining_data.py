@@ -22,7 +22,7 @@ from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.data.tokenization import CLASSIFY, SPECIAL
 from adapter_bert.errors import UserError
-from adapter_bert.flags import POSITIVE, Range, Topic, read
+from adapter_bert.flags import POSITIVE, Range, Topic, at_least, read
 from adapter_bert.upstream import create_pretraining_data as upstream
 
 SHARE = Range(lambda value: 0 <= value <= 1, "expected 0 to 1")
@@ -51,7 +51,7 @@ class Rows(LetterCase):
     max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest row in tokens.",
-        Range(lambda x: x >= LEAST_LENGTH, f"expected >= {LEAST_LENGTH}"),
+        at_least(LEAST_LENGTH),
     )
     max_predictions_per_seq: int = Topic.DATA.setting(
         20, "Most masked tokens of a row.", POSITIVE

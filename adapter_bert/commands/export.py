@@ -42,7 +42,7 @@ PYTHON = "ADAPTER_BERT_ONNX"
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """Exported model."""
+    """Describes the exported model."""
 
     output_dir: str = Topic.TO_DO.setting(
         "",

@@ -153,10 +153,7 @@ def add(
             artifact.config, artifact.weights.source
         )
         method = registry.parse(artifact.config["method"])
-        trained = {
-            name: artifact.weights.read(name)
-            for name in artifact.weights.shapes
-        }
+        trained = artifact.weights.read_all()
         merged = merged_values(config, method, base.read, trained)
         for name, value in merged.items():
             change = weight * (value - base.read(name))

@@ -116,7 +116,7 @@ class SubwordTokenizer(TextTokenizer):
             register(self._words, self.added, path)
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """As `TextTokenizer.encode`; a space before a word is not of it.
+        """Encodes like `TextTokenizer`; a space before a word is not of it.
 
         A letter's place has the accents after it, which XLM-R joins with it
         and transformers leave out. A token of a space alone has no characters;

@@ -54,7 +54,7 @@ def ending_of(path: FileOrRows) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SplitFiles:
-    """Files or rows that were named, or ""; if all are "", of a folder's."""
+    """Names the files or rows of splits; if all are "", a folder has them."""
 
     train: FileOrRows = ""
     dev: FileOrRows = ""
@@ -177,7 +177,7 @@ VARIATIONS = range(0xFE00, 0xFE10)
 
 
 def appearance(label: str) -> Any:
-    """A key that is equal for labels that look the same, or mean one number.
+    """Gives equal keys for labels that look the same, or mean one number.
 
     Blanks, letter case, characters that cannot be seen, and the ways to write
     a character make no difference.
@@ -208,13 +208,13 @@ def shown(labels: Iterable[str]) -> dict[str, str]:
         label == label.strip() and (label[:1] + label[-1:]).isprintable()
         for label in labels
     ):
-        is_told_apart = len({_composed(repr(x)) for x in labels}) == len(labels)
-        quote = repr if is_told_apart else ascii
+        differ = len({_composed(repr(x)) for x in labels}) == len(labels)
+        quote = repr if differ else ascii
     return {label: quote(label) for label in labels}
 
 
 def list_labels(labels: Iterable[str]) -> str:
-    """Labels with commas between them, at most 200 characters of all."""
+    """Joins labels with commas, cut to 200 characters."""
     return ", ".join(shown(labels).values())[:200]
 
 
@@ -361,7 +361,7 @@ class Layout:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """All columns by their field in `Rows`, `choice_0` and `label_0`."""
+        """Lists columns by their field in `Rows`, `choice_0` and `label_0`."""
         columns = {
             "text_a": self.text_a,
             "text_b": self.text_b,
@@ -374,7 +374,7 @@ class Layout:
 
     @classmethod
     def of_texts(cls, columns: Sequence[Column], **more: Any) -> "Layout":
-        """A table of these texts, in their order; `more` are other fields."""
+        """Makes a layout of these texts, in their order, and `more` fields."""
         text_a, *others = columns
         return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
 
@@ -444,7 +444,7 @@ class Rows:
         )
 
     def followed_by(self, more: "Rows") -> "Rows":
-        """These rows, then rows of another file with the same columns.
+        """Appends rows of another file with the same columns.
 
         Each row keeps its line in its own file.
         """

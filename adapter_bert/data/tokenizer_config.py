@@ -170,6 +170,4 @@ def _described(
 
 
 def _read(path: str, kinds: dict[str, Any]) -> dict[str, Any]:
-    if not files.exists(path):
-        return {}
-    return files.read_object(path, "a description of a model", kinds)
+    return files.read_optional(path, "a description of a model", kinds)

@@ -1,4 +1,4 @@
-"""Which matrices of BERT peft's descriptions name.
+"""Finds the matrices of BERT that peft's descriptions name.
 
 peft finds modules by the ends of their names, or by patterns of whole names.
 """

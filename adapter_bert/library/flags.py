@@ -11,7 +11,7 @@ from adapter_bert.answering.trained_task import task_name
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.bert_flags import BertFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Declared, Range, Topic, read
+from adapter_bert.flags import POSITIVE, Declared, Topic, at_least, read
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.methods import registry
 from adapter_bert.training.settings import (
@@ -115,12 +115,12 @@ class OneBert(BertFiles):
         None,
         "Longest input in tokens, the rest is cut off; default: what each "
         "adapter was trained with.",
-        Range(lambda value: value >= 3, "which is too small"),
+        at_least(3),
     )
     predict_batch_size: int = Topic.EVALUATION.setting(
         32,
         "Rows computed at once.",
-        Range(lambda value: value >= 1, "which is too small"),
+        POSITIVE,
     )
     compute_dtype: str = Topic.HARDWARE.setting(
         FLOAT32,
@@ -198,7 +198,7 @@ class Embedding:
         None,
         "Keep so many first entries of a vector of --embeddings; an adapter "
         "must have been trained for the size. Default: all entries.",
-        Range(lambda value: value >= 1, "which is too small"),
+        POSITIVE,
         needs=("embeddings",),
     )
     prompt: Optional[str] = Topic.EVALUATION.setting(

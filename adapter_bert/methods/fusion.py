@@ -76,8 +76,7 @@ def mix(
         )
     if "value/kernel" in variables:
         mixed = tf.matmul(mixed, variables["value/kernel"])
-    mixed = tf.reshape(mixed, shape)
-    mixed.set_shape(query.shape)
+    mixed = functional.shaped_as(mixed, query)
     shape = tf.concat([shape[:2], [len(values)]], axis=0)
     return mixed, tf.reshape(weights, shape)
 

@@ -71,7 +71,7 @@ def custom_task(
     label = None if table.label_columns else table.place(table.label_column)
     choices = tuple(map(table.place, table.choice_columns))
     marks = tuple(map(table.place, table.label_columns))
-    _check_own_columns(
+    _check_columns(
         {
             "--text_a_column": text_a,
             "--text_b_column": text_b,
@@ -100,7 +100,7 @@ def custom_task(
     return task.with_labels(labels, "--label_columns")
 
 
-def _check_own_columns(
+def _check_columns(
     flags: Mapping[str, Optional[Column]],
     row_id: Optional[Column],
     lists: Mapping[str, Sequence[Column]],
