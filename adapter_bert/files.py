@@ -21,10 +21,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    BinaryIO,
-)
+from typing import Any, BinaryIO
 
 import tensorflow as tf
 
@@ -162,7 +159,7 @@ def names(path: str) -> list[str]:
 
 
 def plain_names(path: str) -> list[str]:
-    """As `names`, of those that are as `NAME`."""
+    """Lists names as `names` does, but only those that match `NAME`."""
     return list(filter(NAME.fullmatch, names(path)))
 
 

@@ -15,13 +15,7 @@ import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    TypeVar,
-)
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from absl import flags
 

@@ -29,11 +29,7 @@ from jax import export
 from jax.experimental import jax2tf, topologies
 from jax.sharding import Mesh, PartitionSpec
 
-from adapter_bert.accelerators.account import (
-    COUNTING,
-    Compiled,
-    bytes_of_calls,
-)
+from adapter_bert.accelerators.account import COUNTING, Compiled, bytes_of_calls
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.accelerators.step import Step
 from adapter_bert.errors import UserError

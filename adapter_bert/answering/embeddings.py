@@ -12,12 +12,7 @@ import functools
 import itertools
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Optional,
-    Union,
-)
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -77,7 +72,7 @@ Vectors = Union[np.ndarray, list[TokenVectors]]
 
 @dataclasses.dataclass(frozen=True)
 class VectorForm:
-    """How vectors follow from hidden states.
+    """Says how hidden states become vectors.
 
     Attributes:
         pooling: `cls` for the first token's states, `mean` for the mean over

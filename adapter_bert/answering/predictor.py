@@ -10,11 +10,7 @@ predictor("mrpc", ("He sat down.", "He took a seat."))
 import itertools
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Optional,
-    Union,
-)
+from typing import Any, Optional, Union
 
 from adapter_bert.answering.answers import Answer
 from adapter_bert.answering.explanations import check_explained, explain

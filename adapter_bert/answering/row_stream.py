@@ -15,12 +15,7 @@ from typing import Any, Callable, TypeVar
 from adapter_bert import json_lines
 from adapter_bert.answering.trained_task import TextRow
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import (
-    ODD,
-    READERS,
-    Layout,
-    open_table,
-)
+from adapter_bert.data.tables import ODD, READERS, Layout, open_table
 from adapter_bert.errors import UserError
 
 # A row's texts, and its place for messages.

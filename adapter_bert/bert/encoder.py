@@ -21,12 +21,7 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -34,13 +29,7 @@ import tensorflow as tf
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.architectures import PROJECTION, RELATIVE_BIAS
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.bert.hooks import (
-    Context,
-    Hooks,
-    Kernel,
-    dropout,
-    keep_mask,
-)
+from adapter_bert.bert.hooks import Context, Hooks, Kernel, dropout, keep_mask
 
 Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.

@@ -95,22 +95,13 @@ def _apply(stored: dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     return Weights(path, shapes, read)
 
 
-def _content(values: dict[str, np.ndarray]) -> bytes:
-    return safetensors.numpy.save(
-        {name: np.ascontiguousarray(value) for name, value in values.items()}
-    )
-
-
-def sha256(values: dict[str, np.ndarray]) -> str:
-    """Gives the SHA-256 of an adapter that holds these values alone."""
-    return hashlib.sha256(_content(values)).hexdigest()
-
-
 def write(
     folder: str, config: dict[str, Any], values: dict[str, np.ndarray]
 ) -> None:
     """Writes `adapter.safetensors`, `adapter_config.json` with its hash."""
-    content = _content(values)
+    content = safetensors.numpy.save(
+        {name: np.ascontiguousarray(value) for name, value in values.items()}
+    )
     config = dict(config, sha256=hashlib.sha256(content).hexdigest())
     files.write_bytes(os.path.join(folder, WEIGHTS_FILE), content)
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)

@@ -9,10 +9,7 @@ import safetensors
 
 from adapter_bert import files
 from adapter_bert.checkpoints import torch_files
-from adapter_bert.checkpoints.hugging_face import (
-    UNREADABLE_TENSORS,
-    tensor_of,
-)
+from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, tensor_of
 from adapter_bert.checkpoints.weights import as_floats
 from adapter_bert.errors import UserError
 

@@ -6,11 +6,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import numpy as np
 import safetensors

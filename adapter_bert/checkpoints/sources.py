@@ -22,24 +22,10 @@ from adapter_bert.checkpoints import (
     run_record,
     training_state,
 )
-from adapter_bert.checkpoints.weights import (
-    HUB,
-    POOLER,
-    Pretrained,
-    Weights,
-)
-from adapter_bert.data.added_tokens import (
-    TOKENIZER_FILE,
-    NewToken,
-)
-from adapter_bert.data.tokenization import (
-    FullTokenizer,
-    TextTokenizer,
-)
-from adapter_bert.data.tokenizer_config import (
-    Rules,
-    read_rules,
-)
+from adapter_bert.checkpoints.weights import HUB, POOLER, Pretrained, Weights
+from adapter_bert.data.added_tokens import TOKENIZER_FILE, NewToken
+from adapter_bert.data.tokenization import FullTokenizer, TextTokenizer
+from adapter_bert.data.tokenizer_config import Rules, read_rules
 from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
@@ -273,7 +259,9 @@ def _newest_step(folder: str) -> Optional[str]:
     return dev_scores.best_checkpoint(folder) or newest
 
 
-def _named(name: str, end: str = "") -> Callable[[str], Optional[str]]:
+def named(name: str, end: str = "") -> Callable[[str], Optional[str]]:
+    """Gives what finds a file of a name, or a prefix of one with an end."""
+
     def find(folder: str) -> Optional[str]:
         path = os.path.join(folder, name)
         return path if files.exists(path + end) else None
@@ -302,12 +290,12 @@ _SAFETENSORS = functools.partial(
 _TORCH = functools.partial(_open_hugging_face, hugging_face.open_torch)
 # In a folder the first counts, of a path the longest ending.
 FILES: tuple[Layout, ...] = (
-    Layout(_named(SAFETENSORS_FILE), ".safetensors", _SAFETENSORS),
-    Layout(_named(GOOGLE_CHECKPOINT, ".index"), "", _open_checkpoint),
-    Layout(_named(MODULE_FILE), MODULE_FILE, _open_module),
+    Layout(named(SAFETENSORS_FILE), ".safetensors", _SAFETENSORS),
+    Layout(named(GOOGLE_CHECKPOINT, ".index"), "", _open_checkpoint),
+    Layout(named(MODULE_FILE), MODULE_FILE, _open_module),
     Layout(_newest_step, "", _open_checkpoint),
-    Layout(_named(TORCH_FILE), TORCH_FILE, _TORCH),
-    *(Layout(_named(name), name, _refuse_foreign) for name in FOREIGN),
+    Layout(named(TORCH_FILE), TORCH_FILE, _TORCH),
+    *(Layout(named(name), name, _refuse_foreign) for name in FOREIGN),
 )
 
 

@@ -10,11 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import numpy as np
 from absl import logging

@@ -38,7 +38,7 @@ from adapter_bert.data import divisions
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic
+from adapter_bert.flags import FLAGS, Topic, read
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -296,6 +296,7 @@ def _fingerprint(rows: Rows) -> str:
 class Results:
     """Names the folder of the results."""
 
+    REQUIRED = ("output_dir",)
     output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
 
 
@@ -313,6 +314,4 @@ def main() -> None:
         )
     if not FLAGS.data_dir and not task.split_files.named:
         raise UserError("--data_dir is missing")
-    if not FLAGS.output_dir:
-        raise UserError("--output_dir is missing")
-    run(task, FLAGS.data_dir, FLAGS.output_dir)
+    run(task, FLAGS.data_dir, read(Results).output_dir)

@@ -57,7 +57,7 @@ NO_ROOM = "RESOURCE_EXHAUSTED"
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """How a step is compiled, and what is written."""
+    """Says how a step is compiled, and what is written."""
 
     cores: Optional[int] = Topic.HARDWARE.setting(
         None,

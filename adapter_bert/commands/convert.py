@@ -72,7 +72,7 @@ ADAPTER_BIAS = "bert/encoder/layer_0/output/adapters/biases1"
 
 @dataclasses.dataclass(frozen=True)
 class Conversion(LetterCase, BertFiles):
-    """What is written, and in which form."""
+    """Says what is written, and in which form."""
 
     REQUIRED = ("init_checkpoint", "to", "output_dir")
     to: Optional[str] = Topic.TO_DO.setting(

@@ -32,8 +32,9 @@ LEAST_LENGTH = 5
 
 @dataclasses.dataclass(frozen=True)
 class Rows(LetterCase):
-    """What is read, made and written."""
+    """Says what is read, made and written."""
 
+    REQUIRED = ("output_file", "vocab_file")
     input_file: str = Topic.DATA.setting(
         "",
         "Raw text: files or patterns with commas between them, as "
@@ -75,9 +76,6 @@ def main() -> None:
     """Writes the files that the flags describe."""
     settings = read(Rows)
     inputs = files.matching(settings.input_file, "--input_file")
-    for name in ("output_file", "vocab_file"):
-        if not getattr(settings, name):
-            raise UserError(f"--{name} is missing")
     outputs = settings.output_file.split(",")
     if not all(outputs) or len(set(outputs)) < len(outputs):
         raise UserError(

@@ -240,7 +240,7 @@ def read_weights(text: str, count: int, positive: bool) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Merging(BertFiles):
-    """What is merged, and how."""
+    """Says what is merged, and how."""
 
     REQUIRED = ("init_checkpoint", "adapter", "output_dir")
     adapter: list[str] = Topic.METHOD.setting(

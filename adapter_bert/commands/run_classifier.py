@@ -10,6 +10,7 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 
 import dataclasses
 import os
+import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -120,7 +121,7 @@ def task_from_flags(
             **_custom_arguments(trained), split_files=split_files
         )
     if names[0].lower() == kinds.RERANK:
-        reranking = kinds.load(kinds.OF_PROGRAMS[kinds.RERANK])
+        reranking = pkgutil.resolve_name(kinds.OF_PROGRAMS[kinds.RERANK])
         return reranking.from_flags(trained, split_files)
     return get_task(names[0], processors)
 

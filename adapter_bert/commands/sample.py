@@ -20,7 +20,7 @@ from adapter_bert.flags import Topic
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Where the files are written."""
+    """Names the folder of the files."""
 
     output_dir: str = Topic.TO_DO.setting(".", "Folder for the files.")
 

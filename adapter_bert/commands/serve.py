@@ -47,7 +47,7 @@ UNTIL_ABORT = 5
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """What is served, and the limits of the server."""
+    """Says what is served, and the limits of the server."""
 
     model: str = Topic.SERVED.setting(
         "",

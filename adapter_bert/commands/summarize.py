@@ -317,7 +317,7 @@ def hparams_files(runs: pandas.DataFrame) -> dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Tables(Output):
-    """What tables show."""
+    """Says what tables show."""
 
     fixed_size: int = Topic.TO_DO.setting(
         64, "Adapter size of the third row of Table 1.", flags.POSITIVE

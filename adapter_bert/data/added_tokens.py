@@ -9,13 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    Union,
-)
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from tokenizers import AddedToken, Tokenizer
 

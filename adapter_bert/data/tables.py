@@ -779,45 +779,39 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             for place in range(count)
         ]
 
-    def read(
-        value: dict[str, Any], where: str
-    ) -> list[Union[str, tuple[str, ...]]]:
-        cells = []
-        for field, name in columns.items():
-            labels = labels_of(value.get(name)) if field == "label" else None
-            if labels is not None:
-                is_set = layout.label_separator is not None
-                labels = labels if is_set else _one_label(labels)
-                value = {**value, name: labels}
-            if field == "label" and layout.label_separator is not None:
-                labels = json_lines.labels_at(value, name)
-                cell = join_labels(labels, layout.label_separator, where)
-            elif layout.takes_tokens and isinstance(
-                value.get(name), (list, tuple)
-            ):
-                cell = tuple(json_lines.texts_at(value, name))
-            elif (
-                layout.lists_choices
-                and field.startswith("choice_")
-                and isinstance(value.get(name), (list, tuple))
-            ):
-                cell = tuple(json_lines.labels_at(value, name))
-            elif (
-                layout.lacks_texts
-                and field == "text_b"
-                and value.get(name) is None
-            ):
-                cell = ""
-            else:
-                cell = json_lines.text_at(value, name)
-            cells.append(cell)
-        return cells
+    def read(value: dict[str, Any], where: str) -> list[Any]:
+        return [
+            _json_cell(value, field, name, layout, where)
+            for field, name in columns.items()
+        ]
 
     if layout.has_lists:
         for number, rows in read_objects(path, text, read_list):
             yield from ((number, cells) for cells in rows)
         return
     yield from read_objects(path, text, read)
+
+
+def _json_cell(
+    value: dict[str, Any], field: str, name: str, layout: Layout, where: str
+) -> Union[str, tuple[str, ...]]:
+    is_set = layout.label_separator is not None
+    if field == "label":
+        labels = labels_of(value.get(name))
+        if labels is not None:
+            value = {**value, name: labels if is_set else _one_label(labels)}
+        if is_set:
+            labels = json_lines.labels_at(value, name)
+            return join_labels(labels, layout.label_separator, where)
+    content = value.get(name)
+    if isinstance(content, (list, tuple)):
+        if layout.takes_tokens:
+            return tuple(json_lines.texts_at(value, name))
+        if layout.lists_choices and field.startswith("choice_"):
+            return tuple(json_lines.labels_at(value, name))
+    if layout.lacks_texts and field == "text_b" and content is None:
+        return ""
+    return json_lines.text_at(value, name)
 
 
 def read_objects(

@@ -7,13 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    TypeVar,
-)
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from tokenizers import (
     Encoding,
@@ -234,7 +228,7 @@ class TextTokenizer(abc.ABC):
         """Tokenizes many texts, on all cores, without special tokens."""
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, but the ids alone, which take a fifth less time."""
+        """Encodes to ids alone, which takes a fifth less time than `encode`."""
         return [e.ids for e in self._encode(texts, self._tokenizer)]
 
     def _encode(

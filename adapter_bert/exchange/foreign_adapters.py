@@ -24,10 +24,7 @@ from adapter_bert.checkpoints import written_form
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    adapterhub,
-    peft,
-)
+from adapter_bert.exchange import adapterhub, peft
 from adapter_bert.exchange.foreign_base import (
     Exported,
     Foreign,

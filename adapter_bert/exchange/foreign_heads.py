@@ -101,7 +101,7 @@ def theirs_of(name: str, config: BertConfig) -> tuple[str, bool]:
 
 
 class HeadOptions(NamedTuple):
-    """What a user says of a head, as its files do not.
+    """Holds what a user says of a head, since its files do not.
 
     Attributes:
         labels: in the order of the logits; empty for the files'.

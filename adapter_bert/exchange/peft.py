@@ -26,12 +26,7 @@ from adapter_bert.checkpoints.hugging_face import (
 )
 from adapter_bert.checkpoints.hugging_face_heads import describe_head
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    foreign_heads,
-    peft_modules,
-    peft_words,
-    specs,
-)
+from adapter_bert.exchange import foreign_heads, peft_modules, peft_words, specs
 from adapter_bert.exchange.foreign_base import (
     Exported,
     Head,

@@ -61,7 +61,7 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Runtime(NamedTuple):
-    """What computes a `file`.
+    """Describes a runtime, which computes a `file`.
 
     `convert` writes a model, with `--weights`, to a path; `load` makes a
     function of a file; the versions of `packages` are recorded.

@@ -20,17 +20,11 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    part_values,
-    run_record,
-)
+from adapter_bert.checkpoints import adapter_artifact, part_values, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES, Artifact
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    foreign_adapters,
-)
+from adapter_bert.exchange import foreign_adapters
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task

@@ -14,6 +14,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Declared, Topic, at_least, read
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.methods import registry
+from adapter_bert.training import composition_parts
 from adapter_bert.training.settings import (
     BASE_DTYPES,
     BFLOAT16,
@@ -155,6 +156,21 @@ class Answering(OneBert):
         "Trained adapters that take the places of others in compositions: "
         "english=german puts german in the place of english.",
     )
+
+
+def named_adapters(
+    flags: Answering, tasks: Optional[list[str]] = None
+) -> dict[str, tuple[str, dict[str, str]]]:
+    """Finds the named adapters: folders and exchanged parts, by their names.
+
+    `tasks` take the place of the flag's.
+    """
+    names = flags.task if tasks is None else tasks
+    folders = named_folders(flags.adapter, flags.library, names)
+    exchanged = exchanged_in(
+        folders, composition_parts.exchanged(flags.exchange_part)
+    )
+    return {name: (folders[name], exchanged[name]) for name in folders}
 
 
 def open_bert(

@@ -30,11 +30,7 @@ from adapter_bert.exchange.foreign_base import (
     base_name,
     exported,
 )
-from adapter_bert.exchange.model_card import (
-    OWN,
-    make_adapter_card,
-    make_card,
-)
+from adapter_bert.exchange.model_card import OWN, make_adapter_card, make_card
 from adapter_bert.exchange.peft_words import find_tokens
 from adapter_bert.flags import Topic
 from adapter_bert.library.adapter_library import (
@@ -196,7 +192,7 @@ def describe(
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How an adapter is written for another program."""
+    """Says how an adapter is written for another program."""
 
     without_head: bool = Topic.TO_DO.setting(
         False, "Write the adapter alone, as AdapterHub shares languages."

@@ -18,11 +18,7 @@ from adapter_bert.answering import row_stream
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.joint_answers import compute_alone
 from adapter_bert.answering.row_stream import CHUNK
-from adapter_bert.answering.trained_task import (
-    LoadedTask,
-    check_row,
-    load_task,
-)
+from adapter_bert.answering.trained_task import LoadedTask, check_row, load_task
 from adapter_bert.checkpoints import (
     adapter_artifact,
     run_record,

@@ -4,12 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    Optional,
-)
+from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
 
@@ -73,7 +68,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class TuningMethod:
-    """What a method adds and trains; its fields are arguments.
+    """Says what a method adds and trains; its fields are arguments.
 
     Attributes:
         undecayed: the groups, "bert" and "head", whose variables do not decay.

@@ -1,4 +1,4 @@
-"""Which labels may be wrong: confident learning, from probabilities.
+"""Finds labels that may be wrong: confident learning, from probabilities.
 
 The probabilities of a row are of a model that has not seen the row.
 

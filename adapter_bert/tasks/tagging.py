@@ -11,11 +11,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf

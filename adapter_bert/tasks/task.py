@@ -4,12 +4,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Generic,
-    TypeVar,
-)
+from typing import Any, Callable, Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf

@@ -11,11 +11,7 @@ import math
 import re
 import zlib
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 

@@ -3,12 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-    Union,
-)
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf

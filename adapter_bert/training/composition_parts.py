@@ -9,11 +9,7 @@ from typing import Any, Optional
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    part_values,
-    same_model,
-)
+from adapter_bert.checkpoints import adapter_artifact, part_values, same_model
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Base, Weights
 from adapter_bert.data.tokenization import TextTokenizer

@@ -22,11 +22,7 @@ from adapter_bert.training.frozen_outputs import Around, lowest_layer
 from adapter_bert.training.prediction import check_finite
 from adapter_bert.training.run import make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import (
-    Model,
-    make_job,
-    open_model,
-)
+from adapter_bert.training.setup import Model, make_job, open_model
 from adapter_bert.training.training_step import Job
 
 

@@ -1,4 +1,4 @@
-"""What a run has come to, and its parts: steps, answers, scores."""
+"""Holds what a run has come to; computes its steps, answers, scores."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ from adapter_bert.training.training_step import Job
 
 @dataclasses.dataclass
 class Answers:
-    """What a run's model answers, by split.
+    """Holds what a run's model answers, by split.
 
     Attributes:
         by_split: predictions as the task decodes them.
@@ -40,7 +40,7 @@ class Answers:
 
 @dataclasses.dataclass
 class Run:
-    """What a run has come to, which its extras may read and change.
+    """Holds what a run has come to; its extras may read and change it.
 
     Attributes:
         dev: the splits that are evaluated.

@@ -52,7 +52,7 @@ OPERATIONS, LAYERS = "operations", "layers"
 
 @dataclasses.dataclass(frozen=True)
 class SplitFlags:
-    """Where the rows of a task are."""
+    """Names the files of a task's rows."""
 
     data_dir: str = Topic.DATA.setting(
         "",
@@ -71,7 +71,7 @@ class SplitFlags:
 
 @dataclasses.dataclass(frozen=True)
 class PredictedFlags(SplitFlags):
-    """As `SplitFlags`, of a task that answers rows."""
+    """Names the files of a task that answers rows."""
 
     predict_file: str = Topic.DATA.setting(
         "", "Own file to predict, in place of --data_dir's."
@@ -80,7 +80,7 @@ class PredictedFlags(SplitFlags):
 
 @dataclasses.dataclass(frozen=True)
 class RowFlags:
-    """How rows are made and scored."""
+    """Says how rows are made and scored."""
 
     max_seq_length: int = Topic.DATA.setting(
         128,
@@ -252,7 +252,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class TaskAndMethod:
-    """What a run trains.
+    """Holds what a run trains.
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user

@@ -80,20 +80,20 @@ class Model:
         return training_state.step_of(path)
 
 
-class _Begun(NamedTuple):
-    """What a run begins with, or None: BERT, trained values, its `run.json`."""
+class _Start(NamedTuple):
+    """Holds what a run begins with, or None; `begun` is its `run.json`."""
 
     opened: Optional[Pretrained]
     trained: Optional[Artifact]
-    record: Optional[dict[str, Any]]
+    begun: Optional[dict[str, Any]]
 
 
-def _open(experiment: Experiment) -> _Begun:
+def _open(experiment: Experiment) -> _Start:
     path = experiment.init_checkpoint
-    record = run_record.read_run(experiment.output_dir)
-    if record and path:
-        path = run_record.as_recorded(path, record["base"].get("hub"))
-    elif record:
+    begun = run_record.read_run(experiment.output_dir)
+    if begun and path:
+        path = run_record.as_recorded(path, begun["base"].get("hub"))
+    elif begun:
         path = run_record.place_of_base(experiment.output_dir)
     opened = sources.open_init_checkpoint(path) if path else None
     trained = None
@@ -104,7 +104,7 @@ def _open(experiment: Experiment) -> _Begun:
         )
     elif opened is not None and opened.trained is not None:
         trained = Artifact(opened.run, opened.trained)
-    return _Begun(opened, trained, record)
+    return _Start(opened, trained, begun)
 
 
 def _new_tokens(experiment: Experiment, trained: Optional[Artifact]) -> list:
@@ -130,20 +130,20 @@ def _new_tokens(experiment: Experiment, trained: Optional[Artifact]) -> list:
     return listed or before or []
 
 
-def _task_of(experiment: Experiment, begun: _Begun) -> Task:
+def _task_of(experiment: Experiment, start: _Start) -> Task:
     task, folder = experiment.task, experiment.output_dir
-    opened, trained, record = begun
+    opened, trained, begun = start
     if trained is None or experiment.init_adapter:
         if opened is not None:
             task = task.fit_base(opened)
-        if record:
-            task = task.go_on(record["task"], folder)
-            extended = (record.get("training") or {}).get("extend_labels")
+        if begun:
+            task = task.go_on(begun["task"], folder)
+            extended = (begun.get("training") or {}).get("extend_labels")
             if extended and not experiment.do_train:
                 # The training file may have no row of an old label.
-                task = task.restore(record["task"], folder)
+                task = task.restore(begun["task"], folder)
     if trained is None:
-        if opened is not None and not (record or experiment.do_train):
+        if opened is not None and not (begun or experiment.do_train):
             from adapter_bert.training import pretrained_head
 
             task = pretrained_head.label(opened, task, experiment.data_dir)
@@ -185,10 +185,10 @@ def _method_of(
 
 def describe_parameters(experiment: Experiment) -> str:
     """Gives the table of parameters; needs no checkpoint, no rows."""
-    begun = _open(experiment)
-    opened, trained, _ = begun
+    start = _open(experiment)
+    opened, trained, _ = start
     config = sources.read_config(opened, experiment.bert_config_file)
-    task = _task_of(experiment, begun)
+    task = _task_of(experiment, start)
     method = _method_of(experiment, trained, task)
     if method.parts or experiment.exchange_part:
         from adapter_bert.training import from_trained
@@ -201,8 +201,8 @@ def describe_parameters(experiment: Experiment) -> str:
 
 def open_model(experiment: Experiment) -> Model:
     """Opens model, vocabulary and adapter, and checks that they fit."""
-    begun = _open(experiment)
-    opened, trained, _ = begun
+    start = _open(experiment)
+    opened, trained, _ = start
     if opened is None:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT to start from"
@@ -215,7 +215,7 @@ def open_model(experiment: Experiment) -> Model:
         experiment.do_lower_case,
         _new_tokens(experiment, trained),
     )
-    task = _task_of(experiment, begun)
+    task = _task_of(experiment, start)
     method = _method_of(experiment, trained, task)
     parts = part_weights = None
     if method.parts or experiment.exchange_part:
