@@ -76,6 +76,7 @@ REFUSED = (
     "early_stopping",
     "cache_frozen_layers",
     "carry_parts",
+    "few_shot",
     "extend_labels",
     "replay_file",
     "distill_weight",
