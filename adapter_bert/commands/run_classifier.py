@@ -209,6 +209,10 @@ def run(
         task = extend_labels(
             task, classification.replay_file, classification.distill_weight
         )
+    if classification.few_shot:
+        from adapter_bert.tasks.few_rows import few_shot
+
+        task = few_shot(task)
     _check_fits(task, classification)
     windows = _windows()
     if windows.window_stride:

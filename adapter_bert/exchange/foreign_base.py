@@ -243,6 +243,11 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
         return Head(kind, shape, pooled=pooled_of(artifact))
     if "head" in task:
         shape = HeadShape.restore(task, weights.source)
+    if shape.mean:
+        raise UserError(
+            f"{weights.source} has a head on the mean over tokens, which other "
+            "programs' heads do not read; write it --without_head"
+        )
     count = shape.fitted_to(config).layers
     *hidden, (last, bias) = _variables(kind, count)
     layers: list[Layer] = [tuple(map(weights.read, names)) for names in hidden]

@@ -53,6 +53,8 @@ class HeadShape:
     pooler: bool = True
     # Whether the last layer has one.
     bias: bool = True
+    # Whether the first layer reads the mean over all tokens, of length 1.
+    mean: bool = False
 
     def fitted_to(self, config: encoder.BertConfig) -> "HeadShape":
         """Adds a layer in place of a missing pooler, as transformers has it."""
@@ -71,8 +73,13 @@ class HeadShape:
 
     def describe(self, usual: Optional["HeadShape"] = None) -> dict[str, Any]:
         """Describes a head unless it is the `usual` one, else BERT's own."""
-        is_usual = self == (usual or POOLED)
-        return {} if is_usual else {"head": dataclasses.asdict(self)}
+        if self == (usual or POOLED):
+            return {}
+        described = dataclasses.asdict(self)
+        if not self.mean:
+            # As in descriptions of versions that did not know it.
+            del described["mean"]
+        return {"head": described}
 
     @classmethod
     def restore(

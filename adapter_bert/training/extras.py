@@ -125,6 +125,9 @@ EXTRAS: dict[str, Callable[[Model], Any]] = {
     "adapter_bert.training.imprinting:Imprinting": lambda model: (
         "extend_labels" in model.task.training_settings
     ),
+    "adapter_bert.training.few_rows:FewRows": lambda model: (
+        model.experiment.do_train and "few_shot" in model.task.training_settings
+    ),
     "adapter_bert.training.two_phases:FirstPhase": lambda model: (
         model.experiment.do_train and model.method.first_phase
     ),

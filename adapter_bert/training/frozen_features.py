@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import tensorflow as tf
 from absl import logging
 
 from adapter_bert.bert.encoder import BertConfig, CreateVariable
@@ -11,15 +10,13 @@ from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import novelty
 from adapter_bert.tasks.task import Head, Task
 from adapter_bert.tasks.task_model import TaskModel
-from adapter_bert.tasks.vector_form import MEAN, pool
+from adapter_bert.tasks.vector_form import unit_mean
 from adapter_bert.training import frozen_outputs
 from adapter_bert.training.extras import Fitting
 from adapter_bert.training.run import Answers, Run
 
 # Name of the model's output.
 FEATURES = "features"
-# Squared lengths below count as this one.
-SMALLEST = 1e-24
 
 
 class MeanHead(Head):
@@ -29,9 +26,7 @@ class MeanHead(Head):
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"features": float32 [B, D]}."""
-        states = tf.cast(sequence_output, tf.float32)
-        means = pool(states, context.input_mask, MEAN)
-        return {FEATURES: tf.math.l2_normalize(means, 1, SMALLEST)}
+        return {FEATURES: unit_mean(sequence_output, context.input_mask)}
 
     def loss(self, predictions, features):
         raise TypeError("the features of frozen layers have no loss")

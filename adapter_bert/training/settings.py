@@ -285,6 +285,13 @@ class Classification:
         "bce.",
         choices=kinds.RANK_LOSSES,
     )
+    few_shot: bool = Topic.TRAINING.setting(
+        False,
+        "For 8 to 64 rows of each label: train vectors of pairs of rows, alike "
+        "for equal labels, then fit a linear head to the rows' vectors. Steps "
+        "and batches count pairs; an epoch has 16 pairs of each row.",
+        needs=("do_train|describe",),
+    )
     extend_labels: bool = Topic.METHOD.setting(
         False,
         "Train --adapter to answer the new labels of the training file too. "

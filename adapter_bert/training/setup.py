@@ -138,9 +138,10 @@ def _task_of(experiment: Experiment, start: _Start) -> Task:
             task = task.fit_base(opened)
         if begun:
             task = task.go_on(begun["task"], folder)
-            extended = (begun.get("training") or {}).get("extend_labels")
-            if extended and not experiment.do_train:
-                # The training file may have no row of an old label.
+            training = begun.get("training") or {}
+            # The training file may have no row of an old label.
+            is_other = {"extend_labels", "few_shot"} & training.keys()
+            if is_other and not experiment.do_train:
                 task = task.restore(begun["task"], folder)
     if trained is None:
         if opened is not None and not (begun or experiment.do_train):
