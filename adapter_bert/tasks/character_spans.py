@@ -123,7 +123,7 @@ def read_texts(
         for number, row in read_objects(path, _rows(path, lines), read)
         if row is not None
     ]
-    for note, count in filter(lambda note: note[1], notes.items()):
+    for note, count in (+notes).items():
         logging.warning("%s: %d %s", path, count, note)
     if not any(places for _, _, places, *_ in rows):
         raise UserError(f"{path} is empty: it holds no word")
@@ -394,7 +394,7 @@ def _tag(
     tags = [NO_ENTITY] * len(places)
     starts, ends = ([place[x] for place in places] for x in (0, 1))
     before: Optional[_Span] = None
-    for span in sorted(spans):
+    for span in sorted(spans, key=lambda span: span[:2]):
         inside = text[span.start : span.end]
         start = span.start + len(inside) - len(inside.lstrip())
         end = span.end - len(inside) + len(inside.rstrip())
