@@ -49,7 +49,7 @@ def _table(
 ) -> bytes:
     """A table of what customers want; `first` is the first row's number."""
     table = io.StringIO(newline="")
-    writer = csv.writer(table)
+    writer = csv.writer(table, lineterminator="\n")
     writer.writerow(columns)
     for split in splits:
         path = place / "customer_intents" / f"{split}.tsv"

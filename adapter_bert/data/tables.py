@@ -134,7 +134,10 @@ class SplitFiles:
             flag, what = FLAGS_OF_SPLITS[split]
             raise UserError(f"{flag} is missing: {what}")
         paths = (os.path.join(folder, split + ending) for ending in endings)
-        raise UserError(f"there is no {' and no '.join(paths)}")
+        raise UserError(
+            f"there is no {' and no '.join(paths)}; --data_dir is the folder "
+            "of the task's files (scripts/download_glue.sh fetches GLUE's)"
+        )
 
 
 NONE_NAMED = SplitFiles()
