@@ -160,6 +160,18 @@ def test_weights_decay_after_all_that_the_gradient_read():
         assert gradient.op in before_decay
 
 
+@pytest.mark.parametrize(
+    "recipe, name, decay",
+    [
+        (Recipe(), "x/kernel", 0.01),
+        (Recipe(), "x/bias", 0.0),
+        (Recipe(frozenset({"x/kernel"})), "x/kernel", 0.0),
+    ],
+)
+def test_a_recipe_says_whose_weights_decay(recipe, name, decay):
+    assert recipe.decay_of(name) == decay
+
+
 def test_a_scaled_rate_moves_as_much_further():
     moved = []
     recipe = Recipe(frozenset({"x", "x/fast"}), {"x/fast": 8.0})
