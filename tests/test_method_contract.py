@@ -203,19 +203,6 @@ def test_there_is_a_method_for_each_hook():
     assert public - others <= set(HOOKS)
 
 
-def answer_alone(tiny_bert, place, text):
-    """The scores of one adapter, without a graph, which takes longer."""
-    bert = open_bert(tiny_bert)
-    bert._prediction = dataclasses.replace(bert._prediction, use_onednn=False)
-    alone = Predictor(bert)
-    alone.add(str(place), text)
-    tf.config.run_functions_eagerly(True)
-    try:
-        return scores(alone(text, TEXTS))
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
 def check_alike(tiny_bert, texts, folder):
     """Compares what each gives alone, in mixed batches and exported."""
     bert = open_bert(tiny_bert)
@@ -223,7 +210,9 @@ def check_alike(tiny_bert, texts, folder):
     for number, text in enumerate(texts):
         place = folder / str(number)
         make_artifact(place, tiny_bert, text, seed=number)
-        alone[text] = answer_alone(tiny_bert, place, text)
+        one = Predictor(bert)
+        one.add(str(place), text)
+        alone[text] = scores(one(text, TEXTS))
         mixed.add(str(place), text)
     answers = mixed(texts, TEXTS)
     for text in texts:
