@@ -101,10 +101,13 @@ train --task_name=MRPC --data_dir=glue/MRPC \\
 """,
     "docs/own_data.md": "rm -rf out/tickets out/new tickets.csv new.csv",
     "docs/masked_lm.md": "ln -s texts.txt raw.txt",
-    "docs/library.md": """
+    "docs/library.md": "rm -rf shelf",
+    "docs/predict.md": """
 BERT=$TINY
 rm -rf shelf out/mrpc
 train --task_name=MRPC --data_dir=glue/MRPC --output_dir=out/mrpc
+.venv/bin/adapter-bert library add shelf out/mrpc
+.venv/bin/adapter-bert library add shelf out/rte_2 --name=rte
 """,
     "docs/exchange.md": """
 rm -rf shelf
@@ -125,7 +128,7 @@ done
 }
 BEGINNINGS = re.compile(
     r"(?:\$ |export |[A-Z_]+=|\(export|echo |for |done|git |make |curl |docker "
-    r"|sbatch |\.venv|python3? |scripts/)"
+    r"|sbatch |sed |cat |\.venv|python3? |scripts/)"
 )
 FLAGS = (
     "--do_train=true --do_eval=true --num_train_epochs=1 "
@@ -197,8 +200,6 @@ def write_files(folder):
     for split in ("train", "test"):
         mails = f"text,label\n{'a cat ' * 200},ham\na dog,spam\n"
         (folder / f"mails_{split}.csv").write_text(mails)
-        topics = "message,topics\na cat,cat\na cat is good,cat|good\n"
-        (folder / f"topics_{split}.csv").write_text(topics)
     write_table(folder / "rows.tsv", [("a cat", "a dog")], ("text", "text_b"))
     lists = [
         {"query": text, "documents": [text, "a dog"], "labels": [1, 0]}

@@ -148,13 +148,21 @@ def test_a_robust_adapter_is_used_with_other_layers(
     )
 
 
+@pytest.mark.parametrize(
+    "changes, signs",
+    [
+        ({"tuning_method": "lt_sft(0.1)"}, ("phase_1", "")),
+        ({"few_shot": True, "adapter_size": 4}, ("phase_1",)),
+    ],
+    ids=["lt_sft", "few rows"],
+)
 def test_two_phases_go_on_where_they_were_killed(
-    classify, tiny_flags, one_layer, tmp_path
+    classify, tiny_flags, one_layer, tmp_path, changes, signs
 ):
     """In either phase; the bits are those of a run that was left alone."""
     flags = {
         **without_size(tiny_flags),
-        "tuning_method": "lt_sft(0.1)",
+        **changes,
         "bert_config_file": one_layer,
         "save_checkpoints_steps": 5,
     }
@@ -162,9 +170,9 @@ def test_two_phases_go_on_where_they_were_killed(
     alone, killed = tmp_path / "alone", tmp_path / "killed"
     classify(**flags, output_dir=alone)
     flags["output_dir"] = killed
-    for sign in ("phase_1/model.ckpt-5.index", "model.ckpt-5.index"):
+    for phase in signs:
         words = flag_words(flags)
-        kill(words, (killed / sign).exists)
+        kill(words, (killed / phase / "model.ckpt-5.index").exists)
     classify(**flags)
     first, second = (
         (folder / "adapter" / "adapter.safetensors").read_bytes()

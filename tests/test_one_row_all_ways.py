@@ -48,6 +48,7 @@ from adapter_bert.graph.text_model import TextModel
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.tasks import kinds
+from adapter_bert.tasks.text_task import HeadShape
 
 # Which way exists for which kind. Files of `tflite` and `onnx` are asked rows
 # of one window; no tokenizer of theirs makes several.
@@ -79,6 +80,7 @@ MEAN = {"name": "vectors", "pooling": "mean", "normalize": True}
 FIRST = {"name": "vectors", "pooling": "cls", "normalize": False}
 LEAST = dict(zip(SETS["labels"], (0.2, 0.9, 0.4, 0.6)))
 WINDOWS = {"window_stride": 7, "pool_windows": "mean"}
+OF_MEAN = HeadShape(pooler=False, mean=True).describe()
 RERANK = {"name": "rerank", "pairs": True}
 FITTED = {"temperature": 0.5, "abstain_below": 0.6}
 # Method, task, its settings and rows, by kind.
@@ -87,6 +89,7 @@ TASKS = {
         ("houlsby(size=3)", CLASSIFICATION, {"calibration": FITTED}, ONE),
         ("lora(rank=3)", PAIR, {}, [*PAIRS[:3], (LONG, LONG)]),
         ("houlsby(size=4)", CLASSIFICATION, WINDOWS, ONE),
+        ("houlsby(size=4)", {**CLASSIFICATION, **OF_MEAN}, {}, ONE),
         (
             "lora(rank=2)",
             PAIR,

@@ -50,13 +50,11 @@ HARDEST = 50
 
 
 class ClassificationHead(Head):
-    """Logits from the first token, pooled by default.
+    """Logits from the first token, pooled by default, or from the mean.
 
     Parameters: C D + C, and those of `HiddenLayers`. Source:
     google-research/bert, `run_classifier.py`, `create_model`.
     """
-
-    reads_first_token = True
 
     def __init__(self, classes, config, create, shape=POOLED, weights=None):
         """Creates `output_weights` [C, D] and `output_bias` [C].
@@ -66,6 +64,7 @@ class ClassificationHead(Head):
         shape = shape.fitted_to(config)
         self.class_weights = weights
         self.needs_pooler = shape.pooler
+        self.reads_first_token = not shape.mean
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
         self.create_last(classes, config, create, has_bias=shape.bias)
 
@@ -81,6 +80,10 @@ class ClassificationHead(Head):
         read = sequence_output[:, 0]
         if self.needs_pooler:
             read = bert.pooled_output(sequence_output, context)
+        if not self.reads_first_token:
+            from adapter_bert.tasks.vector_form import unit_mean
+
+            read = unit_mean(sequence_output, context.input_mask)
         read = dropout(read, 0.1, "head", context)
         return self.hidden(read, context)
 
@@ -370,13 +373,18 @@ class TextClassification(TextTask):
         return {"scores": tf.nn.softmax(logits)}
 
 
-def weigh_classes(task: Task, text: str) -> TextClassification:
-    """Weighs classes in training: `BALANCED`, or JSON weights by label."""
+def check_one_label(task: Task, flag: str) -> None:
+    """Refuses a flag for a task whose rows have no or several labels."""
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(
-            "--class_weights is for tasks with one label for each row, which "
+            f"--{flag} is for tasks with one label for each row, which "
             f"{task.name} with these flags has not"
         )
+
+
+def weigh_classes(task: Task, text: str) -> TextClassification:
+    """Weighs classes in training: `BALANCED`, or JSON weights by label."""
+    check_one_label(task, "class_weights")
     if text == BALANCED:
         return dataclasses.replace(task, weighting=text)
     with contextlib.suppress(ValueError, RecursionError):

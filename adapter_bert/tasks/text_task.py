@@ -53,6 +53,8 @@ class HeadShape:
     pooler: bool = True
     # Whether the last layer has one.
     bias: bool = True
+    # Whether the first layer reads the mean over all tokens, of length 1.
+    mean: bool = False
 
     def fitted_to(self, config: encoder.BertConfig) -> "HeadShape":
         """Adds a layer in place of a missing pooler, as transformers has it."""
@@ -71,8 +73,13 @@ class HeadShape:
 
     def describe(self, usual: Optional["HeadShape"] = None) -> dict[str, Any]:
         """Describes a head unless it is the `usual` one, else BERT's own."""
-        is_usual = self == (usual or POOLED)
-        return {} if is_usual else {"head": dataclasses.asdict(self)}
+        if self == (usual or POOLED):
+            return {}
+        described = dataclasses.asdict(self)
+        if not self.mean:
+            # As in descriptions of versions that did not know it.
+            del described["mean"]
+        return {"head": described}
 
     @classmethod
     def restore(
@@ -135,8 +142,7 @@ class HiddenLayers(tf.Module):
         for number, (weights, bias) in enumerate(self.layers):
             flat = tf.reshape(outputs, [-1, inputs.shape[-1]])
             flat = tf.matmul(flat, weights, transpose_b=True) + bias
-            outputs = tf.reshape(self.activation(flat), tf.shape(inputs))
-            outputs.set_shape(inputs.shape)
+            outputs = functional.shaped_as(self.activation(flat), inputs)
             outputs = dropout(outputs, 0.1, f"head/hidden_{number}", context)
         return outputs
 
@@ -332,7 +338,7 @@ class TextTask(Task[Rows]):
 
     @property
     def least_length(self):
-        """Room for a token of each text, and a pair's second `[SEP]`."""
+        """Leaves room for a token of each text, and a pair's second `[SEP]`."""
         return 3 if self.labelled.text_b is None else 5
 
     def make_rows(self, texts):

@@ -16,6 +16,8 @@ from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 
 CLS, MEAN, TOKENS = "cls", "mean", "tokens"
+# Squared lengths below count as this one.
+SMALLEST = 1e-24
 # The name of a prompt that had none.
 DEFAULT = "default"
 # Names of two prompts, as sentence-transformers has them.
@@ -36,6 +38,12 @@ def pool(
     weights = tf.cast(mask, tf.float32)[..., tf.newaxis]
     count = tf.reduce_sum(weights, axis=1)
     return tf.reduce_sum(states * weights, axis=1) / count
+
+
+def unit_mean(states: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Pools as `pool` with `mean`, to vectors of length 1."""
+    means = pool(tf.cast(states, tf.float32), mask, MEAN)
+    return tf.math.l2_normalize(means, 1, SMALLEST)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +107,7 @@ def apply_layers(
 
 @dataclasses.dataclass(frozen=True)
 class Pooled:
-    """How a model's vectors follow from texts and its last layer's outputs.
+    """Says how texts and the last layer's outputs become vectors.
 
     Attributes:
         pooling: `cls` for the first token's, `mean` for the mean over tokens.

@@ -1,4 +1,4 @@
-"""First of two trainings, for the methods that choose what to train."""
+"""First of two trainings, as of the methods that choose what to train."""
 
 import dataclasses
 import functools
@@ -10,11 +10,14 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import google, run_record, training_state
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
+from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import task_model
 from adapter_bert.training.engines import check_alone
 from adapter_bert.training.extras import Extra
 from adapter_bert.training.run import Run, run_steps
+from adapter_bert.training.training_step import Job
 
 # Folder of the first training, within the run's.
 FOLDER = "phase_1"
@@ -36,10 +39,9 @@ class FirstPhase(Extra):
     def reserve(self, run: Run) -> int:
         if run.is_over:
             return 0
-        model = run.model
-        self._method = model.method.first_phase
+        self._method, self._build_head = self.first(run)
         self._table = task_model.list_parameters(
-            model.config, self._method, run.task.build_head
+            run.model.config, self._method, self._build_head
         )
         self._folder = os.path.join(run.folder, FOLDER)
         self._record = {**run.describe(), "method": str(self._method)}
@@ -54,6 +56,14 @@ class FirstPhase(Extra):
             return 0
         return run.checkpoint_bytes(self._table, self._folder, self._step)
 
+    def first(self, run: Run) -> tuple[TuningMethod, task_model.BuildHead]:
+        """Gives the first training's method and head."""
+        return run.model.method.first_phase, run.task.build_head
+
+    def rows(self, run: Run) -> Features:
+        """Gives the first training's rows."""
+        return run.features["train"]
+
     def begin(self, run: Run) -> None:
         """Trains, and begins the run's own training with what came out."""
         if run.is_over:
@@ -67,41 +77,46 @@ class FirstPhase(Extra):
         def pretrained(name: str) -> np.ndarray:
             return job.initial_values[name]()
 
-        if self._step < run.schedule.num_train_steps:
-            first = dataclasses.replace(
-                job,
-                build_model=lambda create: task_model.TaskModel(
-                    model.config, self._method, run.task.build_head, create
-                ),
-                table=self._table,
-                initial_values={
-                    p.name: job.initial_values.get(p.name)
-                    or functools.partial(
-                        encoder.initial_values,
-                        p.name,
-                        p.shape,
-                        p.initializer,
-                        job.seed,
-                        pretrained,
-                    )
-                    for p in self._table.parameters
-                },
-                output_dir=folder,
-            )
+        first = dataclasses.replace(
+            job,
+            build_model=lambda create: task_model.TaskModel(
+                model.config, self._method, self._build_head, create
+            ),
+            table=self._table,
+            initial_values={
+                p.name: job.initial_values.get(p.name)
+                or functools.partial(
+                    encoder.initial_values,
+                    p.name,
+                    p.shape,
+                    p.initializer,
+                    job.seed,
+                    pretrained,
+                )
+                for p in self._table.parameters
+            },
+            output_dir=folder,
+        )
+        if self._table.trained and self._step < run.schedule.num_train_steps:
             self._checkpoint, _ = run_steps(
                 run.engine,
                 model,
                 first,
-                run.features["train"],
+                self.rows(run),
                 run.schedule,
                 self._step,
             )
-        logging.info("phase 2 of 2: %s", model.method)
+        self.second(run, first)
+
+    def second(self, run: Run, first: Job) -> None:
+        """Begins the run's own training with what the first job came to."""
+        method, job = run.model.method, run.job
+        logging.info("phase 2 of 2: %s", method)
         kept = {p.name for p in job.table.trained if p.is_added}
-        begun = model.method.second_start(
+        begun = method.second_start(
             [p.name for p in self._table.parameters if not p.is_added],
             [p.name for p in self._table.trained if p.name in kept],
-            pretrained,
+            lambda name: job.initial_values[name](),
             google.open_tensorflow(self._checkpoint).read,
         )
         run.job = job.beginning_with(begun)

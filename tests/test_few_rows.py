@@ -1,0 +1,137 @@
+"""Few rows: vectors are trained on pairs, and a head is fitted to them."""
+
+import numpy as np
+import pytest
+import refusals
+from conftest import SENTENCES, open_checkpoint, read_json
+from numpy.testing import assert_allclose
+from safetensors.numpy import load_file
+from sklearn.linear_model import LogisticRegression
+
+import adapter_bert as ab
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.exchange import foreign_base
+from adapter_bert.tasks.few_rows import pair
+
+WEIGHTS = "adapter.safetensors"
+THREE = [
+    *[(f"the cat sat {i}", "cat") for i in "a b on the".split()],
+    *[(f"a dog ran {i}", "dog") for i in "a b on the".split()],
+    *[(f"it is slow {i}", "slow") for i in "a b on the".split()],
+]
+
+
+@pytest.fixture
+def flags(tiny_flags, one_layer):
+    return {
+        **tiny_flags,
+        "bert_config_file": one_layer,
+        "few_shot": True,
+        "num_train_epochs": 1,
+    }
+
+
+@pytest.mark.parametrize("counts", [(8, 8), (1, 2, 30)])
+def test_pairs_of_each_row_are_of_its_label_and_of_others(counts):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    np.random.default_rng(1).shuffle(labels)
+    count = len(labels)
+    pairs = pair(labels, 2000 * count, 3)
+    equal, other = pairs[::2], pairs[1::2]
+    assert (labels[equal[:, 0]] == labels[equal[:, 1]]).all()
+    assert (labels[other[:, 0]] != labels[other[:, 1]]).all()
+    assert (np.bincount(pairs[:, 0]) == 2000).all()
+    # All that there are, but a row with itself if its label has another.
+    alike = sum(n * (n - 1) or 1 for n in counts)
+    assert len(np.unique(equal, axis=0)) == alike
+    assert len(np.unique(other, axis=0)) == count**2 - sum(n**2 for n in counts)
+    assert (pairs == pair(labels, 2000 * count, 3)).all()
+    assert (pairs != pair(labels, 2000 * count, 4)).any()
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "rows, changes",
+    [
+        (SENTENCES, {"class_weights": "balanced"}),
+        (THREE, {"class_weights": {"dog": 5}}),
+        (THREE, {"tuning_method": "head"}),
+    ],
+    ids=["two labels", "three labels", "head alone"],
+)
+def test_a_head_is_fitted_to_the_vectors_of_the_adapter(
+    tiny_bert, tmp_path, engine, rows, changes
+):
+    """The answers are logistic regression's on normalized means."""
+    bert = ab.load_bert(tiny_bert)
+    texts, labels = map(list, zip(*rows))
+    settings = {
+        **{"few_shot": True, "engine": engine, "max_seq_length": 24},
+        **{"tuning_method": "houlsby(size=4)", "learning_rate": 3e-3},
+        **{"train_batch_size": 8, "num_train_epochs": 4, **changes},
+    }
+    runs = [
+        ab.train(bert, rows, output_dir=tmp_path / name, **settings)
+        for name in ("first", "second")
+    ]
+    first, second = (load_file(f"{run.adapter}/{WEIGHTS}") for run in runs)
+    assert all(np.array_equal(second[name], first[name]) for name in first)
+
+    weights = changes.get("class_weights")
+    if weights == {"dog": 5}:
+        weights = {"cat": 1, "slow": 1, **weights}
+    vectors = (
+        ab.embed(bert, texts, adapter=runs[0], pooling="mean", normalize=True)
+        if len(first) > 2
+        else ab.embed(bert, texts, pooling="mean", normalize=True)
+    )
+    model = LogisticRegression(class_weight=weights, max_iter=1000)
+    expected = model.fit(vectors, labels).predict_proba(vectors)
+    answers = ab.Predictor(bert, runs[0]).predict(texts)
+    scores = [list(answer.scores.values()) for answer in answers]
+    assert_allclose(scores, expected, atol=1e-4)
+    # Vectors of equal labels are more alike than before.
+    if len(first) > 2:
+        before = ab.embed(bert, texts, pooling="mean", normalize=True)
+        is_equal = np.equal.outer(labels, labels)
+        gap, gap_before = (
+            cosines[is_equal].mean() - cosines[~is_equal].mean()
+            for cosines in (vectors @ vectors.T, before @ before.T)
+        )
+        assert gap > gap_before
+
+
+@pytest.mark.gate
+def test_a_run_is_scored_without_the_flag(classify, flags):
+    """And is not trained further as another one."""
+    out = flags["output_dir"]
+    classify(**flags, do_eval=True)
+    scores = read_json(out / "eval_results.json")
+    (out / "eval_results.json").unlink()
+    del flags["few_shot"]
+    classify(**{**flags, "do_train": False, "do_eval": True})
+    assert read_json(out / "eval_results.json") == scores
+    refusals.check(lambda: classify(**flags), "another configuration", "head")
+    weights = adapter_artifact.read(str(out / "adapter"), None)
+    config = open_checkpoint(flags["init_checkpoint"]).config
+    refusals.check(
+        lambda: foreign_base.head_of(weights, config), "mean", "--without_head"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, parts",
+    [
+        ({"regression": True}, ["--few_shot", "one label"]),
+        ({"multi_label": True}, ["--few_shot", "one label"]),
+        ({"do_train": False, "do_eval": True}, ["--few_shot", "--do_train"]),
+        ({"tuning_method": "lt_sft", "adapter_size": None}, ["lt_sft"]),
+        ({"do_eval": True, "keep_best": "loss"}, ["--eval_steps"]),
+        ({"cache_frozen_layers": True}, ["--cache_frozen_layers"]),
+        ({"max_train_examples": 1}, ["every label", "bad"]),
+    ],
+)
+def test_what_few_rows_cannot_train_is_refused(classify, flags, changes, parts):
+    flags = {k: v for k, v in {**flags, **changes}.items() if v is not None}
+    refusals.check(lambda: classify(**flags), "--few_shot", *parts)
+    assert not flags["output_dir"].exists()
