@@ -388,7 +388,7 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
         (predict(["a", 3]), "row 2: found a int"),
         (predict(["a", None]), "row 2: found a NoneType"),
         (predict(3), "texts: found a int, expected rows"),
-        (embed(predict_batch_size=0), "--predict_batch_size is 0, which is"),
+        (embed(predict_batch_size=0), "--predict_batch_size is 0, expected"),
         (embed(max_seq_length="long"), "expected a whole number"),
         (embed(layers="last"), "--layers is last, exp"),
         (embed(layers=[0.5]), "--layers is 0.5, exp"),

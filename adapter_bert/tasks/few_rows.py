@@ -11,7 +11,10 @@ from adapter_bert.data.input_pipeline import Choices, Features
 from adapter_bert.data.tables import Layout, list_labels
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import Task
-from adapter_bert.tasks.text_classification import TextClassification
+from adapter_bert.tasks.text_classification import (
+    TextClassification,
+    check_one_label,
+)
 from adapter_bert.tasks.text_task import HeadShape
 from adapter_bert.tasks.vectors import Vectors
 
@@ -45,11 +48,7 @@ class FewRows:
 
 def few_shot(task: Task) -> TextClassification:
     """Makes a task train its vectors on pairs, and fit its head to them."""
-    if not isinstance(task, TextClassification) or task.has_sets:
-        raise UserError(
-            "--few_shot is for tasks with one label for each row, which "
-            f"{task.name} with these flags has not"
-        )
+    check_one_label(task, "few_shot")
     kind = type("FewRows", (FewRows, type(task)), {})
     return kind(**{**vars(task), "head": MEAN})
 
