@@ -56,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A name of the API, from the module that defines it."""
+    """Imports a name of the API from the module that defines it."""
     if name == "__version__":
         return importlib.metadata.version("adapter-bert-tf")
     if name not in __all__:

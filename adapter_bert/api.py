@@ -13,13 +13,7 @@ import inspect
 import os
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-    TypeVar,
-    Union,
-)
+from typing import Any, Callable, Optional, TypeVar, Union
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
@@ -51,14 +45,13 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import at_home, declared, default_of, read
 from adapter_bert.keywords import of_keywords
 from adapter_bert.library import flags as adapter_flags
-from adapter_bert.library.adapter_library import ALL, RESULTS, AdapterLibrary
+from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
 from adapter_bert.tasks import masked_lm, tagging
 from adapter_bert.tasks.kinds import RERANK, VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
-from adapter_bert.training.run_files import ADAPTER
-from adapter_bert.training.settings import Hardware
+from adapter_bert.training.settings import ADAPTER, Hardware
 
 Path = Union[str, "os.PathLike[str]"]
 # Rows in memory, as in `data/memory_rows.py`, or a file's path.
@@ -207,15 +200,7 @@ class Run:
     @property
     def scores(self) -> dict[str, float]:
         """Gets the dev set's scores by name, `loss` in nats."""
-        path = os.path.join(self.output_dir, "eval_results.json")
-        if not files.exists(path):
-            return {}
-        results = files.read_object(path, "a run's scores", RESULTS)
-        return {
-            name.removeprefix("eval_"): value
-            for name, value in results.items()
-            if name.startswith("eval_")
-        }
+        return run_record.scores_in(run_record.read_results(self.output_dir))
 
     @property
     def curve(self) -> dict[str, list[tuple[int, float]]]:
@@ -465,7 +450,7 @@ class Answers(list[Answer]):
     """Answers in the order of the rows."""
 
     def to_frame(self) -> Any:
-        """A pandas DataFrame, a row for each answer.
+        """Makes a pandas DataFrame, a row for each answer.
 
         Columns are the answers' members, and `scores.<label>` for each score.
         """
@@ -496,10 +481,10 @@ class Predictor:
         with contextlib.ExitStack() as stack:
             stack.enter_context(process_options.restored())
             if adapters is None:
-                from adapter_bert.library.foreign import write_own_head
+                from adapter_bert.library.foreign import write_cross_encoder
 
                 place = stack.enter_context(files.temporary_folder())
-                write_own_head(_checked(bert).frozen, place)
+                write_cross_encoder(_checked(bert).frozen, place)
                 adapters = place
             fixed = _adapter_settings(bert, adapters)
             stack.enter_context(

@@ -21,10 +21,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    BinaryIO,
-)
+from typing import Any, BinaryIO
 
 import tensorflow as tf
 
@@ -162,7 +159,7 @@ def names(path: str) -> list[str]:
 
 
 def plain_names(path: str) -> list[str]:
-    """As `names`, of those that are as `NAME`."""
+    """Lists names as `names` does, but only those that match `NAME`."""
     return list(filter(NAME.fullmatch, names(path)))
 
 
@@ -305,6 +302,13 @@ def read_text(path: str, what: str) -> str:
         ) from error
 
 
+def read_optional(
+    path: str, what: str, keys: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Reads a JSON object as `read_object`; {} if there is no file."""
+    return read_object(path, what, keys) if exists(path) else {}
+
+
 def head(path: str, what: str) -> bytes:
     """Returns the first bytes of a file; raises as `read_bytes`."""
     return next(blocks(path, what), b"")[: 2**16]
@@ -414,7 +418,7 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def temporary_name(path: str) -> str:
-    """A hidden name next to a path, which no pattern of its name matches."""
+    """Makes a hidden name next to a path; no pattern of the path matches it."""
     parent, name = os.path.split(path)
     # Processes of several machines may have the same number.
     return os.path.join(parent, f".{name}.tmp-{uuid.uuid4().hex}")
@@ -438,6 +442,12 @@ def write_parts(path: str, parts: Iterable[bytes]) -> None:
         with contextlib.suppress(tf.errors.OpError):
             if tf.io.gfile.exists(temporary):
                 tf.io.gfile.remove(temporary)
+
+
+def remove(path: str) -> None:
+    """Deletes a file, which may be gone already."""
+    with writing(path), contextlib.suppress(tf.errors.NotFoundError):
+        tf.io.gfile.remove(path)
 
 
 def write_text(path: str, text: str) -> None:
@@ -467,7 +477,7 @@ def _seal(value: Mapping[str, Any]) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A value as indented JSON; raises `ValueError` for NaN and infinity."""
+    """Gives a value as indented JSON; raises `ValueError` for NaN, infinity."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     return text + "\n"
 
@@ -498,9 +508,17 @@ def temporary_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_new(path: str) -> None:
+    """Refuses what is there already, but an empty folder."""
+    if os.path.lexists(path) and not (
+        os.path.isdir(path) and not os.listdir(path)
+    ):
+        raise UserError(f"{path} is there already; choose another folder")
+
+
 @contextlib.contextmanager
 def new_folder(path: str) -> Iterator[str]:
-    """A hidden folder that is renamed to `path` when the block ends.
+    """Makes a hidden folder, which is renamed to `path` when the block ends.
 
     A killed process leaves it behind under a name like `NEW_FOLDER`.
 
@@ -508,10 +526,7 @@ def new_folder(path: str) -> Iterator[str]:
         path: a local folder that does not exist, or is empty.
     """
     hidden = temporary_name(os.path.abspath(path))
-    if os.path.lexists(path) and not (
-        os.path.isdir(path) and not os.listdir(path)
-    ):
-        raise UserError(f"{path} is there already; choose another folder")
+    check_new(path)
     try:
         with writing(path):
             make_folder(hidden)

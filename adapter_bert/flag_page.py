@@ -50,8 +50,8 @@ def by_topic(
 
 def shown_default(flag: Flag) -> str:
     """A flag's default as text, "" if its meaning names the default."""
-    is_told = "default:" in flag.help.lower()
-    if is_told or flag.default in (None, "", []):
+    has_default = "default:" in flag.help.lower()
+    if has_default or flag.default in (None, "", []):
         return ""
     return flag.default_as_str.strip("'")
 

@@ -15,13 +15,7 @@ import os
 import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    TypeVar,
-)
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from absl import flags
 
@@ -61,8 +55,12 @@ class Range(NamedTuple):
     problem: str
 
 
-POSITIVE = Range(lambda value: value >= 1, "expected >= 1")
-NOT_NEGATIVE = Range(lambda value: value >= 0, "expected >= 0")
+def at_least(least: int) -> Range:
+    """Allows numbers from this one on."""
+    return Range(lambda value: value >= least, f"expected >= {least}")
+
+
+POSITIVE, NOT_NEGATIVE = at_least(1), at_least(0)
 PROBABILITY = Range(
     lambda x: isinstance(x, float) and 0 < x < 1,
     "expected a probability above 0 and below 1",
@@ -93,7 +91,7 @@ class Topic(enum.Enum):
         within: Optional[Range] = None,
         **more: Any,
     ) -> Any:
-        """A dataclass's field that is a flag; for the arguments see `About`.
+        """Makes a dataclass's field a flag; `About` has the arguments.
 
         The field's type decides the flag's: a bool, int, float or str, optional
         or not, else a list with commas.
@@ -184,7 +182,7 @@ def define(
 
 
 def read(declaring: type[Declared], **values: Any) -> Declared:
-    """A dataclass with the flags' values.
+    """Makes a dataclass of the flags' values.
 
     Args:
         declaring: the dataclass.
@@ -259,7 +257,7 @@ def command_line() -> list[str]:
 
 
 def recorded(values: Any) -> dict[str, Any]:
-    """A dataclass's own recorded settings, by their fields' names."""
+    """Lists a dataclass's recorded settings, by their fields' names."""
     return {
         field.name: getattr(values, field.name)
         for field in dataclasses.fields(values)
@@ -369,7 +367,7 @@ def parse(
 
 @contextlib.contextmanager
 def as_current(values: flags.FlagValues) -> Iterator[None]:
-    """A context in which code reads these flags."""
+    """Makes code in the block read these flags."""
     token = _current.set(values)
     try:
         yield

@@ -164,7 +164,7 @@ def hold(
                 file.truncate(0)
                 text = f"process {os.getpid()} on {socket.gethostname()}\n"
                 os.write(file.fileno(), text.encode())
-        with _known(folder, path, file.fileno()):
+        with _registered(folder, path, file.fileno()):
             if is_locked and unfinished:
                 _delete_left(folder, unfinished)
             yield is_locked
@@ -209,7 +209,7 @@ def _delete_left(folder: str, unfinished: str) -> None:
 
 
 @contextlib.contextmanager
-def _known(folder: str, lock: str, opened: int) -> Iterator[None]:
+def _registered(folder: str, lock: str, opened: int) -> Iterator[None]:
     """Tells `check` of a folder, its lock file, and that file's descriptor."""
     path = os.path.abspath(folder)
     try:

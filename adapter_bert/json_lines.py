@@ -44,7 +44,7 @@ def plain_lines(lines: Iterator[str], name: str) -> Iterator[str]:
 
 
 def parse_object(line: str) -> dict[str, Any]:
-    """A line's object; raises ValueError for other JSON or repeated keys."""
+    """Parses a line's object; ValueError for other JSON or repeated keys."""
     value = _parsed(line)
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object, as {...}")
@@ -52,7 +52,7 @@ def parse_object(line: str) -> dict[str, Any]:
 
 
 def parse_array(text: str) -> list[dict[str, Any]]:
-    """The objects of an array; raises as `parse_object`."""
+    """Parses the objects of an array; raises as `parse_object`."""
     values = _parsed(text)
     if not isinstance(values, list):
         raise ValueError("expected a JSON array, as [{...}, {...}]")
@@ -87,17 +87,17 @@ def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def list_keys(keys: Iterable[str]) -> str:
-    """Names for messages, quoted to show blanks."""
+    """Quotes names for messages, to show blanks."""
     return ", ".join(map(repr, keys))[:200] or "none"
 
 
 def text_at(values: Mapping[str, Any], name: str) -> str:
-    """A text or number of an object, as text; raises ValueError without one."""
+    """Reads an object's text or number, as text; raises ValueError without."""
     return _as_text(name, _value_at(values, name))
 
 
 def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts or numbers of an object, as texts, or ValueError."""
+    """Reads an object's list of texts or numbers, as texts, or ValueError."""
     value = _value_at(values, name)
     if not isinstance(value, (list, tuple)):
         raise ValueError(
@@ -108,7 +108,7 @@ def labels_at(values: Mapping[str, Any], name: str) -> list[str]:
 
 
 def texts_at(values: Mapping[str, Any], name: str) -> list[str]:
-    """A list of texts of an object; raises ValueError without one."""
+    """Reads an object's list of texts; raises ValueError without one."""
     value = _value_at(values, name)
     if not isinstance(value, (list, tuple)) or not all(
         isinstance(text, str) for text in value

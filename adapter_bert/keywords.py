@@ -26,7 +26,7 @@ def of_keywords(
     caller: str,
     fixed: Mapping[str, Any] = {},
 ) -> Iterator[None]:
-    """A context in which code reads these keywords as its flags.
+    """Makes code in the block read these keywords as its flags.
 
     The flags of the process are neither read nor changed. Other threads keep
     theirs.
@@ -77,7 +77,7 @@ def of_keywords(
 def of_words(
     classes: Sequence[type], program: str, words: Sequence[str]
 ) -> Iterator[None]:
-    """A context in which code reads a command line's words as its flags.
+    """Makes code in the block read a command line's words as its flags.
 
     Else as `of_keywords`.
 

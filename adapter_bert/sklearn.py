@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -62,6 +63,8 @@ def _texts(x: Any) -> list[tuple[str, ...]]:
         tuple(row) if isinstance(row, (list, tuple, np.ndarray)) else (row,)
         for row in values
     ]
+    if not rows:
+        raise UserError("X is empty, expected at least one text")
     for number, row in enumerate(rows):
         if not 1 <= len(row) <= 2 or len(row) != len(rows[0]):
             raise UserError(
@@ -170,11 +173,11 @@ class AdapterClassifier(ClassifierMixin, _AdapterEstimator):
 
     def fit(self, X: Any, y: Any) -> "AdapterClassifier":  # noqa: N803
         """Trains on texts [N] or pairs [N, 2] and their labels [N]."""
-        for number, label in enumerate(y):
+        for number, label in enumerate(column_or_1d(y, dtype=object)):
             # numpy would make a text of them.
             if label is None or label != label:
                 raise UserError(f"y[{number}] is {label}, expected a label")
-        y = np.asarray(y)
+        y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         self.classes_ = np.unique(y)
         if len({str(label) for label in self.classes_}) < len(self.classes_):
@@ -200,7 +203,9 @@ class AdapterRegressor(RegressorMixin, _AdapterEstimator):
 
     def fit(self, X: Any, y: Any) -> "AdapterRegressor":  # noqa: N803
         """Trains on texts [N] or pairs [N, 2] and their numbers [N]."""
-        self._fit(X, np.asarray(y, float).tolist(), regression=True)
+        self._fit(
+            X, column_or_1d(y, dtype=float, warn=True).tolist(), regression=True
+        )
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803

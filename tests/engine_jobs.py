@@ -31,7 +31,7 @@ from adapter_bert.tasks.tagging import SentenceWindows, tagging_task
 from adapter_bert.tasks.tagging_files import split_tag
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_regression import TextRegression
-from adapter_bert.tasks.vectors import Vectors, own_layout
+from adapter_bert.tasks.vectors import Vectors, layout_of_columns
 from adapter_bert.training.engines import Course, choose_engine
 from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import Job
@@ -74,7 +74,7 @@ TASKS = {
 }
 # These compare the rows of a batch, which TPUEstimator does not on a TPU.
 VECTORS = Vectors()
-TWO = Vectors(layout=own_layout("a", "b", (), None), two_adapters=True)
+TWO = Vectors(layout=layout_of_columns("a", "b", (), None), two_adapters=True)
 COMPARING = {"vectors": VECTORS, "two_adapters": TWO}
 LENGTH = 12
 

@@ -758,7 +758,8 @@ def test_the_pages_example_runs(
     code = code.replace("max_seq_length=64", "max_seq_length=24")
     code = code.replace("answers.to_frame()", "answers")
     exec(compile(code, name, "exec"), {})
-    assert Path("out/tickets/adapter/adapter.safetensors").exists()
+    folder = re.search('output_dir="(out/[a-z]+)"', code)[1]
+    assert Path(folder, "adapter/adapter.safetensors").exists()
 
 
 def test_the_signature_shows_the_settings():

@@ -181,6 +181,7 @@ BAD = [
         for name, value, more, message in (
             ("folds", 1, {}, "is 1"),
             ("calibrate", True, HEAD, "is for a run"),
+            ("rank_loss", "bce", HEAD, "is for a run"),
             ("init_checkpoint", "", {}, "is missing"),
             ("output_dir", "", {}, "is missing"),
         )

@@ -269,6 +269,10 @@ def of_spans(*spans, **more):
         "before": (of_spans([-1, 2, "X"]), "span -1 to 2", "outside"),
         "turned": (of_spans([6, 3, "X"]), "span 6 to 3", "outside"),
         "overlap": (of_spans([3, 10, "X"], [0, 4, "X"]), "0-4 and 3-10 ov"),
+        "twice": (
+            of_spans([0, 2, "X"], told(0, 2, "X", text="an")),
+            "0-2 and 0-2 overlap",
+        ),
         "one word": (of_spans([3, 4, "X"], [5, 6, "Y"]), "3-4 and 5-6 over"),
         "blanks": (of_spans([2, 3, "X"]), "2-3 covers no word"),
         "nothing": (of_spans([3, 3, "X"]), "3-3 covers no word"),

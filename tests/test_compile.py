@@ -161,7 +161,7 @@ def test_what_cannot_be_compiled_is_refused(words, more, device, cores, part):
 @pytest.fixture
 def main(monkeypatch, tmp_path):
     """Runs the command in this process, with a cache of its own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache"))
 
     def run(*arguments):
         words = ["adapter-bert compile", *map(str, arguments)]
@@ -347,7 +347,7 @@ def test_an_equal_step_is_compiled_once(compiled, compilers, tmp_path):
     compiled("v4", train_batch_size=16)
     compiled("v5p")
     assert compilers.rows == [8, 16, 8]
-    assert len(list((tmp_path / "cache/adapter_bert/compiled").iterdir())) == 3
+    assert len(list((tmp_path / "cache/compiled").iterdir())) == 3
 
 
 @pytest.mark.parametrize("is_room", [True, False])
@@ -412,7 +412,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
         ("--json=/dev/null", "is a pipe or a device"),
     ):
         refusals.check(functools.partial(call, flag), *parts)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "file"))
     refusals.check(call, "file")
     assert compilers.rows == []
 

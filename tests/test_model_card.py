@@ -8,7 +8,7 @@ import yaml
 
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.exchange.foreign_base import Exported, Head
-from adapter_bert.exchange.model_card import make_card, make_own_card
+from adapter_bert.exchange.model_card import make_adapter_card, make_card
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -124,7 +124,7 @@ def test_the_card_of_our_own_form():
         "base": {"fingerprint": "ab" * 32, "hub": "hf:some/bert@v1"},
         "training": {"steps": 100},
     }
-    card = make_own_card(
+    card = make_adapter_card(
         "mine", "some/bert", "hf:org/mine", description, SCORES, {}
     )
     _, head, body = card.split("---\n", 2)
@@ -141,5 +141,5 @@ def test_the_card_of_our_own_form():
     assert "| accuracy | 0.7500 |" in body
     # Names of folders are no commands.
     del description["base"]["hub"]
-    card = make_own_card("mine", "a; b", "hf:org/mine", description, {}, {})
+    card = make_adapter_card("mine", "a; b", "hf:org/mine", description, {}, {})
     assert "    --init_checkpoint='a; b'\n```" in card

@@ -223,7 +223,7 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
         ({"input": "tests"}, "--input is tests, a folder; expected a"),
         ({"output": "tests"}, "--output is tests, a folder; expected a"),
         ({"predict_batch_size": 0}, "--predict_batch_size is 0, which is too"),
-        ({"max_seq_length": 2}, "--max_seq_length is 2, which is too small"),
+        ({"max_seq_length": 2}, "--max_seq_length is 2, expected >= 3"),
         ({"max_seq_length": 99}, "but the model has only 32 positions"),
         ({"columns": "a,b"}, "--columns names 2 columns, but custom reads 1"),
         ({"library": "/none"}, "--library is /none, where there is no folder"),

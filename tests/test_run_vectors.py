@@ -17,7 +17,7 @@ from test_methods_runs import without_size
 from adapter_bert import api
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import Layout, SplitFiles
-from adapter_bert.tasks.vectors import Vectors, own_layout
+from adapter_bert.tasks.vectors import Vectors, layout_of_columns
 
 TEXTS = [text for text, _ in SENTENCES]
 
@@ -252,7 +252,7 @@ def test_documents_that_are_missing_are_left_out_of_trainings(tmp_path, caplog):
         {"q": "c", "d": "3", "no": ["1", "4"]},
     ]
     write_json_lines(tmp_path / "train.jsonl", rows)
-    layout = own_layout("q", "d", ("no",), None)
+    layout = layout_of_columns("q", "d", ("no",), None)
     task = Vectors(
         layout=layout, corpus_file=str(corpus), missing_documents="count"
     )
@@ -267,7 +267,7 @@ def _read(folder, rows, **changes):
     write_json_lines(folder / "train.jsonl", rows)
     corpus = folder / "corpus.csv"
     corpus.write_text("_id,text\n1,one\n2,two\n")
-    layout = own_layout("q", "d", ("no",), None)
+    layout = layout_of_columns("q", "d", ("no",), None)
     return Vectors(layout=layout, corpus_file=str(corpus), **changes).read(
         str(folder), ["train"]
     )

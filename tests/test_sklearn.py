@@ -11,6 +11,7 @@ from conftest import SENTENCES, module_fixture
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.exceptions import DataConversionWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -74,15 +75,22 @@ def test_an_estimator_is_cloned_and_pickled_with_its_adapter(
 
 
 @pytest.mark.gate
-def test_it_stands_in_pipelines_searches_and_calibrations(classifier):
+def test_it_stands_in_pipelines_searches_and_calibrations(classifier, tmp_path):
     classifier = clone(classifier).set_params(num_train_steps=2)
     strip = FunctionTransformer(lambda texts: [text.strip() for text in texts])
     pipeline = make_pipeline(strip, classifier)
     assert len(cross_val_score(pipeline, TEXTS, LABELS, cv=2)) == 2
+    classifier.set_params(
+        tuning_method="top_layers(k=1)",
+        cache_frozen_layers=True,
+        frozen_layers_dir=str(tmp_path),
+    )
     search = GridSearchCV(
         classifier, {"learning_rate": [1e-3, 3e-3]}, cv=2
     ).fit(TEXTS, LABELS)
     assert search.best_params_["learning_rate"] in (1e-3, 3e-3)
+    # Of each part and of all rows, whatever the rate.
+    assert len(list(tmp_path.glob("*.npy"))) == 3
     calibrated = CalibratedClassifierCV(classifier, cv=2).fit(TEXTS, LABELS)
     assert_array_equal(calibrated.classes_, sorted(set(LABELS)))
 
@@ -92,7 +100,10 @@ def test_labels_may_be_numbers_and_texts_pairs(tiny_bert):
     pairs = np.array([[text, text[::-1]] for text in TEXTS])
     numbers = np.array([sorted(set(LABELS)).index(x) for x in LABELS])
     settings = {**SETTINGS, "num_train_steps": 2, "num_train_epochs": 3}
-    classifier = AdapterClassifier(tiny_bert, **settings).fit(pairs, numbers)
+    classifier = AdapterClassifier(tiny_bert, **settings)
+    # A column of labels, as of a DataFrame.
+    with pytest.warns(DataConversionWarning):
+        classifier.fit(pairs, numbers[:, np.newaxis])
     assert set(classifier.predict(pairs)) <= set(numbers)
     regressor = AdapterRegressor(tiny_bert, **settings).fit(pairs, numbers)
     assert regressor.predict(pairs).shape == (len(pairs),)
@@ -126,6 +137,7 @@ def test_unknown_parameters_are_refused(tiny_bert):
     "x, y, parts",
     [
         ([1.5], "a", "X[0] 1.5 text"),
+        ([], "", "X empty"),
         ("one", "a", "X 'one' list"),
         ([("a", "b"), "c"], "ab", "X[1] 1 2"),
         ([("a", "b", "c")], "a", "X[0] 3 one or two"),
@@ -138,3 +150,8 @@ def test_unknown_parameters_are_refused(tiny_bert):
 def test_rows_are_refused(tiny_bert, x, y, parts):
     classifier = AdapterClassifier(tiny_bert)
     refusals.check(lambda: classifier.fit(x, list(y)), *parts.split())
+
+
+def test_several_labels_of_a_text_are_refused(tiny_bert):
+    with pytest.raises(ValueError, match="1d array.*3, 2"):
+        AdapterClassifier(tiny_bert).fit(TEXTS[:3], [[0, 1]] * 3)

@@ -364,6 +364,27 @@ def test_other_forms_of_hugging_faces_are_refused(tmp_path, tiny_bert, name):
     open_checkpoint(folder)
 
 
+def test_a_layout_of_models_is_one_row(
+    tmp_path, monkeypatch, tiny_bert, tiny_weights
+):
+    def open_npz(path):
+        values = np.load(path)
+        shapes = {name: values[name].shape for name in values}
+        weights = sources.Weights(path, shapes, values.__getitem__)
+        return sources.Pretrained(path, os.path.dirname(path), weights)
+
+    row = sources.Layout(sources.named("bert.npz"), ".npz", open_npz)
+    monkeypatch.setattr(sources, "FILES", (*sources.FILES, row))
+    np.savez(tmp_path / "bert.npz", **tiny_weights)
+    # What was trained beside it is not the model.
+    (tmp_path / "run.json").write_text("{}")
+    for path in tmp_path, tmp_path / "bert.npz":
+        check_values(open_checkpoint(path).weights, tiny_weights)
+    # Rows above it come first.
+    copy(tiny_bert / "model.safetensors", tmp_path)
+    assert open_checkpoint(tmp_path).path.endswith(".safetensors")
+
+
 def test_damage_beside_a_pretrained_model_is_no_matter(tiny_bert, tmp_path):
     folder = tmp_path / "model"
     copytree(tiny_bert, folder)

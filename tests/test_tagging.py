@@ -333,7 +333,7 @@ def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
     lengths, room = sentence
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(int)
     windows = list(cut(lengths, room))
-    owned = [n for w in windows for n in range(w.first_own, w.last_own)]
+    owned = [n for w in windows for n in range(w.first_tagged, w.last_tagged)]
     assert owned == list(range(len(lengths)))
     if not lengths:
         return
@@ -351,7 +351,7 @@ def test_every_word_is_tagged_once_where_it_has_most_context(sentence):
 
     for window in windows:
         assert sum(lengths[window.first : window.last]) <= room
-        for word in range(window.first_own, window.last_own):
+        for word in range(window.first_tagged, window.last_tagged):
             contexts = [context(word, span) for span in spans]
             assert spans[int(np.argmax(contexts))] == window[:2]
     for (first, last), (later, further) in zip(spans, spans[1:]):
@@ -366,7 +366,7 @@ def test_windows_overlap_by_half():
     windows = list(cut([1] * 30, 10))
     starts = [0, 5, 10, 15, 20]
     assert [w[:2] for w in windows] == [(x, x + 10) for x in starts]
-    assert [w.first_own for w in windows] == [0, 8, 13, 18, 23]
+    assert [w.first_tagged for w in windows] == [0, 8, 13, 18, 23]
 
 
 @pytest.mark.older_stack

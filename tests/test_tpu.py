@@ -62,28 +62,28 @@ def set_all(monkeypatch, variables):
 
 
 def test_the_machine_knows_the_name_of_its_own_tpu(monkeypatch):
-    assert not tpu.is_own("mine")
+    assert not tpu.is_local("mine")
     with google_cloud.serve("mine", {}) as variables:
         set_all(monkeypatch, variables)
-        assert tpu.is_own("mine")
-        assert not tpu.is_own("other")
+        assert tpu.is_local("mine")
+        assert not tpu.is_local("other")
         # No one may have asked a proxy.
         monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-        assert tpu.is_own("mine")
+        assert tpu.is_local("mine")
 
 
 def test_whoever_else_answers_is_not_believed(monkeypatch):
     with google_cloud.serve("mine", {}, flavor="Hotel") as variables:
         set_all(monkeypatch, variables)
-        assert not tpu.is_own("mine")
+        assert not tpu.is_local("mine")
 
 
 def test_a_container_knows_it_by_two_variables(monkeypatch):
     monkeypatch.setenv("TPU_NAME", "mine")
-    assert not tpu.is_own("mine")
+    assert not tpu.is_local("mine")
     monkeypatch.setenv("TPU_WORKER_ID", "0")
-    assert tpu.is_own("mine")
-    assert not tpu.is_own("other")
+    assert tpu.is_local("mine")
+    assert not tpu.is_local("other")
 
 
 @pytest.mark.parametrize(

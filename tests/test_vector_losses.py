@@ -7,13 +7,13 @@ from numpy.random import default_rng
 from numpy.testing import assert_allclose
 
 from adapter_bert.tasks import vector_losses
-from adapter_bert.tasks.vectors import Vectors, own_layout
+from adapter_bert.tasks.vectors import Vectors, layout_of_columns
 
 pytestmark = pytest.mark.newer_stack
 
 TEMPERATURES = 0.05, 0.7
 OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
-SCORED = own_layout("a", "b", (), "s")
+SCORED = layout_of_columns("a", "b", (), "s")
 
 
 def losses_by(name, temperature, recorded):

@@ -22,15 +22,15 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.retrieval import cosines, retrieval_scores
-from adapter_bert.tasks.vectors import Vectors, known_pairs, own_layout
+from adapter_bert.tasks.vectors import Vectors, layout_of_columns, named_pairs
 from adapter_bert.training.training_step import loss_and_gradients
 
 pytestmark = pytest.mark.older_stack
 
-PAIRS = Vectors(layout=own_layout("a", "b", (), None))
-TRIPLES = Vectors(layout=own_layout("a", "b", ("no",), None))
-SCORED = Vectors(layout=own_layout("a", "b", (), "score"))
-SINGLE = Vectors(layout=own_layout("a", None, (), None))
+PAIRS = Vectors(layout=layout_of_columns("a", "b", (), None))
+TRIPLES = Vectors(layout=layout_of_columns("a", "b", ("no",), None))
+SCORED = Vectors(layout=layout_of_columns("a", "b", (), "score"))
+SINGLE = Vectors(layout=layout_of_columns("a", None, (), None))
 ROWS = [
     {"a": "a cat sat", "b": "the cat", "no": "a dog", "score": 3},
     {"a": "a film", "b": "the film", "no": "the cat", "score": 0.5},
@@ -94,7 +94,7 @@ def test_single_texts_are_their_own_matches(tmp_path, tokenizer):
 
 
 def test_labels_say_which_pairs_belong_together(tmp_path, tokenizer):
-    layout, matching = known_pairs("MRPC")
+    layout, matching = named_pairs("MRPC")
     task = Vectors(layout=layout, matching=matching)
     lines = ["Quality\t#1 String\t#2 String"]
     lines += ["1\ta cat\tthe cat", "0\ta dog\tthe film", "1\ta film\tthe film"]
@@ -138,7 +138,7 @@ def squad_file(path, *paragraphs):
 
 
 def test_answered_questions_belong_to_their_paragraphs(tmp_path, tokenizer):
-    layout, matching = known_pairs("SQuAD")
+    layout, matching = named_pairs("SQuAD")
     task = Vectors(layout=layout, matching=matching)
     for split in ("train", "dev"):
         squad_file(
@@ -328,19 +328,19 @@ def test_wrong_rows_are_refused(tmp_path, call, parts):
         ),
         "size": (lambda: Vectors(sizes=["8", "0"]), "whole numbers above 0"),
         "negatives alone": (
-            lambda: own_layout("a", None, ("no",), None),
+            lambda: layout_of_columns("a", None, ("no",), None),
             "--negative_column is for pairs",
         ),
         "scores alone": (
-            lambda: own_layout("a", None, (), "s"),
+            lambda: layout_of_columns("a", None, (), "s"),
             "--score_column is for pairs",
         ),
         "both": (
-            lambda: own_layout("a", "b", ("no",), "s"),
+            lambda: layout_of_columns("a", "b", ("no",), "s"),
             "exclude each other",
         ),
         "twice": (
-            lambda: own_layout("a", "b", ("b",), None),
+            lambda: layout_of_columns("a", "b", ("b",), None),
             "--text_b_column and --negative_column both",
         ),
     }

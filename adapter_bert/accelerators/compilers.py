@@ -29,11 +29,7 @@ from jax import export
 from jax.experimental import jax2tf, topologies
 from jax.sharding import Mesh, PartitionSpec
 
-from adapter_bert.accelerators.account import (
-    COUNTING,
-    Compiled,
-    bytes_of_calls,
-)
+from adapter_bert.accelerators.account import COUNTING, Compiled, bytes_of_calls
 from adapter_bert.accelerators.devices import GPU, Device
 from adapter_bert.accelerators.step import Step
 from adapter_bert.errors import UserError
@@ -63,7 +59,7 @@ def versions(device: Device) -> dict[str, str]:
 
 
 def settings(device: Device) -> dict[str, str]:
-    """All but the step itself that an account depends on."""
+    """Lists what an account depends on besides the step."""
     options = {name: os.environ.get(name, "") for name in OPTIONS}
     basics = {"device": repr(device), "counting": str(COUNTING)}
     return {**basics, **versions(device), **options}

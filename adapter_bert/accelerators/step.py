@@ -21,11 +21,7 @@ from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.training import devices, engines
 from adapter_bert.training.engines import Course, Engine
 from adapter_bert.training.prediction import Outputs, RowPredictor
-from adapter_bert.training.training_step import (
-    Job,
-    loss_and_gradients,
-    predict,
-)
+from adapter_bert.training.training_step import Job, loss_and_gradients, predict
 
 # Value of `--engine` of a run whose step is taken.
 ENGINE = "step"

@@ -12,19 +12,14 @@ import functools
 import itertools
 import types
 from collections.abc import Iterable, Iterator, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Optional,
-    Union,
-)
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.joint_answers import in_batches
-from adapter_bert.answering.row_stream import CHUNK
+from adapter_bert.answering.row_stream import chunks
 from adapter_bert.answering.trained_task import (
     LoadedTask,
     TextRow,
@@ -77,7 +72,7 @@ Vectors = Union[np.ndarray, list[TokenVectors]]
 
 @dataclasses.dataclass(frozen=True)
 class VectorForm:
-    """How vectors follow from hidden states.
+    """Says how hidden states become vectors.
 
     Attributes:
         pooling: `cls` for the first token's states, `mean` for the mean over
@@ -217,7 +212,7 @@ class VectorForm:
 def trained_form(
     bert: FrozenBert, task: Optional[LoadedTask]
 ) -> Optional[Pooled]:
-    """How the vectors of an adapter, or else of BERT's folder, were trained."""
+    """Reads how vectors of an adapter, else of BERT's folder, were trained."""
     if task and isinstance(task.task, vector_task.Vectors):
         return task.task.form
     return bert.pooled
@@ -357,9 +352,7 @@ class Embedder:
 
     def stream(self, rows: Iterable[Union[str, TextRow]]) -> Iterator[Vectors]:
         """Yields the vectors of `CHUNK` rows at a time, as calls give them."""
-        remaining = iter(rows)
-        chunks = iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
-        return map(self, chunks)
+        return map(self, chunks(rows))
 
     def _featurize(
         self, rows: Sequence[Union[str, TextRow]], places: Sequence[str]

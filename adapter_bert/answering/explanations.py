@@ -1,4 +1,4 @@
-"""Why an answer: how much each word of a text speaks for the answer.
+"""Explains an answer: how much each word speaks for it.
 
 Integrated gradients follow a straight line of word embeddings from a baseline
 to the text, and add up the gradient on the way. In the baseline each token of
@@ -132,12 +132,14 @@ def explained_value(
     if kind == REGRESSION:
         return outputs["scores"]
     logits = outputs["logits"] / temperatures[:, tf.newaxis]
-    is_own = tf.one_hot(labels, tf.shape(logits)[1], True, False, dtype=tf.bool)
-    chosen = tf.reduce_sum(tf.where(is_own, logits, 0.0), axis=1)
+    is_label = tf.one_hot(
+        labels, tf.shape(logits)[1], True, False, dtype=tf.bool
+    )
+    chosen = tf.reduce_sum(tf.where(is_label, logits, 0.0), axis=1)
     if kind == MULTI_LABEL:
         return chosen
     # Of log(p / (1 - p)) both sums of the softmax fall out.
-    others = tf.where(is_own, logits.dtype.min, logits)
+    others = tf.where(is_label, logits.dtype.min, logits)
     return chosen - tf.reduce_logsumexp(others, axis=1)
 
 

@@ -9,11 +9,7 @@ import dataclasses
 import functools
 import threading
 from collections.abc import Hashable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 

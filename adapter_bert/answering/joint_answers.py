@@ -101,7 +101,7 @@ def compute(
 def compute_alone(
     loaded: LoadedTask, features: Features, batch_size: int
 ) -> Outputs:
-    """A task's outputs [rows, ...] by name, in row order."""
+    """Computes a task's outputs [rows, ...] by name, in row order."""
     compute_batch = functools.partial(loaded.kind.compute, loaded.values.get())
     return in_batches(compute_batch, features, batch_size)
 
@@ -130,7 +130,7 @@ def in_batches(
 def compute_frozen(
     bert: FrozenBert, groups: Sequence[Group], batch_size: int
 ) -> list[np.ndarray]:
-    """Each group's `frozen_features`, float32 [rows, D], in common batches.
+    """Computes each group's `frozen_features`, float32 [rows, D], together.
 
     They are [0, D] where no task of the group scores novelty.
     """

@@ -25,7 +25,7 @@ Values = dict[str, tf.Tensor]
 
 
 def scope_of(number: int) -> str:
-    """Before the names of the variables of a kind."""
+    """Gives the prefix of the names of a kind's variables."""
     return f"kind_{number}/"
 
 
@@ -126,7 +126,7 @@ class MixedHooks(Hooks):
         return tf.convert_to_tensor(variable) if value is None else value
 
     def project(self, name, inputs, dense, context):
-        """All rows by BERT's kernel, each by its own factors or scales.
+        """Multiplies all rows by BERT's kernel, each with its own factors.
 
         Heads, which ask row by row, are given what the pooler made before.
         """
@@ -154,7 +154,7 @@ class MixedHooks(Hooks):
         )
 
     def vocabulary(self, hidden, context):
-        """Nothing: heads are computed apart from the methods' kinds.
+        """Does nothing: heads are computed apart from the methods' kinds.
 
         Raises:
             TypeError: a head asks for more.

@@ -10,17 +10,13 @@ predictor("mrpc", ("He sat down.", "He took a seat."))
 import itertools
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Optional,
-    Union,
-)
+from typing import Any, Optional, Union
 
 from adapter_bert.answering.answers import Answer
 from adapter_bert.answering.explanations import check_explained, explain
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.joint_answers import Group, compute, compute_frozen
-from adapter_bert.answering.row_stream import CHUNK
+from adapter_bert.answering.row_stream import chunks
 from adapter_bert.answering.task_tables import MixedBert
 from adapter_bert.answering.trained_task import (
     LoadedTask,
@@ -179,9 +175,7 @@ class Predictor:
             return answer([texts])[0]
         if isinstance(texts, list):
             return answer(texts)
-        rows = iter(texts)
-        chunks = iter(lambda: list(itertools.islice(rows, CHUNK)), [])
-        return itertools.chain.from_iterable(map(answer, chunks))
+        return itertools.chain.from_iterable(map(answer, chunks(texts)))
 
     def ask(
         self,
@@ -235,7 +229,7 @@ class Predictor:
             by_task.setdefault((id(loaded), len(row)), []).append(number)
         groups: dict[Hashable, Group] = {}
         # Numbers of the questions, for each task of each group.
-        asked: dict[Hashable, list[list[int]]] = {}
+        numbers_by_group: dict[Hashable, list[list[int]]] = {}
         for numbers in by_task.values():
             loaded = questions[numbers[0]][0]
             rows = tuple(questions[n][1] for n in numbers)
@@ -245,7 +239,7 @@ class Predictor:
                 tokenizer = id(loaded.tokenizer), loaded.max_seq_length
                 key = loaded.task.reading, tokenizer, rows
             groups.setdefault(key, Group([], rows)).tasks.append(loaded)
-            asked.setdefault(key, []).append(numbers)
+            numbers_by_group.setdefault(key, []).append(numbers)
             if explains:
                 check_explained(loaded)
         cut_rows = sum(one.features.cut_rows for one in groups.values())
@@ -255,7 +249,9 @@ class Predictor:
         outputs = iter(compute(self._tables, several, self._batch_size))
         frozen = compute_frozen(self._bert, several, self._batch_size)
         answers = [Answer()] * len(questions)
-        for group, of_tasks, features in zip(several, asked.values(), frozen):
+        for group, of_tasks, features in zip(
+            several, numbers_by_group.values(), frozen
+        ):
             for loaded, numbers in zip(group.tasks, of_tasks):
                 made = map(Answer, group.answers(loaded, next(outputs)))
                 for number, answer in zip(numbers, made):

@@ -9,22 +9,18 @@ import queue
 import stat
 import sys
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Callable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Callable, TypeVar
 
 from adapter_bert import json_lines
 from adapter_bert.answering.trained_task import TextRow
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import (
-    ODD,
-    READERS,
-    Layout,
-    open_table,
-)
+from adapter_bert.data.tables import ODD, READERS, Layout, open_table
 from adapter_bert.errors import UserError
 
 # A row's texts, and its place for messages.
 PlacedRow = tuple[TextRow, str]
+Row = TypeVar("Row")
 # Alternative names of a row's texts.
 Alternatives = Sequence[Sequence[str]]
 # Rows that are answered together, sorted by length.
@@ -197,8 +193,9 @@ def _unnamed(
         yield tuple(texts), where
 
 
-def chunks(rows: Iterator[PlacedRow]) -> Iterator[list[PlacedRow]]:
+def chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
     """Yields groups of `CHUNK` rows, so that equal files are grouped alike."""
+    rows = iter(rows)
     return iter(lambda: list(itertools.islice(rows, CHUNK)), [])
 
 

@@ -191,8 +191,8 @@ class MixedBert:
         # The two of each kind of tasks.
         self._kinds: dict[Hashable, tuple[_Tables, _Tables]] = {}
         # The first row holds BERT's own values.
-        self._own = _Tables("own/", {})
-        self._of_bert = _Row(self._own, self._own.slots.take(), {})
+        self._changed = _Tables("own/", {})
+        self._of_bert = _Row(self._changed, self._changed.slots.take(), {})
         self._tasks = Slots()
         self._places = GrowingTable((mixed_model.PLACES,), tf.int32)
         # A new kind of tasks makes a new model. The one before computes its
@@ -207,10 +207,10 @@ class MixedBert:
         with self._lock:
             method, head = self._forms(kind)
             rows = [method.put(values), head.put(values)]
-            rows.append(self._put_own(values))
+            rows.append(self._put_changed(values))
             task = self._tasks.take()
-            of_method, of_head, own = (row.slot.number for row in rows)
-            place = [method.number, of_method, head.number, of_head, own]
+            of_method, of_head, of_bert = (row.slot.number for row in rows)
+            place = [method.number, of_method, head.number, of_head, of_bert]
             self._places.write(task.number, tf.constant(place))
             return Place(task, head.number, rows, self._newest_model)
 
@@ -270,19 +270,19 @@ class MixedBert:
         both = self._methods[key], self._heads[head_key]
         return self._kinds.setdefault(kind.key, both)
 
-    def _put_own(self, values: Values) -> _Row:
-        of_bert, own = self._bert.variables, self._own
+    def _put_changed(self, values: Values) -> _Row:
+        of_bert, changed = self._bert.variables, self._changed
         names = sorted(set(values) & set(of_bert))
         for name in names:
-            if name not in own.tables:
+            if name not in changed.tables:
                 # The tasks before left it as it is.
-                table = own.tables[name] = GrowingTable(values[name].shape)
-                for row in range(own.slots.count):
+                table = changed.tables[name] = GrowingTable(values[name].shape)
+                for row in range(changed.slots.count):
                     table.write(row, of_bert[name])
                 self._newest_model += 1
         if not names:
             return self._of_bert
-        row = own.put({**of_bert, **values})
+        row = changed.put({**of_bert, **values})
         return row._replace(shapes={name: row.shapes[name] for name in names})
 
     def model(self) -> MixedModel:
@@ -295,7 +295,7 @@ class MixedBert:
             self._bert.variables,
             {
                 f"{one.scope}{name}": table.variable
-                for one in (*methods, *heads, self._own)
+                for one in (*methods, *heads, self._changed)
                 for name, table in one.tables.items()
             },
             self._places.variable,

@@ -39,7 +39,7 @@ class Architecture:
             encoder.
         classes: how names of transformers' classes begin; the first is written.
         keys: a field of `BertConfig` -> its key in `config.json`, if another.
-        own_keys: fields of `BertConfig` that `config.json` has besides BERT's.
+        more_keys: fields of `BertConfig` that `config.json` has besides BERT's.
         fixed: fields of `BertConfig` with one value in all such models.
         expected: keys of `config.json` with the one value that is computed
             here, which is the default.
@@ -56,7 +56,7 @@ class Architecture:
     prefix: str
     classes: tuple[str, ...]
     keys: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    own_keys: tuple[str, ...] = ()
+    more_keys: tuple[str, ...] = ()
     fixed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     expected: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scopes: tuple[Scope, ...] = ()
@@ -97,7 +97,7 @@ MPNET = dataclasses.replace(
     ROBERTA,
     prefix="mpnet.",
     classes=("MPNet",),
-    own_keys=("relative_attention_num_buckets",),
+    more_keys=("relative_attention_num_buckets",),
     # transformers' program counts so, whatever a config says.
     fixed={
         "type_vocab_size": 0,
@@ -185,7 +185,7 @@ DISTILBERT = Architecture(
 ELECTRA = Architecture(
     "electra.",
     ("Electra",),
-    own_keys=("embedding_size",),
+    more_keys=("embedding_size",),
     fixed={"head_activation": "gelu_erf"},
     scopes=(
         ("embeddings_project", f"{PROJECTION}/{{end}}", DENSE),
@@ -204,7 +204,7 @@ _GROUP = "encoder.albert_layer_groups.0.albert_layers.0"
 ALBERT = Architecture(
     "albert.",
     ("Albert",),
-    own_keys=("embedding_size", "num_hidden_groups"),
+    more_keys=("embedding_size", "num_hidden_groups"),
     fixed={"num_hidden_groups": 1},
     expected={"num_hidden_groups": 1, "inner_group_num": 1},
     scopes=(

@@ -184,10 +184,10 @@ class BertConfig:
         names = [field.name for field in dataclasses.fields(cls)]
         names = [
             *names[: names.index("first_position")],
-            *architecture.own_keys,
+            *architecture.more_keys,
         ]
         keys = {name: architecture.keys.get(name, name) for name in names}
-        needed = [*names[: names.index("hidden_act")], *architecture.own_keys]
+        needed = [*names[: names.index("hidden_act")], *architecture.more_keys]
         missing = [keys[name] for name in needed if keys[name] not in values]
         if missing:
             raise UserError(
@@ -219,7 +219,7 @@ class BertConfig:
 
 
 def _first_position(values: dict[str, Any], path: str) -> int:
-    """As transformers' `create_position_ids_from_input_ids`."""
+    """Counts as transformers' `create_position_ids_from_input_ids`."""
     padding = values.get("pad_token_id", ROBERTA_PADDING)
     if type(padding) is not int or padding < 0:
         raise UserError(

@@ -21,12 +21,7 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -34,13 +29,7 @@ import tensorflow as tf
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.architectures import PROJECTION, RELATIVE_BIAS
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.bert.hooks import (
-    Context,
-    Hooks,
-    Kernel,
-    dropout,
-    keep_mask,
-)
+from adapter_bert.bert.hooks import Context, Hooks, Kernel, dropout, keep_mask
 
 Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -60,7 +49,7 @@ GREATEST_DISTANCE = 128
 
 
 def truncated_normal(stddev: float) -> Initializer:
-    """Normal values of mean 0, drawn again where beyond two `stddev`."""
+    """Draws normal values of mean 0, again where beyond two `stddev`."""
 
     def initialize(rng: np.random.Generator, shape: Shape) -> np.ndarray:
         values = rng.standard_normal(shape)
@@ -134,7 +123,7 @@ class Declared:
 def declare_dense(
     scope: str, inputs: int, outputs: int, config: BertConfig
 ) -> dict[str, Declared]:
-    """`<scope>/kernel` [inputs, outputs] and `<scope>/bias`."""
+    """Declares `<scope>/kernel` [inputs, outputs] and `<scope>/bias`."""
     normal = truncated_normal(config.initializer_range)
     return {
         f"{scope}/kernel": Declared((inputs, outputs), normal),
@@ -143,7 +132,7 @@ def declare_dense(
 
 
 def declare_layer_norm(scope: str, size: int) -> dict[str, Declared]:
-    """`<scope>/LayerNorm/beta` and `gamma`, both [size]."""
+    """Declares `<scope>/LayerNorm/beta` and `gamma`, both [size]."""
     return {
         f"{scope}/LayerNorm/beta": Declared((size,), zeros),
         f"{scope}/LayerNorm/gamma": Declared((size,), ones),
@@ -151,7 +140,7 @@ def declare_layer_norm(scope: str, size: int) -> dict[str, Declared]:
 
 
 def declare(config: BertConfig, pooler: bool = True) -> dict[str, Declared]:
-    """Every variable of the encoder, and of the pooler if asked."""
+    """Declares every variable of the encoder, and of the pooler if wanted."""
     size, inner = config.hidden_size, config.intermediate_size
     width = config.embedding_width
     normal = truncated_normal(config.initializer_range)
@@ -504,7 +493,7 @@ class Bert(Modules):
         context: Context,
         activation: functional.Activation = "linear",
     ) -> tf.Tensor:
-        """`dense`, with its activation after the hook `project`."""
+        """Computes `dense`, with its activation after the hook `project`."""
         in_one = onednn.is_built_for(onednn.PREDICTION)
         if "project" not in self.hooks.places:
             if activation == "linear" or in_one:
@@ -534,7 +523,7 @@ class Bert(Modules):
         return functional.activation(activation)(outputs)
 
     def _attend(self, layer, asking, hidden, attention_bias, context):
-        """Multi-head self-attention, without the output projection.
+        """Computes multi-head self-attention, without the output projection.
 
         `asking`, float32 [B, A, D], are the tokens that attend: all of `hidden`
         or the first. Gives float32 [B, A, D], the heads side by side.
@@ -576,9 +565,7 @@ class Bert(Modules):
             config.relative_attention_num_buckets > 0,
         )
         attended = tf.transpose(attended, [0, 2, 1, 3])
-        outputs = tf.reshape(attended, tf.shape(asking))  # [B, A, D]
-        outputs.set_shape(asking.shape)
-        return outputs
+        return functional.shaped_as(attended, asking)  # [B, A, D]
 
     def pooled_output(
         self, sequence_output: tf.Tensor, context: Context

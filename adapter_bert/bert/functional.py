@@ -86,7 +86,7 @@ def anew(*tensors: tf.Tensor) -> list[tf.Tensor]:
 
 
 def custom_gradient(function: Callable[..., tuple]) -> Callable:
-    """As `tf.custom_gradient`, of a function that gives one tensor."""
+    """Wraps a function of one tensor like `tf.custom_gradient`."""
 
     def call(*arguments: Any) -> tf.Tensor:
         if _HAS_TAPES.get() or tf.inside_function():
@@ -300,6 +300,13 @@ def _standardize(x: tf.Tensor, epsilon: float) -> tuple[tf.Tensor, tf.Tensor]:
     return inverse, centered * inverse
 
 
+def shaped_as(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+    """Reshapes values as a tensor of as many."""
+    values = tf.reshape(values, tf.shape(like))
+    values.set_shape(like.shape)
+    return values
+
+
 def dense(
     x: tf.Tensor,
     kernel: tf.Tensor,
@@ -402,7 +409,7 @@ def _check_rate(rate: float) -> None:
 
 
 def draw_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> Keep:
-    """A mask by `keep_mask`, or on accelerators what draws a `hashed_mask`."""
+    """Draws a mask by `keep_mask`, or gives what accelerators draw one by."""
     if not _FOR_ACCELERATOR.get():
         return keep_mask(shape, rate, seed)
 
@@ -501,7 +508,7 @@ def attend(
     rate: float,
     bias_has_gradient: bool = False,
 ) -> tf.Tensor:
-    """Scaled dot-product attention with dropout of the probabilities.
+    """Computes scaled dot-product attention, with dropout of probabilities.
 
     Args:
         query: float32 or bfloat16 [B, N, T, H].

@@ -8,10 +8,7 @@ pass, and the tensors they read are saved. No gradients of second order.
 """
 
 from collections.abc import Sequence
-from typing import (
-    Callable,
-    Optional,
-)
+from typing import Callable, Optional
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry

@@ -7,12 +7,7 @@ Dimension letters are those of `encoder.py`.
 import dataclasses
 import zlib
 from collections.abc import Hashable, Mapping
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    Optional,
-)
+from typing import Any, Callable, ClassVar, Optional
 
 import tensorflow as tf
 
@@ -328,7 +323,7 @@ class Hooks:
 
 
 class NoHooks(Hooks):
-    """BERT as it is."""
+    """Changes nothing: BERT as it is."""
 
     alike = True
     by_token = True

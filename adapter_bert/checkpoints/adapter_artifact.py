@@ -44,7 +44,7 @@ class Artifact:
 
 
 def count(values: dict[str, np.ndarray]) -> int:
-    """Numbers that an artifact holds, without the indices of changes."""
+    """Counts an artifact's numbers, without the indices of changes."""
     return sum(v.size for k, v in values.items() if not k.endswith(INDICES))
 
 
@@ -95,22 +95,13 @@ def _apply(stored: dict[str, np.ndarray], base: Weights, path: str) -> Weights:
     return Weights(path, shapes, read)
 
 
-def _content(values: dict[str, np.ndarray]) -> bytes:
-    return safetensors.numpy.save(
-        {name: np.ascontiguousarray(value) for name, value in values.items()}
-    )
-
-
-def sha256(values: dict[str, np.ndarray]) -> str:
-    """Gives the SHA-256 of an adapter that holds these values alone."""
-    return hashlib.sha256(_content(values)).hexdigest()
-
-
 def write(
     folder: str, config: dict[str, Any], values: dict[str, np.ndarray]
 ) -> None:
     """Writes `adapter.safetensors`, `adapter_config.json` with its hash."""
-    content = _content(values)
+    content = safetensors.numpy.save(
+        {name: np.ascontiguousarray(value) for name, value in values.items()}
+    )
     config = dict(config, sha256=hashlib.sha256(content).hexdigest())
     files.write_bytes(os.path.join(folder, WEIGHTS_FILE), content)
     files.write_sealed(os.path.join(folder, CONFIG_FILE), config)
@@ -123,7 +114,7 @@ def change_settings(folder: str, settings: dict[str, Any]) -> None:
 
 
 def settings_of(folder: str) -> dict[str, Any]:
-    """`task_settings` of an adapter, {} if the folder holds no adapter."""
+    """Reads `task_settings`; {} if the folder holds no adapter."""
     if not files.exists(os.path.join(folder, CONFIG_FILE)):
         return {}
     return read_config(folder).get("task_settings", {})

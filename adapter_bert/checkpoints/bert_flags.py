@@ -8,7 +8,7 @@ from adapter_bert.flags import Topic
 
 @dataclasses.dataclass(frozen=True)
 class LetterCase:
-    """How a BERT's texts are read."""
+    """Says how a BERT's texts are read."""
 
     do_lower_case: Optional[bool] = Topic.MODEL.setting(
         None,
@@ -19,7 +19,7 @@ class LetterCase:
 
 @dataclasses.dataclass(frozen=True)
 class BertFiles:
-    """Where a BERT is."""
+    """Names the files of a BERT."""
 
     init_checkpoint: str = Topic.MODEL.setting(
         "",

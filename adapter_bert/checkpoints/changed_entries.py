@@ -1,4 +1,4 @@
-"""Trained values of which few entries differ, as those entries alone."""
+"""Stores trained values as (index, value) pairs where few entries differ."""
 
 from collections.abc import Container
 from typing import Callable
@@ -14,7 +14,7 @@ def changes(
     base: Callable[[str], np.ndarray],
     base_names: Container[str],
 ) -> dict[str, np.ndarray]:
-    """Trained values, with BERT's own variables as their changed entries.
+    """Gives trained values, and of BERT's own variables the changed entries.
 
     `base` reads one of BERT's own variables, whose names are `base_names`, as
     pretrained. A changed one is `<variable>/indices` and `<variable>/values`.
@@ -43,7 +43,7 @@ def _entries(
 
 
 def few(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Values, with changes by parts as nonzero entries if these are few."""
+    """Stores changes by parts as nonzero entries where these are few."""
     stored: dict[str, np.ndarray] = {}
     for name, value in values.items():
         indices = np.flatnonzero(value)

@@ -9,10 +9,7 @@ import safetensors
 
 from adapter_bert import files
 from adapter_bert.checkpoints import torch_files
-from adapter_bert.checkpoints.hugging_face import (
-    UNREADABLE_TENSORS,
-    tensor_of,
-)
+from adapter_bert.checkpoints.hugging_face import UNREADABLE_TENSORS, tensor_of
 from adapter_bert.checkpoints.weights import as_floats
 from adapter_bert.errors import UserError
 
@@ -88,7 +85,7 @@ class Tensors:
         return list(self._left)
 
     def take(self, name: str, *shape: Optional[int]) -> np.ndarray:
-        """A tensor of a shape, with None for any size."""
+        """Takes a tensor of a shape, with None for any size."""
         value = self._left.pop(name, None)
         if value is None:
             raise UserError(f"{self.path} lacks the tensor {name}")

@@ -101,7 +101,7 @@ def open_tensorflow(prefix: str) -> Weights:
     sizes = {name: np.prod(shape) for name, shape in reader.shapes.items()}
     if sizes:
         reader.tensor(min(sizes, key=sizes.get))
-    sources = {own_name(name): name for name in reader.shapes}
+    sources = {our_name(name): name for name in reader.shapes}
 
     def read(name: str) -> np.ndarray:
         value = reader.tensor(sources[name])
@@ -114,7 +114,7 @@ def open_tensorflow(prefix: str) -> Weights:
     return Weights(prefix, shapes, read, "gelu_erf" if is_electra else "gelu")
 
 
-def own_name(name: str) -> str:
+def our_name(name: str) -> str:
     """Renames an ELECTRA's or ALBERT's variable; others stay."""
     for theirs, ours in OTHER_NAMES:
         match = re.fullmatch(rf"{theirs}/(.+)", name)

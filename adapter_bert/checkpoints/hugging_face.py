@@ -6,11 +6,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import numpy as np
 import safetensors
@@ -193,7 +189,7 @@ def _from_google(model_type: str, kind: str) -> Callable[[str], Optional[str]]:
 def hugging_face_name(
     name: str, model_type: str = "bert", kind: str = ""
 ) -> Optional[tuple[str, bool]]:
-    """Hugging Face's name of Google's variable, and whether to transpose it.
+    """Gives Hugging Face's name of a variable, and whether to transpose it.
 
     Args:
         name: of the variable.

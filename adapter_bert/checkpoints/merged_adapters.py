@@ -199,7 +199,7 @@ def _mean_head(
 def _order(
     task: Mapping[str, Any], first: Mapping[str, Any]
 ) -> Optional[list[int]]:
-    """Where a head has the outputs of the first one, [] if in its order.
+    """Maps the first head's outputs to a head's; [] for the same order.
 
     None if the tasks differ by more than the order of labels.
     """

@@ -23,7 +23,7 @@ MPNET = "all-mpnet-base-v2"
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What a model is made from."""
+    """Describes the packages of a model, and the files that it is made of."""
 
     title: str
     # Bytes of the packages, and of the disk while they are put together.
@@ -82,11 +82,16 @@ MODELS = {
 }
 
 
-def _places(name: str) -> list[str]:
-    """Where a model may lie; it is fetched to the first."""
+def caches() -> list[str]:
+    """Names the folders for what is fetched or made once, the first first."""
     users = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     cache = os.path.expanduser(os.path.join(users, "adapter_bert"))
-    roots = [os.environ.get(CACHE) or cache, cache, sys.prefix]
+    return [os.environ.get(CACHE) or cache, cache]
+
+
+def _places(name: str) -> list[str]:
+    """Lists where a model may lie; it is fetched to the first."""
+    roots = [*caches(), sys.prefix]
     roots += filter(None, [os.environ.get(FIRST)])
     return [os.path.join(root, name, MODELS[name].title) for root in roots]
 

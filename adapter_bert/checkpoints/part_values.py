@@ -46,7 +46,7 @@ def places(folder: str) -> list[str]:
 
 
 def lacking(config: Mapping[str, Any]) -> Mapping[str, str]:
-    """Parts that an adapter names but does not hold: SHA-256 by name."""
+    """Lists the parts that an adapter only names: SHA-256 by name."""
     return {} if config.get("carries_parts") else config.get("parts") or {}
 
 
@@ -56,7 +56,7 @@ def as_part(
     base: Optional[Weights],
     shapes: Mapping[str, Shape],
 ) -> Weights:
-    """An adapter's weights by the names that they have in a composition.
+    """Renames an adapter's weights as a composition names them.
 
     The adapter was read with its base. BERT's own variables, whose shapes are
     `shapes`, become their changes, float32.
@@ -78,7 +78,7 @@ def as_part(
 def _renamed(
     weights: Weights, original: Mapping[str, str], of_bert: Mapping[str, Shape]
 ) -> Weights:
-    """A part's weights by new names; `original` has the old ones.
+    """Renames a part's weights; `original` has the old names.
 
     A part that was trained without a pooler changes the pooler by zeros.
     """
@@ -102,7 +102,7 @@ def _renamed(
 
 
 def join(several: Iterable[Weights]) -> Optional[Weights]:
-    """Weights of different names in one; None for none."""
+    """Joins weights of different names; None for none."""
     of = {name: weights for weights in several for name in weights.shapes}
     if not of:
         return None
@@ -119,7 +119,7 @@ def complete(
     base: Optional[Weights],
     shapes: Mapping[str, Shape],
 ) -> Artifact:
-    """An adapter with the parts that it names but does not hold.
+    """Adds to an adapter the parts that it only names.
 
     `libraries` are folders in which adapters are looked for by SHA-256;
     `shapes` are of BERT's own variables, none where parts that change these
@@ -194,7 +194,7 @@ def check_same(folder: str, expected: str, sha256: Optional[str]) -> None:
 def by_hash(
     libraries: Iterable[str], without: str = ""
 ) -> dict[str, tuple[str, str]]:
-    """Places of the adapters in `libraries`, by their SHA-256.
+    """Finds the adapters in `libraries`, by their SHA-256.
 
     A place is the adapter's folder, and ""; or the folder of an adapter that
     carries it as a part, and the part's name. The folder `without` is passed

@@ -27,6 +27,7 @@ from adapter_bert.tasks.kinds import ANSWERLESS
 RUN_FILE = "run.json"
 BASELINE_FILE = "baseline.json"
 PLACES_FILE = "places.json"
+RESULTS_FILE = "eval_results.json"
 # The keys of a description, for `files.read_object`.
 DESCRIPTION = {
     "method": str,
@@ -60,6 +61,12 @@ PLACES = {
     "parts?.*": str,
     "command?": list,
     "command?.[]": str,
+}
+RESULTS = {
+    "global_step": int,
+    "eval_*": float,
+    "dev_data?": dict,
+    "dev_data?.*": str,
 }
 
 # Two runs are the same if they agree in these; `training` only counts for a
@@ -129,6 +136,23 @@ def read_run(output_dir: str) -> Optional[dict[str, Any]]:
     return read_description(path, "the run's description")
 
 
+def read_results(
+    output_dir: str, keys: Mapping[str, Any] = RESULTS
+) -> dict[str, Any]:
+    """Reads `eval_results.json`, with these keys; {} without the file."""
+    path = os.path.join(output_dir, RESULTS_FILE)
+    return files.read_optional(path, "a run's scores", keys)
+
+
+def scores_in(results: Mapping[str, Any]) -> dict[str, float]:
+    """Gives the scores of `eval_results.json`, by name without `eval_`."""
+    return {
+        key.removeprefix("eval_"): value
+        for key, value in results.items()
+        if key.startswith("eval_")
+    }
+
+
 def new_tokens(description: dict[str, Any], path: str) -> list[NewToken]:
     """Reads a task's own tokens in a description that lies at `path`."""
     tokens = description["tokenizer"].get(NEW)
@@ -184,12 +208,12 @@ def place_of_base(run_dir: str) -> str:
 
 
 def places_of_parts(run_dir: str) -> dict[str, str]:
-    """Folders of the adapters that a run's method is made of, by name."""
+    """Reads the folders of the adapters in a run's method, by name."""
     return _read_places(run_dir).get("parts") or {}
 
 
 def command_of(run_dir: str) -> list[str]:
-    """The flags that started a run; empty if it does not record them."""
+    """Reads the flags that started a run; empty if it records none."""
     return _read_places(run_dir).get("command") or []
 
 
@@ -198,6 +222,11 @@ def _read_places(run_dir: str) -> dict[str, Any]:
     with contextlib.suppress(UserError):
         return files.read_object(path, "the places of a run", PLACES)
     return {}
+
+
+def name_of_data(place: str) -> str:
+    """Names the last part of the path of a run's data, "" without one."""
+    return place and os.path.basename(os.path.normpath(files.absolute(place)))
 
 
 def data_name(description: dict[str, Any]) -> str:

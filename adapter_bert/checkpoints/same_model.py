@@ -1,4 +1,4 @@
-"""Whether a BERT is the one that trained values belong to."""
+"""Checks that trained values belong to a BERT."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,24 +7,12 @@ from typing import Any
 from absl import logging
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import (
-    run_record,
-)
+from adapter_bert.checkpoints import run_record
 from adapter_bert.checkpoints.sources import _some_added
-from adapter_bert.checkpoints.weights import (
-    Base,
-)
-from adapter_bert.data.added_tokens import (
-    ADDED,
-    NEW,
-    TOKENIZER_CONFIG_FILE,
-)
-from adapter_bert.data.tokenization import (
-    TextTokenizer,
-)
-from adapter_bert.data.tokenizer_config import (
-    FIELDS,
-)
+from adapter_bert.checkpoints.weights import Base
+from adapter_bert.data.added_tokens import ADDED, NEW, TOKENIZER_CONFIG_FILE
+from adapter_bert.data.tokenization import TextTokenizer
+from adapter_bert.data.tokenizer_config import FIELDS
 from adapter_bert.errors import UserError
 
 

@@ -134,8 +134,8 @@ def _modules(path: str) -> tuple[list[str], list[str]]:
         fields = module if isinstance(module, dict) else {}
         kind, place = fields.get("type"), fields.get("path")
         first, _, name = str(kind).rpartition(".")
-        is_own = first.split(".")[0] == PROGRAM
-        names.append(name if is_own and name in KNOWN else str(kind))
+        is_of_program = first.split(".")[0] == PROGRAM
+        names.append(name if is_of_program and name in KNOWN else str(kind))
         is_inside = isinstance(place, str) and not (
             os.path.isabs(place) or os.pardir in place.split("/")
         )
@@ -225,10 +225,8 @@ def _read_model(
     outputs: Mapping[str, Any] = LAST_LAYER,
     names: Sequence[str] = MODEL_FILES,
 ) -> Optional[int]:
-    tokenizer: dict[str, Any] = {}
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
-    if files.exists(path):
-        tokenizer = files.read_object(path, "a description of a model", {})
+    tokenizer = files.read_optional(path, "a description of a model", {})
     described: dict[str, Any] = {}
     for name in names:
         path = os.path.join(folder, name)

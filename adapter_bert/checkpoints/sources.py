@@ -4,9 +4,10 @@ Beside the weights lie the sizes and the vocabulary.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
 from absl import logging
@@ -21,23 +22,10 @@ from adapter_bert.checkpoints import (
     run_record,
     training_state,
 )
-from adapter_bert.checkpoints.weights import (
-    HUB,
-    POOLER,
-    Pretrained,
-)
-from adapter_bert.data.added_tokens import (
-    TOKENIZER_FILE,
-    NewToken,
-)
-from adapter_bert.data.tokenization import (
-    FullTokenizer,
-    TextTokenizer,
-)
-from adapter_bert.data.tokenizer_config import (
-    Rules,
-    read_rules,
-)
+from adapter_bert.checkpoints.weights import HUB, POOLER, Pretrained, Weights
+from adapter_bert.data.added_tokens import TOKENIZER_FILE, NewToken
+from adapter_bert.data.tokenization import FullTokenizer, TextTokenizer
+from adapter_bert.data.tokenizer_config import Rules, read_rules
 from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
@@ -74,10 +62,8 @@ def open_init_checkpoint(path: str) -> Pretrained:
     model = open_pretrained(path)
     folder = model.folder
     run_file = os.path.join(folder, run_record.RUN_FILE)
-    is_pretrained = model.path.endswith(
-        (".safetensors", TORCH_FILE, MODULE_FILE)
-    )
-    if is_pretrained or model.weights.hub or not files.exists(run_file):
+    may_be_trained = not _layout_of(model.path).end and not model.weights.hub
+    if not may_be_trained or not files.exists(run_file):
         return model
     run = run_record.read_description(run_file, "the run's description")
     advice = (
@@ -105,25 +91,9 @@ def open_init_checkpoint(path: str) -> Pretrained:
 
 
 def _find_model(folder: str) -> str:
-    """Finds the model of a folder: a pretrained one before a training's."""
-    # The best step of a training that kept it, else the newest.
-    for name, end in (
-        (SAFETENSORS_FILE, ""),
-        (GOOGLE_CHECKPOINT, ".index"),
-        (MODULE_FILE, ""),
-    ):
-        path = os.path.join(folder, name)
-        if files.exists(path + end):
-            return path
-    newest, _ = training_state.latest_step(folder)
-    from adapter_bert.checkpoints import dev_scores
-
-    path = dev_scores.best_checkpoint(folder) or newest
-    if path is not None:
-        return path
-    for name in (TORCH_FILE, *FOREIGN):
-        path = os.path.join(folder, name)
-        if files.exists(path):
+    for layout in FILES:
+        path = layout.find(folder)
+        if path is not None:
             return path
     lacks = (
         f"the folder {folder} holds no {SAFETENSORS_FILE}, no "
@@ -148,11 +118,7 @@ def _find_model(folder: str) -> str:
 
 def open_pretrained(path: str) -> Pretrained:
     """Opens what `open_init_checkpoint` takes, without a training's base."""
-    return next(open_it(path) for is_it, open_it in LAYOUTS if is_it(path))
-
-
-def _open_file(path: str) -> Pretrained:
-    return next(open_it(path) for is_it, open_it in FILES if is_it(path))
+    return next(open_it(path) for is_it, open_it in WAYS if is_it(path))
 
 
 def _is_missing(path: str) -> bool:
@@ -245,12 +211,8 @@ def _open_module(path: str) -> Pretrained:
     return hub_module.open_module(path)
 
 
-def _open_hugging_face(path: str) -> Pretrained:
-    is_torch = path.endswith(TORCH_FILE)
-    open_it = (
-        hugging_face.open_torch if is_torch else hugging_face.open_safetensors
-    )
-    weights, folder = open_it(path), os.path.dirname(path)
+def _open_hugging_face(read: Callable[[str], Weights], path: str) -> Pretrained:
+    weights, folder = read(path), os.path.dirname(path)
     config = _read_near(folder, CONFIG_FILE)
     whole = _read_near(folder, "config_sentence_transformers.json")
     if whole.get("model_type") == "CrossEncoder":
@@ -286,30 +248,74 @@ def _open_checkpoint(path: str) -> Pretrained:
 
 def _read_near(folder: str, name: str) -> dict[str, Any]:
     path = os.path.join(folder, name)
-    if not files.exists(path):
-        return {}
-    return files.read_object(path, "a description of a model", {})
+    return files.read_optional(path, "a description of a model", {})
 
 
-def _is_called(*ends: str) -> Callable[[str], bool]:
-    return lambda path: path.endswith(ends)
+def _newest_step(folder: str) -> Optional[str]:
+    newest, _ = training_state.latest_step(folder)
+    from adapter_bert.checkpoints import dev_scores
+
+    # The best step of a training that kept it, else the newest.
+    return dev_scores.best_checkpoint(folder) or newest
 
 
-# Is a path of this layout, and what opens it. The first that fits counts.
-_Layout = tuple[Callable[[str], bool], Callable[[str], Pretrained]]
-FILES: tuple[_Layout, ...] = (
-    (_is_called(*FOREIGN), _refuse_foreign),
-    (_is_called(".safetensors", TORCH_FILE), _open_hugging_face),
-    (_is_called(MODULE_FILE), _open_module),
-    (lambda path: True, _open_checkpoint),
+def named(name: str, end: str = "") -> Callable[[str], Optional[str]]:
+    """Gives what finds a file of a name, or a prefix of one with an end."""
+
+    def find(folder: str) -> Optional[str]:
+        path = os.path.join(folder, name)
+        return path if files.exists(path + end) else None
+
+    return find
+
+
+class Layout(NamedTuple):
+    """Says where a model lies in a folder, and what opens it.
+
+    Attributes:
+        find: folder -> path of such a model, or None.
+        end: of the paths of such models; "" for a checkpoint's prefix, which
+            may be a training's.
+        open: reads the model at a path.
+    """
+
+    find: Callable[[str], Optional[str]]
+    end: str
+    open: Callable[[str], Pretrained]
+
+
+_SAFETENSORS = functools.partial(
+    _open_hugging_face, hugging_face.open_safetensors
 )
-LAYOUTS: tuple[_Layout, ...] = (
+_TORCH = functools.partial(_open_hugging_face, hugging_face.open_torch)
+# In a folder the first counts, of a path the longest ending.
+FILES: tuple[Layout, ...] = (
+    Layout(named(SAFETENSORS_FILE), ".safetensors", _SAFETENSORS),
+    Layout(named(GOOGLE_CHECKPOINT, ".index"), "", _open_checkpoint),
+    Layout(named(MODULE_FILE), MODULE_FILE, _open_module),
+    Layout(_newest_step, "", _open_checkpoint),
+    Layout(named(TORCH_FILE), TORCH_FILE, _TORCH),
+    *(Layout(named(name), name, _refuse_foreign) for name in FOREIGN),
+)
+
+
+def _layout_of(path: str) -> Layout:
+    layouts = [layout for layout in FILES if path.endswith(layout.end)]
+    return max(layouts, key=lambda layout: len(layout.end))
+
+
+def _open_file(path: str) -> Pretrained:
+    return _layout_of(path).open(path)
+
+
+# Other paths that lead to a model: is it one, and what opens it.
+WAYS: tuple[tuple[Callable[[str], bool], Callable[[str], Pretrained]], ...] = (
     (lambda path: path.startswith(HUB), _open_hub),
     (_is_missing, _open_published),
     (_is_archive, _open_archive),
     (_has_modules, _open_vectors),
     (files.is_folder, _open_folder),
-    *FILES,
+    (lambda path: True, _open_file),
 )
 
 

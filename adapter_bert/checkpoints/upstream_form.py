@@ -28,7 +28,7 @@ INIT_SCALE = 1e-3
 ROWS, TOKENS = 4, 32
 
 
-def own_values(
+def upstream_values(
     config: BertConfig,
     method: TuningMethod,
     base: Weights,
@@ -101,7 +101,7 @@ def largest_difference(
         config: of the model.
         other: of equal sizes.
         values: BERT's variables, and those of adapters if there are any.
-        size: of adapters as `own_values` gives them; 0 for none.
+        size: of adapters as `upstream_values` gives them; 0 for none.
     """
     rng = np.random.default_rng(0)
     tokens = min(TOKENS, config.max_position_embeddings)

@@ -10,11 +10,7 @@ import hashlib
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import numpy as np
 from absl import logging
@@ -52,6 +48,10 @@ class Weights:
     read: Callable[[str], np.ndarray]
     gelu: str = "gelu"
     hub: str = ""
+
+    def read_all(self) -> dict[str, np.ndarray]:
+        """Reads every tensor."""
+        return {name: self.read(name) for name in self.shapes}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +242,7 @@ def start_fingerprint(
     trained: Optional[Weights],
     new_head: bool = False,
 ) -> Optional[str]:
-    """SHA-256 of what a training starts from besides BERT, or None.
+    """Hashes what a training starts from besides BERT; None for nothing.
 
     Reads each of them, so that damage is found before training.
     """

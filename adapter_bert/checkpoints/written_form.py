@@ -67,7 +67,7 @@ def check_free(folder: str) -> None:
 
 
 def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
-    """Every variable of a BERT and its heads, by Google's name."""
+    """Reads every variable of a BERT and its heads, by Google's name."""
     variables, kind = encoder.list_variables(config), config.model_type
     left_out = *OF_TRAINING, *[OUTPUT_WEIGHTS] * config.tie_word_embeddings
     names = [
@@ -76,10 +76,10 @@ def read_values(weights: Weights, config: BertConfig) -> dict[str, np.ndarray]:
         if not {name, name.split("/")[-1]}.intersection(left_out)
     ]
     for name in names:
-        is_known = hugging_face.hugging_face_name(name, kind) is not None
+        has_name = hugging_face.hugging_face_name(name, kind) is not None
         # A RoBERTa may have a pooler, which is not computed.
-        is_own = name in variables or name.startswith(encoder.POOLER)
-        if not is_known or name.startswith("bert/") and not is_own:
+        is_of_encoder = name in variables or name.startswith(encoder.POOLER)
+        if not has_name or name.startswith("bert/") and not is_of_encoder:
             raise UserError(
                 f"{weights.source} holds {name}, which is no part of a plain "
                 "BERT of its config; adapter-bert merge merges adapters"
@@ -114,7 +114,7 @@ def _config(
     model_type = config.model_type
     model = ARCHITECTURES[model_type]
     values = dataclasses.asdict(config)
-    for name in {*OF_OTHERS, *model.fixed} - {*model.own_keys}:
+    for name in {*OF_OTHERS, *model.fixed} - {*model.more_keys}:
         del values[name]
     if config.tie_word_embeddings:
         del values["tie_word_embeddings"]
@@ -144,7 +144,7 @@ def _config(
 def tokenizer_fields(
     config: BertConfig, tokenizer: TextTokenizer
 ) -> dict[str, Any]:
-    """What `tokenizer_config.json` says of a model in Hugging Face's form."""
+    """Gives the content of `tokenizer_config.json`."""
     if isinstance(tokenizer, SubwordTokenizer):
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -172,15 +172,18 @@ def write_vocabulary(
         tokenizer: of that vocabulary; its added tokens are written, too.
         **fields: other fields of `tokenizer_config.json`.
     """
-    _write_files(folder, tokenizer_files(path, tokenizer, **fields))
+    write_files(folder, tokenizer_files(path, tokenizer, **fields))
 
 
-def _write_files(folder: str, contents: Mapping[str, Any]) -> None:
+def write_files(folder: str, contents: Mapping[str, Any]) -> None:
+    """Writes files by name: tensors (`.safetensors`), bytes, values as JSON."""
     for name, content in contents.items():
         path = os.path.join(folder, name)
         files.make_folder(os.path.dirname(path))
         if name.endswith(".safetensors"):
-            content = safetensors.numpy.save(content, {"format": "pt"})
+            tensors = {k: v.copy(order="C") for k, v in content.items()}
+            # transformers and its kin look for the framework.
+            content = safetensors.numpy.save(tensors, {"format": "pt"})
         if isinstance(content, bytes):
             files.write_bytes(path, content)
         else:
@@ -224,24 +227,23 @@ def write_model(
     if form == GOOGLE:
         path = os.path.join(folder, sources.GOOGLE_CHECKPOINT)
         training_state.save_tensors(path, values)
-        _write_files(folder, {sources.BERT_CONFIG_FILE: described})
+        write_files(folder, {sources.BERT_CONFIG_FILE: described})
         return path
     kind, tensors = hugging_face.kind_of_head(head), {}
     for ours, value in values.items():
         theirs, is_transposed = hugging_face.hugging_face_name(
             ours, config.model_type, kind
         )
-        value = value.T if is_transposed else value
-        tensors[theirs] = np.ascontiguousarray(value)
+        tensors[theirs] = value.T if is_transposed else value
     name = sources.SAFETENSORS_FILE
-    _write_files(folder, {name: tensors, sources.CONFIG_FILE: described})
+    write_files(folder, {name: tensors, sources.CONFIG_FILE: described})
     return os.path.join(folder, name)
 
 
 def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
     """Writes how vectors are made next to a model in Hugging Face's form."""
     described = sentence_transformers.describe(pooled, config.hidden_size)
-    _write_files(folder, described)
+    write_files(folder, described)
 
 
 def google_activation(config: BertConfig, activation: str) -> BertConfig:

@@ -53,9 +53,7 @@ def ablate_run(run: str, output: str) -> list[str]:
             f"{run} was trained with {method}, which has no adapters to take "
             f"out; expected one of {', '.join(METHODS)}"
         )
-    values = {
-        name: artifact.weights.read(name) for name in artifact.weights.shapes
-    }
+    values = artifact.weights.read_all()
     about = os.path.join(output, ABOUT_FILE)
     if files.exists(about) and (
         files.read_object(about, "the ablation", {"sha256": str})["sha256"]

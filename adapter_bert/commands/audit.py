@@ -26,15 +26,10 @@ from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.commands import run_classifier
 from adapter_bert.commands.baseline import fit_classes
 from adapter_bert.data import divisions
+from adapter_bert.data.table_flags import LongTexts
 from adapter_bert.data.tables import Rows, shown
 from adapter_bert.errors import UserError
-from adapter_bert.flags import (
-    FLAGS,
-    Range,
-    Topic,
-    is_given,
-    read,
-)
+from adapter_bert.flags import FLAGS, Topic, at_least, is_given, read
 from adapter_bert.progress import Progress
 from adapter_bert.reports import label_errors
 from adapter_bert.tasks.task import cell, write_table
@@ -45,7 +40,7 @@ from adapter_bert.tasks.text_classification import (
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.tasks.vector_form import MEAN
 from adapter_bert.training import out_of_fold, run_from_flags
-from adapter_bert.training.settings import Experiment
+from adapter_bert.training.settings import Classification, Experiment
 
 SUSPECTS_FILE = "suspects.tsv"
 AUDIT_FILE = "audit.json"
@@ -76,29 +71,21 @@ REFUSED = (
     "early_stopping",
     "cache_frozen_layers",
     "carry_parts",
-    "few_shot",
-    "extend_labels",
-    "replay_file",
-    "distill_weight",
-    "calibrate",
-    "abstain_at",
-    "score_novelty",
-    "fit_thresholds",
-    "window_stride",
-    "pool_windows",
     "predict_batch_size",
     "engine",
+    *vars(LongTexts()),
+    *sorted(vars(Classification()).keys() - {"class_weights"}),
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Folds:
-    """Division of the rows."""
+    """Divides the rows."""
 
     folds: int = Topic.DATA.setting(
         5,
         "Parts of the texts; the labels of each are guessed from the others.",
-        Range(lambda value: value >= 2, "expected >= 2"),
+        at_least(2),
     )
 
 
@@ -107,7 +94,7 @@ SETTINGS = (*run_classifier.SETTINGS, Folds)
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """Findings of an audit.
+    """Holds the findings of an audit.
 
     Attributes:
         model: description of the one that guessed the labels.
@@ -354,7 +341,7 @@ def run() -> Audit:
             "--init_checkpoint is missing: the pretrained BERT that reads the "
             "rows"
         )
-    classification = read(run_classifier.Classification)
+    classification = read(Classification)
     if classification.class_weights is not None:
         task = weigh_classes(task, classification.class_weights)
     settings = run_from_flags.experiment_from_flags(task)

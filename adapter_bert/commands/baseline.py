@@ -28,13 +28,17 @@ import scipy.sparse
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints.run_record import BASELINE_FILE, RUN_FILE
+from adapter_bert.checkpoints.run_record import (
+    BASELINE_FILE,
+    RUN_FILE,
+    name_of_data,
+)
 from adapter_bert.commands import run_classifier
 from adapter_bert.data import divisions
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tables import Rows
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic
+from adapter_bert.flags import FLAGS, Topic, read
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
@@ -219,7 +223,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
             f"{train.path} holds {len(train)} rows of {texts.max() + 1} texts, "
             f"but cross-validation needs at least {FOLDS} rows of 2 texts"
         )
-    described = {"name": task.name, **task.describe()}
+    described = task.describe_named()
     _check_folder(output_dir, described)
     files.prepare_folder(output_dir)
     with folder_lock.hold(output_dir):
@@ -251,11 +255,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
             {
                 "baseline": BASELINE,
                 "task": described,
-                "data_name": os.path.basename(
-                    os.path.normpath(
-                        files.absolute(task.train_file or data_dir)
-                    )
-                ),
+                "data_name": name_of_data(task.train_file or data_dir),
                 "examples": len(train),
                 "data": _fingerprint(train),
                 "features": inputs.shape[1],
@@ -279,13 +279,12 @@ def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
             f"{output_dir} holds a run of BERT; choose another --output_dir"
         )
     path = os.path.join(output_dir, BASELINE_FILE)
-    if files.exists(path):
-        before = files.read_object(path, "the baseline", {"task": dict})["task"]
-        if before != json.loads(json.dumps(described)):
-            raise UserError(
-                f"{output_dir} holds the baseline of another task; choose "
-                "another --output_dir"
-            )
+    before = files.read_optional(path, "the baseline", {"task": dict})
+    if before and before["task"] != json.loads(json.dumps(described)):
+        raise UserError(
+            f"{output_dir} holds the baseline of another task; choose "
+            "another --output_dir"
+        )
 
 
 def _fingerprint(rows: Rows) -> str:
@@ -295,8 +294,9 @@ def _fingerprint(rows: Rows) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Results' folder."""
+    """Names the folder of the results."""
 
+    REQUIRED = ("output_dir",)
     output_dir: str = Topic.TO_DO.setting("", "Folder for the results.")
 
 
@@ -314,6 +314,4 @@ def main() -> None:
         )
     if not FLAGS.data_dir and not task.split_files.named:
         raise UserError("--data_dir is missing")
-    if not FLAGS.output_dir:
-        raise UserError("--output_dir is missing")
-    run(task, FLAGS.data_dir, FLAGS.output_dir)
+    run(task, FLAGS.data_dir, read(Results).output_dir)

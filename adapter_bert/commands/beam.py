@@ -26,7 +26,7 @@ WILD = "*?[]{}"
 
 @dataclasses.dataclass(frozen=True)
 class Answering:
-    """What is answered, by which model."""
+    """Names the rows, and the model that answers them."""
 
     REQUIRED = ("model", "input", "output")
     model: str = Topic.TO_DO.setting(

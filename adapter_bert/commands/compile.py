@@ -16,8 +16,8 @@ without --program, and --output_dir is neither read nor written. A training of
 run_vectors is compiled for one core.
 
 --json has the same figures: sizes in bytes and of one core, times in seconds.
-A compiler's answers are kept in ~/.cache/adapter_bert ($XDG_CACHE_HOME), so
-that an equal step is not compiled again.
+A compiler's answers are kept in ~/.cache/adapter_bert, or where XDG_CACHE_HOME
+or ADAPTER_BERT_CACHE says, so that an equal step is not compiled again.
 
 The compilers have an environment of their own, which `make compilers` makes.
 """
@@ -36,6 +36,7 @@ from adapter_bert import environments
 from adapter_bert.accelerators import account, devices
 from adapter_bert.accelerators.account import Compiled
 from adapter_bert.accelerators.devices import GPU, Device
+from adapter_bert.checkpoints import packaged_models
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.flag_page import read_command_line
 from adapter_bert.flags import POSITIVE, Topic
@@ -57,7 +58,7 @@ NO_ROOM = "RESOURCE_EXHAUSTED"
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """How a step is compiled, and what is written."""
+    """Says how a step is compiled, and what is written."""
 
     cores: Optional[int] = Topic.HARDWARE.setting(
         None,
@@ -265,8 +266,7 @@ def _bytes(values: dict[str, Any]) -> int:
 
 
 def _cache() -> str:
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return os.path.join(os.path.expanduser(caches), "adapter_bert/compiled")
+    return os.path.join(packaged_models.caches()[0], "compiled")
 
 
 def _compile(step: Any, device: Device) -> tuple[Optional[Compiled], str]:

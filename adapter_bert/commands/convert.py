@@ -42,7 +42,7 @@ from adapter_bert.checkpoints.sentence_transformers import POOLINGS, Pooled
 from adapter_bert.checkpoints.upstream_form import (
     ROWS,
     largest_difference,
-    own_values,
+    upstream_values,
 )
 from adapter_bert.checkpoints.weights import Pretrained, Weights, identify
 from adapter_bert.checkpoints.written_form import (
@@ -72,7 +72,7 @@ ADAPTER_BIAS = "bert/encoder/layer_0/output/adapters/biases1"
 
 @dataclasses.dataclass(frozen=True)
 class Conversion(LetterCase, BertFiles):
-    """What is written, and in which form."""
+    """Says what is written, and in which form."""
 
     REQUIRED = ("init_checkpoint", "to", "output_dir")
     to: Optional[str] = Topic.TO_DO.setting(
@@ -105,7 +105,7 @@ class Conversion(LetterCase, BertFiles):
 
 
 def read_training(opened: Pretrained) -> adapter_artifact.Artifact:
-    """What a training's checkpoint holds, as its adapter would hold it."""
+    """Reads a training's checkpoint as its adapter would hold it."""
     run, weights = opened.run, opened.trained
     if "tasks" in run["task"]:
         raise UserError(
@@ -212,10 +212,9 @@ def main() -> None:
         base = identify(opened.weights, encoder.list_variables(config))
         fingerprint = f"fingerprint {base.fingerprint[:12]}, "
     elif form == ADAPTER_BERT:
-        weights = artifact.weights
-        trained = {name: weights.read(name) for name in weights.shapes}
+        trained = artifact.weights.read_all()
         method = registry.parse(artifact.config["method"])
-        values = own_values(config, method, opened.weights, trained)
+        values = upstream_values(config, method, opened.weights, trained)
         size = values[ADAPTER_BIAS].shape[-1]
         of_head, head = head_of(artifact, config)
         values.update(of_head)

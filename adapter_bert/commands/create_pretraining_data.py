@@ -22,7 +22,7 @@ from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.data.tokenization import CLASSIFY, SPECIAL
 from adapter_bert.errors import UserError
-from adapter_bert.flags import POSITIVE, Range, Topic, read
+from adapter_bert.flags import POSITIVE, Range, Topic, at_least, read
 from adapter_bert.upstream import create_pretraining_data as upstream
 
 SHARE = Range(lambda value: 0 <= value <= 1, "expected 0 to 1")
@@ -32,8 +32,9 @@ LEAST_LENGTH = 5
 
 @dataclasses.dataclass(frozen=True)
 class Rows(LetterCase):
-    """What is read, made and written."""
+    """Says what is read, made and written."""
 
+    REQUIRED = ("output_file", "vocab_file")
     input_file: str = Topic.DATA.setting(
         "",
         "Raw text: files or patterns with commas between them, as "
@@ -51,7 +52,7 @@ class Rows(LetterCase):
     max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest row in tokens.",
-        Range(lambda x: x >= LEAST_LENGTH, f"expected >= {LEAST_LENGTH}"),
+        at_least(LEAST_LENGTH),
     )
     max_predictions_per_seq: int = Topic.DATA.setting(
         20, "Most masked tokens of a row.", POSITIVE
@@ -75,9 +76,6 @@ def main() -> None:
     """Writes the files that the flags describe."""
     settings = read(Rows)
     inputs = files.matching(settings.input_file, "--input_file")
-    for name in ("output_file", "vocab_file"):
-        if not getattr(settings, name):
-            raise UserError(f"--{name} is missing")
     outputs = settings.output_file.split(",")
     if not all(outputs) or len(set(outputs)) < len(outputs):
         raise UserError(

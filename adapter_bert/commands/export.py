@@ -28,10 +28,8 @@ from adapter_bert.graph.exported import shown_names
 from adapter_bert.graph.text_model import TextModel, fault_of
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL
-from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.kinds import KINDS, kind_of
-from adapter_bert.training import composition_parts
 from adapter_bert.training.settings import FLOAT32
 
 SAVED_MODEL = "saved_model"
@@ -42,7 +40,7 @@ PYTHON = "ADAPTER_BERT_ONNX"
 
 @dataclasses.dataclass(frozen=True)
 class Exported:
-    """Exported model."""
+    """Describes the exported model."""
 
     output_dir: str = Topic.TO_DO.setting(
         "",
@@ -112,18 +110,15 @@ def run(bert: Optional[FrozenBert] = None) -> str:
             )
         else:
             tasks = [ALL]
-    folders = named_folders(flags.adapter, flags.library, tasks)
-    exchanged = exchanged_in(
-        folders, composition_parts.exchanged(flags.exchange_part)
-    )
+    adapters = adapter_flags.named_adapters(flags, tasks)
     if not is_saved_model:
-        if len(folders) > 1:
+        if len(adapters) > 1:
             raise UserError(
-                f"--format={FLAGS.format} takes one task, but {len(folders)} "
-                f"are named: {shown_names(list(folders))}; name one by --task "
+                f"--format={FLAGS.format} takes one task, but {len(adapters)} "
+                f"are named: {shown_names(list(adapters))}; name one by --task "
                 "or --adapter"
             )
-        [(name, folder)] = folders.items()
+        [(name, (folder, _))] = adapters.items()
         kind = kind_of(adapter_artifact.read_config(folder)["task"])
         computed = [name for name, one in KINDS.items() if one.runtime]
         # A kind that is not built in says so itself.
@@ -134,15 +129,10 @@ def run(bert: Optional[FrozenBert] = None) -> str:
             )
     bert = bert or adapter_flags.open_bert(flags)
     loaded: dict[str, LoadedTask] = {}
-    progress = Progress("load", len(folders), "adapters")
-    for name, folder in folders.items():
-        loaded[name] = load_task(
-            bert,
-            folder,
-            flags.max_seq_length,
-            flags.library,
-            exchanged[name],
-        )
+    progress = Progress("load", len(adapters), "adapters")
+    length = flags.max_seq_length
+    for name, (folder, exchanged) in adapters.items():
+        loaded[name] = load_task(bert, folder, length, flags.library, exchanged)
         progress.update(1)
     progress.close()
     if not is_saved_model:

@@ -43,7 +43,7 @@ from adapter_bert.upstream import records
 
 @dataclasses.dataclass(frozen=True)
 class Extraction(LetterCase, BertFiles):
-    """What is read, computed and written."""
+    """Says what is read, computed and written."""
 
     REQUIRED = ("input_file", "output_file", "init_checkpoint")
     input_file: str = Topic.DATA.setting(

@@ -40,7 +40,7 @@ def is_locked(path: pathlib.Path) -> bool:
 
 
 def state_of(run: pathlib.Path) -> tuple[str, str]:
-    """One of STATES, and the last message of an unfinished run.
+    """Gives one of STATES, and the last message of an unfinished run.
 
     The run may begin or end meanwhile: it begins its list of attempts under
     its lock, and writes its end before it releases the lock.

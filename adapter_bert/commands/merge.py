@@ -153,10 +153,7 @@ def add(
             artifact.config, artifact.weights.source
         )
         method = registry.parse(artifact.config["method"])
-        trained = {
-            name: artifact.weights.read(name)
-            for name in artifact.weights.shapes
-        }
+        trained = artifact.weights.read_all()
         merged = merged_values(config, method, base.read, trained)
         for name, value in merged.items():
             change = weight * (value - base.read(name))
@@ -243,7 +240,7 @@ def read_weights(text: str, count: int, positive: bool) -> list[float]:
 
 @dataclasses.dataclass(frozen=True)
 class Merging(BertFiles):
-    """What is merged, and how."""
+    """Says what is merged, and how."""
 
     REQUIRED = ("init_checkpoint", "adapter", "output_dir")
     adapter: list[str] = Topic.METHOD.setting(

@@ -5,8 +5,8 @@ r"""Mines hard negatives: texts that are like a right one and are none.
         --init_checkpoint=$BERT --range=10-100 --margin=5% \
         --output=mined.jsonl
 
-Pairs are those of `run_vectors.py`, with its flags; the output is one of its
-files, or one of rows with labels.
+The pairs are named by the flags of `run_vectors.py`. The output is a file that
+it trains on, or a file of rows with labels.
 """
 
 import dataclasses
@@ -32,14 +32,7 @@ from adapter_bert.commands import predict, run_vectors
 from adapter_bert.data.divisions import number_texts
 from adapter_bert.data.tables import Layout, check_distinct, ending_of
 from adapter_bert.errors import UserError
-from adapter_bert.flags import (
-    FLAGS,
-    NOT_NEGATIVE,
-    POSITIVE,
-    Range,
-    Topic,
-    read,
-)
+from adapter_bert.flags import FLAGS, NOT_NEGATIVE, POSITIVE, Range, Topic, read
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.corpus import Search
@@ -53,7 +46,7 @@ MARGIN = re.compile(r"([0-9]+\.?[0-9]*)(%?)")
 
 @dataclasses.dataclass(frozen=True)
 class Mining(LetterCase):
-    """Pairs, and negatives."""
+    """Says which negatives are mined, and what is written."""
 
     output: str = Topic.DATA.setting("", "File for the rows (.jsonl).")
     ranks: str = Topic.TO_DO.setting(
@@ -68,7 +61,7 @@ class Mining(LetterCase):
     )
     margin: Optional[str] = Topic.TO_DO.setting(
         None,
-        "A negative's cosine is at least so much below that of each right "
+        "How far a negative's cosine must be below that of each right "
         "document: 0.1, or 5% of that cosine.",
         Range(MARGIN.fullmatch, "expected a number, as 0.1 or 5%"),
     )
@@ -99,7 +92,7 @@ SETTINGS = (Mining, run_vectors.Texts, adapter_flags.Answering)
 
 @dataclasses.dataclass(frozen=True)
 class Judged:
-    """A question: its right documents and those never mined, by places."""
+    """Holds a question's right documents, and those never mined, by places."""
 
     right: list[int]
     never: set[int]

@@ -17,7 +17,7 @@ from adapter_bert.flags import Topic
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """Whether a model is fetched."""
+    """Says whether a model is fetched."""
 
     fetch: bool = Topic.TO_DO.setting(False, "Fetch it first.")
 

@@ -237,10 +237,17 @@ def collect(path: str, place: str, commit: str) -> None:
             rows.append(
                 {
                     **dict.fromkeys(("size", "rate", "epochs", "seed")),
-                    **{"run": name, "task": task, "method": BASELINE},
-                    **{"variant": "", "split": "test", "metric": metric},
-                    **{"score": scores[metric], "seconds": None, "trained": 0},
-                    **{"commit": commit, "bert": ""},
+                    "run": name,
+                    "task": task,
+                    "method": BASELINE,
+                    "variant": "",
+                    "split": "test",
+                    "metric": metric,
+                    "score": scores[metric],
+                    "seconds": None,
+                    "trained": 0,
+                    "commit": commit,
+                    "bert": "",
                     "processor": cpu_cores.name(),
                 }
             )
@@ -563,11 +570,12 @@ def section_3_6(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         panel = f"mean of {len(shared.columns)} tasks"
         compared = pandas.DataFrame(
             {
-                **{"panel": panel, "label": shared.index, "less": 0, "more": 0},
-                **{
-                    "x": np.arange(len(shared)) + 1,
-                    "y": [*shared.mean(axis=1)],
-                },
+                "panel": panel,
+                "label": shared.index,
+                "less": 0,
+                "more": 0,
+                "x": np.arange(len(shared)) + 1,
+                "y": [*shared.mean(axis=1)],
             }
         )
         _draw(compared, picture, "kind of adapter", "dev score", scale="linear")

@@ -131,7 +131,7 @@ def gaps(settings: pandas.DataFrame) -> pandas.DataFrame:
 def draw_gaps(
     axes: Axes, points: pandas.DataFrame, all_styles: dict[str, dict]
 ) -> None:
-    """One panel of Figures 1 and 3."""
+    """Draws one panel of Figures 1 and 3."""
     for kind, style in all_styles.items():
         line = points[points.kind == kind]
         if line.empty:
@@ -159,7 +159,7 @@ def draw_gaps(
 
 
 def draw_trade_off(figure: Figure, settings: pandas.DataFrame) -> bool:
-    """Figures 1 and 3; False if no task has both methods to compare."""
+    """Draws Figures 1 and 3; False if no task has both methods to compare."""
     parts = {}
     for title, tasks in (
         ("GLUE", GLUE - {OMITTED}),
@@ -183,7 +183,7 @@ def draw_trade_off(figure: Figure, settings: pandas.DataFrame) -> bool:
 
 
 def draw_scores(axes: Axes, settings: pandas.DataFrame, task: str) -> None:
-    """A task's scores over its parameters, with standard errors."""
+    """Draws a task's scores over its parameters, with standard errors."""
     of_task = settings[settings.task == task]
     score = of_task.main.iloc[0]
     chosen = choose(of_usual_scale(of_task), "title").sort_values(
@@ -204,7 +204,7 @@ def draw_scores(axes: Axes, settings: pandas.DataFrame, task: str) -> None:
 
 
 def draw_per_task(figure: Figure, settings: pandas.DataFrame) -> bool:
-    """Figure 4; False without a task."""
+    """Draws Figure 4; False without a task."""
     tasks = [task for task in settings.task.unique() if task not in SQUAD]
     if not tasks:
         return False
@@ -229,7 +229,7 @@ def draw_per_task(figure: Figure, settings: pandas.DataFrame) -> bool:
 
 
 def draw_squad(figure: Figure, settings: pandas.DataFrame) -> bool:
-    """Figure 5; False without SQuAD."""
+    """Draws Figure 5; False without SQuAD."""
     tasks = [task for task in SQUAD if task in set(settings.task)]
     if not tasks:
         return False
@@ -244,7 +244,7 @@ def draw_squad(figure: Figure, settings: pandas.DataFrame) -> bool:
 
 
 def draw_init_scale(figure: Figure, runs: pandas.DataFrame) -> bool:
-    """Figure 6, right; False unless a task has several scales."""
+    """Draws Figure 6, right; False unless a task has several scales."""
     axes = figure.subplots()
     looks = zip(*map(itertools.cycle, (COLOURS, "osD^vP*X", LINE_STYLES)))
     adapters = runs[runs.family == "houlsby"]
@@ -339,7 +339,7 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
 
 
 def draw_ablations(figure: Figure, ablations: Ablations) -> bool:
-    """Figure 6, left and middle: lost points; False without an ablation."""
+    """Draws Figure 6, left and middle: lost points; False without ablations."""
     if not ablations:
         return False
     figure.set_size_inches(4.6 * len(ablations), 4.4)
@@ -387,7 +387,7 @@ def ablations_json(ablations: Ablations) -> dict[str, dict]:
 def render(
     name: str, draw: Callable[[Figure, Any], bool], drawn: Any
 ) -> dict[str, bytes]:
-    """A figure as PNG and SVG by file name; empty if there is none."""
+    """Writes a figure as PNG and SVG, by file name; {} if there is none."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     if not draw(figure, drawn):
         return {}

@@ -39,10 +39,8 @@ from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.library import flags as adapter_flags
-from adapter_bert.library.flags import exchanged_in, named_folders
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
-from adapter_bert.training import composition_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +136,7 @@ def answer_lines(
 def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
     """Loads the named adapters, and the BERT unless it is open."""
     flags = adapter_flags.read_flags()
-    folders = named_folders(flags.adapter, flags.library, flags.task)
-    exchanged = exchanged_in(
-        folders, composition_parts.exchanged(flags.exchange_part)
-    )
+    adapters = adapter_flags.named_adapters(flags)
     predictor = Predictor(
         bert or adapter_flags.open_bert(flags),
         flags.predict_batch_size,
@@ -149,8 +144,8 @@ def open_predictor(bert: Optional[FrozenBert] = None) -> Predictor:
         flags.adapter_dtype,
         flags.library,
     )
-    for name, folder in folders.items():
-        predictor.add(folder, name, exchanged[name])
+    for name, (folder, exchanged) in adapters.items():
+        predictor.add(folder, name, exchanged)
     return predictor
 
 
@@ -182,25 +177,20 @@ def open_task(
 ) -> tuple[FrozenBert, Optional[LoadedTask]]:
     """Loads at most one adapter, which flags name, and the BERT."""
     flags = adapter_flags.read_flags()
-    folders: dict[str, str] = {}
-    if flags.adapter or flags.library or flags.task:
-        folders = named_folders(flags.adapter, flags.library, flags.task)
-    if len(folders) > 1:
+    adapters = {}
+    if flags.adapter or flags.library or flags.task or flags.exchange_part:
+        adapters = adapter_flags.named_adapters(flags)
+    if len(adapters) > 1:
         raise UserError(
             "vectors are of one adapter at a time, found "
-            f"{', '.join(folders)[:200]}; ask them one after the other"
+            f"{', '.join(adapters)[:200]}; ask them one after the other"
         )
-    if folders and FLAGS.do_lower_case is not None:
+    if adapters and FLAGS.do_lower_case is not None:
         raise UserError(LETTER_CASE)
     bert = bert or adapter_flags.open_bert(flags, FLAGS.do_lower_case)
-    exchanged = exchanged_in(
-        folders, composition_parts.exchanged(flags.exchange_part)
-    )
-    for name, folder in folders.items():
+    for folder, exchanged in adapters.values():
         length = flags.max_seq_length
-        return bert, load_task(
-            bert, folder, length, flags.library, exchanged[name]
-        )
+        return bert, load_task(bert, folder, length, flags.library, exchanged)
     return bert, None
 
 

@@ -63,7 +63,7 @@ def write_report(folder: str, output: str, earlier: str = "") -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Where a report is, and what a run is compared to."""
+    """Names the report, and the run that this one is compared to."""
 
     earlier: str = Topic.TO_DO.setting(
         "", "A run of the same task, to compare to."

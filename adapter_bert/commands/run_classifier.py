@@ -9,8 +9,8 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 import dataclasses
-import math
 import os
+import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
@@ -18,17 +18,15 @@ from absl import logging
 
 from adapter_bert.data.table_flags import LongTexts, OwnTables
 from adapter_bert.errors import UserError
-from adapter_bert.flags import (
-    FLAGS,
-    PROBABILITY,
-    Range,
-    Topic,
-    is_given,
-    read,
-)
+from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.kinds import TASKS, get_task
-from adapter_bert.training.settings import WITH_ROWS, PredictedFlags
+from adapter_bert.training.settings import (
+    ADAPTER,
+    WITH_ROWS,
+    Classification,
+    PredictedFlags,
+)
 
 if TYPE_CHECKING:
     from adapter_bert.tasks.task import Task
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 CUSTOM = "custom"
 # Tasks over the user's own files.
 OF_OWN_FILES = CUSTOM, kinds.RERANK
-OWN_FILE = "a .tsv, .csv, .jsonl or .json file"
 # Settings of the labels' kind.
 KIND_FLAGS = ("regression", "multi_label", "choice_columns")
 # Settings of the labels.
@@ -67,83 +64,6 @@ class Source(PredictedFlags):
         choices=("annealed", "proportional", "square_root", "uniform"),
     )
     table: OwnTables = dataclasses.field(default_factory=OwnTables)
-
-
-@dataclasses.dataclass(frozen=True)
-class Classification:
-    """Further settings of a run."""
-
-    class_weights: Optional[str] = Topic.TRAINING.setting(
-        None,
-        "Weights of the labels' losses in training: balanced (rare labels "
-        'count as much as common ones), or JSON as {"spam": 2.5}. A label '
-        "that is not named has weight 1.",
-    )
-    rank_loss: Optional[str] = Topic.TRAINING.setting(
-        None,
-        f"{kinds.RERANK}: cross entropy of each label from 0 to 1 (bce), of "
-        "the order of two documents (ranknet) or of a query's documents "
-        "(listnet), or the squared error of the difference of two documents' "
-        "scores by a teacher (margin_mse). A row of a batch is a query with "
-        "all its documents, for bce a document. Default: the adapter's, else "
-        "bce.",
-        choices=kinds.RANK_LOSSES,
-    )
-    few_shot: bool = Topic.TRAINING.setting(
-        False,
-        "For 8 to 64 rows of each label: train vectors, alike for equal "
-        "labels, then fit a linear head to the rows' vectors. An epoch passes "
-        "16 times over the rows.",
-        needs=("do_train|describe",),
-    )
-    extend_labels: bool = Topic.METHOD.setting(
-        False,
-        "Train --adapter to answer the new labels of the training file too. "
-        "The old rows of the head's last layer keep their bits.",
-        needs=("adapter", "do_train|describe"),
-    )
-    replay_file: str = Topic.METHOD.setting(
-        "",
-        f"--extend_labels: {OWN_FILE} of rows with old labels, in the columns "
-        "of the training file, to train on too.",
-        needs=("extend_labels",),
-    )
-    distill_weight: Optional[float] = Topic.METHOD.setting(
-        None,
-        "--extend_labels without --replay_file: factor of the loss that keeps "
-        "the old adapter's answers to the new rows; 0 for none. Default: 1.",
-        Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
-        needs=("extend_labels",),
-    )
-    calibrate: bool = Topic.EVALUATION.setting(
-        False,
-        "Fit a temperature to half of the dev rows after training, measure it "
-        "on the other half, and keep it in the adapter, whose probabilities "
-        "are of logits over the temperature.",
-        needs=("do_train", "do_eval"),
-    )
-    abstain_at: Optional[float] = Topic.EVALUATION.setting(
-        None,
-        "--calibrate: share of right answers, as 0.9, that answers with a "
-        "label shall have. The adapter keeps the least probability that "
-        "reaches it on the same half, and gives rows below it no label.",
-        PROBABILITY,
-        needs=("calibrate",),
-    )
-    score_novelty: bool = Topic.EVALUATION.setting(
-        False,
-        "Describe the training rows after training, and keep the description "
-        "in the adapter, whose answers have a novelty: the share of training "
-        "rows that are nearer than the text, by frozen BERT's features.",
-        needs=("do_train",),
-    )
-    fit_thresholds: bool = Topic.EVALUATION.setting(
-        False,
-        "custom, --multi_label: fit each label's least probability to the dev "
-        "rows after training, for the greatest F1, and keep them in the "
-        "adapter.",
-        needs=("do_train", "do_eval"),
-    )
 
 
 SETTINGS = (Source, Classification, LongTexts, *WITH_ROWS)
@@ -201,7 +121,7 @@ def task_from_flags(
             **_custom_arguments(trained), split_files=split_files
         )
     if names[0].lower() == kinds.RERANK:
-        reranking = kinds.load(kinds.OF_PROGRAMS[kinds.RERANK])
+        reranking = pkgutil.resolve_name(kinds.OF_PROGRAMS[kinds.RERANK])
         return reranking.from_flags(trained, split_files)
     return get_task(names[0], processors)
 
@@ -304,19 +224,12 @@ def run(
                 "--score_novelty describes whole rows, and --window_stride="
                 f"{windows.window_stride} reads windows; leave one of them out"
             )
-    return run_from_flags.run_or_describe(
-        task,
-        calibrate=classification.calibrate,
-        abstain_at=classification.abstain_at,
-        score_novelty=classification.score_novelty,
-        fit_thresholds=classification.fit_thresholds,
-    )
+    return run_from_flags.run_or_describe(task, classification=classification)
 
 
 def _windows() -> LongTexts:
     """Reads the flags; others are of the adapter, or of the run's folder."""
     from adapter_bert.checkpoints import adapter_artifact
-    from adapter_bert.training.setup import ADAPTER
 
     folder = FLAGS.adapter
     if FLAGS.output_dir and not folder:

@@ -33,14 +33,13 @@ from adapter_bert.tasks.vectors import (
     QUESTIONS,
     Vectors,
     endings_of,
-    known_pairs,
-    own_layout,
+    layout_of_columns,
+    named_pairs,
 )
 from adapter_bert.training import run_from_flags
-from adapter_bert.training.settings import WITH_ROWS, SplitFlags
+from adapter_bert.training.settings import OWN_FILE, WITH_ROWS, SplitFlags
 
 CUSTOM = "custom"
-OWN_FILE = "a .tsv, .csv, .jsonl or .json file"
 JSON = (".jsonl", ".json")
 
 
@@ -127,7 +126,7 @@ def rows_from_flags() -> dict[str, Any]:
         )
         negatives = list(map(place, texts.negative_column))
         matching, header = None, texts.files.header
-        layout = own_layout(
+        layout = layout_of_columns(
             text_a,
             text_b,
             negatives,
@@ -137,7 +136,7 @@ def rows_from_flags() -> dict[str, Any]:
             are_gains=bool(texts.corpus_file),
         )
     else:
-        layout, matching = known_pairs(texts.task_name)
+        layout, matching = named_pairs(texts.task_name)
         # Files of SQuAD are called as their version, those of BEIR several.
         of_files = () if layout in (QUESTIONS, JUDGEMENTS) else OF_FILES
         columns = *COLUMNS, "negative_column"

@@ -20,7 +20,7 @@ from adapter_bert.flags import Topic
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """Where the files are written."""
+    """Names the folder of the files."""
 
     output_dir: str = Topic.TO_DO.setting(".", "Folder for the files.")
 
@@ -49,7 +49,7 @@ def _table(
 ) -> bytes:
     """A table of what customers want; `first` is the first row's number."""
     table = io.StringIO(newline="")
-    writer = csv.writer(table)
+    writer = csv.writer(table, lineterminator="\n")
     writer.writerow(columns)
     for split in splits:
         path = place / "customer_intents" / f"{split}.tsv"

@@ -66,7 +66,7 @@ SETTINGS = (Selection, adapter_flags.Answering)
 
 
 def k_centre(vectors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Greedy k-centre: each row is the one farthest from those before it.
+    """Chooses by greedy k-centre: the row farthest from those before it.
 
     The first is the row nearest to the mean of all. Equal rows are chosen
     last. Source: Sener and Savarese 2018, algorithm 1. Takes float32 [N, D].

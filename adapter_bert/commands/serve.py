@@ -26,7 +26,7 @@ from absl import logging
 
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, NOT_NEGATIVE, Range, Topic, read
+from adapter_bert.flags import FLAGS, NOT_NEGATIVE, POSITIVE, Range, Topic, read
 from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import AdapterLibrary
@@ -43,12 +43,11 @@ TEXT, JSON = "text", "json"
 BACKLOG = 2048
 # Seconds that a batch may take after the requests' time is over.
 UNTIL_ABORT = 5
-LARGE = Range(lambda value: value >= 1, "expected more")
 
 
 @dataclasses.dataclass(frozen=True)
 class Serving:
-    """What is served, and the limits of the server."""
+    """Says what is served, and the limits of the server."""
 
     model: str = Topic.SERVED.setting(
         "",
@@ -58,7 +57,7 @@ class Serving:
     poll_seconds: int = Topic.SERVED.setting(
         10,
         "Seconds from one look at --library to the next.",
-        LARGE,
+        POSITIVE,
     )
     name: str = Topic.SERVED.setting(
         "adapter_bert",
@@ -104,25 +103,33 @@ class Serving:
         None,
         "Most requests of a token in a minute, on average, and at once after a "
         "pause; default: any number.",
-        LARGE,
+        POSITIVE,
     )
-    max_body_mb: int = Topic.LIMITS.setting(1, "Largest request, in MB.", LARGE)
+    max_body_mb: int = Topic.LIMITS.setting(
+        1, "Largest request, in MB.", POSITIVE
+    )
     max_held_mb: int = Topic.LIMITS.setting(
-        256, "Largest total of all requests at a time, in MB.", LARGE
+        256, "Largest total of all requests at a time, in MB.", POSITIVE
     )
-    max_rows: int = Topic.LIMITS.setting(1024, "Most rows of a request.", LARGE)
-    max_text_kb: int = Topic.LIMITS.setting(100, "Longest text, in kB.", LARGE)
+    max_rows: int = Topic.LIMITS.setting(
+        1024, "Most rows of a request.", POSITIVE
+    )
+    max_text_kb: int = Topic.LIMITS.setting(
+        100, "Longest text, in kB.", POSITIVE
+    )
     max_waiting_rows: int = Topic.LIMITS.setting(
-        8192, "Most rows that may wait to be computed.", LARGE
+        8192, "Most rows that may wait to be computed.", POSITIVE
     )
     max_batch_rows: int = Topic.LIMITS.setting(
-        128, "Most rows that are computed at once, of any requests.", LARGE
+        128, "Most rows that are computed at once, of any requests.", POSITIVE
     )
     max_batch_kb: int = Topic.LIMITS.setting(
-        128, "Most text that is computed at once, in kB.", LARGE
+        128, "Most text that is computed at once, in kB.", POSITIVE
     )
     end_s: int = Topic.LIMITS.setting(
-        30, "Seconds that requests have to end after SIGTERM or Ctrl-C.", LARGE
+        30,
+        "Seconds that requests have to end after SIGTERM or Ctrl-C.",
+        POSITIVE,
     )
     drain_s: int = Topic.LIMITS.setting(
         0,
@@ -134,13 +141,13 @@ class Serving:
         None,
         "Seconds that a connection waits for its next request; default: "
         "--timeout_s.",
-        LARGE,
+        POSITIVE,
     )
     timeout_s: int = Topic.LIMITS.setting(
         60,
         "Seconds until a request is given up. A connection without an answer "
         "is cut off after twice as long, or so long after --keep_alive_s.",
-        LARGE,
+        POSITIVE,
     )
 
 

@@ -290,7 +290,7 @@ def settings_json(settings: pandas.DataFrame) -> list[dict]:
 
 
 def hparams_files(runs: pandas.DataFrame) -> dict[str, bytes]:
-    """A trial of each run, for TensorBoard's HParams, by file."""
+    """Writes a trial of each run, for TensorBoard's HParams, by file."""
     contents = {}
     with files.temporary_folder() as scratch:
         for number, run in enumerate(runs.to_dict("records")):
@@ -317,7 +317,7 @@ def hparams_files(runs: pandas.DataFrame) -> dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Tables(Output):
-    """What tables show."""
+    """Says what tables show."""
 
     fixed_size: int = Topic.TO_DO.setting(
         64, "Adapter size of the third row of Table 1.", flags.POSITIVE

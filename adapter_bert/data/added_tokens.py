@@ -9,13 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from operator import index
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    Union,
-)
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -48,7 +42,7 @@ class Added(NamedTuple):
 
     id: int
     token: AddedToken
-    is_found: bool
+    is_sought: bool
 
     def describe(self) -> dict[str, Any]:
         """Returns the content and rules, as JSON values."""
@@ -105,7 +99,7 @@ def as_added(
     vocabulary: Mapping[str, int],
     normalize: Callable[[str], str] = str,
 ) -> list[Added]:
-    """A task's own tokens, with the ids that follow a vocabulary's.
+    """Numbers a task's own tokens behind a vocabulary's.
 
     Texts are searched for them as `normalize` writes both.
     """
@@ -132,14 +126,14 @@ def as_added(
 def tokens_behind(
     path: str, vocabulary: Mapping[str, int], roles: Mapping[str, str]
 ) -> list[NewToken]:
-    """Tokens that files next to `path` add behind a vocabulary, by rising id.
+    """Reads the tokens that files next to `path` add behind a vocabulary.
 
     Arguments are those of `read_added`.
     """
     last = max(vocabulary.values())
     tokens: list[NewToken] = []
-    for number, token, is_found in read_added(path, vocabulary, roles):
-        if number > last and is_found:
+    for number, token, is_sought in read_added(path, vocabulary, roles):
+        if number > last and is_sought:
             described = Added(number, token, True).describe()
             word = Added(number, _made(token.content), True).describe()
             tokens.append(token.content if described == word else described)
@@ -147,7 +141,7 @@ def tokens_behind(
 
 
 def fingerprint(added: Sequence[Added]) -> dict[str, Any]:
-    """Added tokens in a tokenizer's description; empty without any."""
+    """Describes added tokens for a tokenizer's description; {} without any."""
     if not added:
         return {}
     text = json.dumps([a.describe() for a in added], sort_keys=True)
@@ -155,7 +149,7 @@ def fingerprint(added: Sequence[Added]) -> dict[str, Any]:
 
 
 def as_decoder(added: Sequence[Added]) -> dict[str, Any]:
-    """Added tokens in a `tokenizer_config.json`; empty without any."""
+    """Describes added tokens for `tokenizer_config.json`; {} without any."""
     return {DECODER: {str(a.id): a.describe() for a in added}} if added else {}
 
 
@@ -282,10 +276,10 @@ def _place(
                 f"{ids[content]}, but transformers gives it {number}; give "
                 "added tokens the ids behind the vocabulary's, without a gap"
             )
-        is_own = content in roles.values()
-        if not (is_own and content in vocabulary):
-            is_found = not is_own and not (is_split and token.special)
-            placed.append(Added(number, token, is_found))
+        has_role = content in roles.values()
+        if not (has_role and content in vocabulary):
+            is_sought = not has_role and not (is_split and token.special)
+            placed.append(Added(number, token, is_sought))
     return sorted(placed, key=lambda added: added.id)
 
 
@@ -306,7 +300,7 @@ def register(
     tokenizer.encode_special_tokens = True
     texts = [change(a.token.content) for a in added]
     seen, tokens = set(), []
-    for content, (_, token, is_found) in zip(texts, added):
+    for content, (_, token, is_sought) in zip(texts, added):
         pattern = content
         if token.normalized and tokenizer.normalizer is not None:
             pattern = tokenizer.normalizer.normalize_str(content)
@@ -318,7 +312,7 @@ def register(
             )
         seen.add((token.normalized, pattern))
         rules = {name: getattr(token, name) for name in RULES}
-        rules = {**rules, **same, "special": not is_found}
+        rules = {**rules, **same, "special": not is_sought}
         tokens.append(AddedToken(content, **rules))
     tokenizer.add_tokens(tokens)
     for content, (number, _, _) in zip(texts, added):

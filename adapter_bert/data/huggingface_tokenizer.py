@@ -8,10 +8,7 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
-from typing import (
-    Any,
-    Optional,
-)
+from typing import Any, Optional
 
 from tokenizers import Tokenizer
 
@@ -116,7 +113,7 @@ class SubwordTokenizer(TextTokenizer):
             register(self._words, self.added, path)
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """As `TextTokenizer.encode`; a space before a word is not of it.
+        """Encodes like `TextTokenizer`; a space before a word is not of it.
 
         A letter's place has the accents after it, which XLM-R joins with it
         and transformers leave out. A token of a space alone has no characters;
@@ -149,7 +146,7 @@ class SubwordTokenizer(TextTokenizer):
         return not piece.startswith(self._space)
 
     def letters(self, piece: str) -> str:
-        """As `TextTokenizer.letters`.
+        """Finds letters as `TextTokenizer.letters`.
 
         Where a piece ends within a letter's bytes, the last letter that begins
         with them; U+FFFD where a piece begins within a letter.

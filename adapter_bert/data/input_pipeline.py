@@ -11,11 +11,7 @@ import fractions
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Optional,
-    Protocol,
-)
+from typing import Any, Optional, Protocol
 
 import numpy as np
 import tensorflow as tf

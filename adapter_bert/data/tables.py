@@ -54,7 +54,7 @@ def ending_of(path: FileOrRows) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SplitFiles:
-    """Files or rows that were named, or ""; if all are "", of a folder's."""
+    """Names the files or rows of splits; if all are "", a folder has them."""
 
     train: FileOrRows = ""
     dev: FileOrRows = ""
@@ -134,7 +134,10 @@ class SplitFiles:
             flag, what = FLAGS_OF_SPLITS[split]
             raise UserError(f"{flag} is missing: {what}")
         paths = (os.path.join(folder, split + ending) for ending in endings)
-        raise UserError(f"there is no {' and no '.join(paths)}")
+        raise UserError(
+            f"there is no {' and no '.join(paths)}; --data_dir is the folder "
+            "of the task's files (scripts/download_glue.sh fetches GLUE's)"
+        )
 
 
 NONE_NAMED = SplitFiles()
@@ -177,7 +180,7 @@ VARIATIONS = range(0xFE00, 0xFE10)
 
 
 def appearance(label: str) -> Any:
-    """A key that is equal for labels that look the same, or mean one number.
+    """Gives equal keys for labels that look the same, or mean one number.
 
     Blanks, letter case, characters that cannot be seen, and the ways to write
     a character make no difference.
@@ -208,13 +211,13 @@ def shown(labels: Iterable[str]) -> dict[str, str]:
         label == label.strip() and (label[:1] + label[-1:]).isprintable()
         for label in labels
     ):
-        is_told_apart = len({_composed(repr(x)) for x in labels}) == len(labels)
-        quote = repr if is_told_apart else ascii
+        differ = len({_composed(repr(x)) for x in labels}) == len(labels)
+        quote = repr if differ else ascii
     return {label: quote(label) for label in labels}
 
 
 def list_labels(labels: Iterable[str]) -> str:
-    """Labels with commas between them, at most 200 characters of all."""
+    """Joins labels with commas, cut to 200 characters."""
     return ", ".join(shown(labels).values())[:200]
 
 
@@ -361,7 +364,7 @@ class Layout:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """All columns by their field in `Rows`, `choice_0` and `label_0`."""
+        """Lists columns by their field in `Rows`, `choice_0` and `label_0`."""
         columns = {
             "text_a": self.text_a,
             "text_b": self.text_b,
@@ -374,7 +377,7 @@ class Layout:
 
     @classmethod
     def of_texts(cls, columns: Sequence[Column], **more: Any) -> "Layout":
-        """A table of these texts, in their order; `more` are other fields."""
+        """Makes a layout of these texts, in their order, and `more` fields."""
         text_a, *others = columns
         return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
 
@@ -444,7 +447,7 @@ class Rows:
         )
 
     def followed_by(self, more: "Rows") -> "Rows":
-        """These rows, then rows of another file with the same columns.
+        """Appends rows of another file with the same columns.
 
         Each row keeps its line in its own file.
         """
@@ -779,45 +782,39 @@ def _read_json_lines(path: str, text: Iterator[str], layout: Layout) -> Lines:
             for place in range(count)
         ]
 
-    def read(
-        value: dict[str, Any], where: str
-    ) -> list[Union[str, tuple[str, ...]]]:
-        cells = []
-        for field, name in columns.items():
-            labels = labels_of(value.get(name)) if field == "label" else None
-            if labels is not None:
-                is_set = layout.label_separator is not None
-                labels = labels if is_set else _one_label(labels)
-                value = {**value, name: labels}
-            if field == "label" and layout.label_separator is not None:
-                labels = json_lines.labels_at(value, name)
-                cell = join_labels(labels, layout.label_separator, where)
-            elif layout.takes_tokens and isinstance(
-                value.get(name), (list, tuple)
-            ):
-                cell = tuple(json_lines.texts_at(value, name))
-            elif (
-                layout.lists_choices
-                and field.startswith("choice_")
-                and isinstance(value.get(name), (list, tuple))
-            ):
-                cell = tuple(json_lines.labels_at(value, name))
-            elif (
-                layout.lacks_texts
-                and field == "text_b"
-                and value.get(name) is None
-            ):
-                cell = ""
-            else:
-                cell = json_lines.text_at(value, name)
-            cells.append(cell)
-        return cells
+    def read(value: dict[str, Any], where: str) -> list[Any]:
+        return [
+            _json_cell(value, field, name, layout, where)
+            for field, name in columns.items()
+        ]
 
     if layout.has_lists:
         for number, rows in read_objects(path, text, read_list):
             yield from ((number, cells) for cells in rows)
         return
     yield from read_objects(path, text, read)
+
+
+def _json_cell(
+    value: dict[str, Any], field: str, name: str, layout: Layout, where: str
+) -> Union[str, tuple[str, ...]]:
+    is_set = layout.label_separator is not None
+    if field == "label":
+        labels = labels_of(value.get(name))
+        if labels is not None:
+            value = {**value, name: labels if is_set else _one_label(labels)}
+        if is_set:
+            labels = json_lines.labels_at(value, name)
+            return join_labels(labels, layout.label_separator, where)
+    content = value.get(name)
+    if isinstance(content, (list, tuple)):
+        if layout.takes_tokens:
+            return tuple(json_lines.texts_at(value, name))
+        if layout.lists_choices and field.startswith("choice_"):
+            return tuple(json_lines.labels_at(value, name))
+    if layout.lacks_texts and field == "text_b" and content is None:
+        return ""
+    return json_lines.text_at(value, name)
 
 
 def read_objects(

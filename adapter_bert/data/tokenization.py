@@ -7,13 +7,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    TypeVar,
-)
+from typing import Any, Callable, NamedTuple, Optional, TypeVar
 
 from tokenizers import (
     Encoding,
@@ -196,7 +190,7 @@ class TextTokenizer(abc.ABC):
         return [self.separate_id] * self.between_count
 
     def describe(self) -> dict[str, Any]:
-        """What a trained model depends on, as JSON values."""
+        """Describes what a trained model depends on, as JSON values."""
         return dict(self._description)
 
     def to_json(self, max_seq_length: int) -> str:
@@ -212,7 +206,7 @@ class TextTokenizer(abc.ABC):
         described = json.loads(self._tokenizer.to_str())
         for token in described["added_tokens"]:
             # The file cannot say that the library is to pass over these.
-            if not self._by_content[token["content"]].is_found:
+            if not self._by_content[token["content"]].is_sought:
                 token["content"] = f"\uffff{token['content']}\uffff"
                 token["normalized"] = False
         made = Tokenizer.from_str(json.dumps(described))
@@ -234,7 +228,7 @@ class TextTokenizer(abc.ABC):
         """Tokenizes many texts, on all cores, without special tokens."""
 
     def encode_ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """As `encode`, but the ids alone, which take a fifth less time."""
+        """Encodes to ids alone, which takes a fifth less time than `encode`."""
         return [e.ids for e in self._encode(texts, self._tokenizer)]
 
     def _encode(
@@ -305,7 +299,7 @@ def join_texts(
 
 
 def fit(len_a: int, len_b: int, room: int) -> tuple[int, int]:
-    """Tokens of a pair's texts that are read, the longer text cut first.
+    """Counts the tokens of a pair that are read; the longer text is cut first.
 
     While both exceed half of the room they are cut in turn, b first.
     """
@@ -575,7 +569,7 @@ class FullTokenizer(TextTokenizer):
         ).tokens
 
     def normalize(self, text: str) -> str:
-        """What a text becomes before it is split into words."""
+        """Normalizes a text, before it is split into words."""
         return self._tokenizer.normalizer.normalize_str(self.clean(text))
 
     def split(self, normalized: str) -> list[tuple[str, tuple[int, int]]]:

@@ -10,10 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Optional
 
 from adapter_bert import files
-from adapter_bert.data.added_tokens import (
-    TOKENIZER_CONFIG_FILE,
-    TOKENIZER_FILE,
-)
+from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from adapter_bert.errors import UserError
 
 # Those that a tokenizer's description has where they are not as usual.
@@ -47,7 +44,7 @@ FIELD_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What the files next to a vocabulary say of texts.
+    """Holds what the files next to a vocabulary say of texts.
 
     Attributes:
         do_lower_case: None where no file says.
@@ -170,6 +167,4 @@ def _described(
 
 
 def _read(path: str, kinds: dict[str, Any]) -> dict[str, Any]:
-    if not files.exists(path):
-        return {}
-    return files.read_object(path, "a description of a model", kinds)
+    return files.read_optional(path, "a description of a model", kinds)

@@ -14,14 +14,10 @@ import numpy as np
 from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
-from adapter_bert.checkpoints import (
-    foreign_fields,
-)
+from adapter_bert.checkpoints import foreign_fields
 from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    foreign_heads,
-)
+from adapter_bert.exchange import foreign_heads
 from adapter_bert.exchange.foreign_base import (
     FOREIGN_ACTIVATIONS,
     MASKED_LM_SCOPE,
@@ -280,7 +276,7 @@ def write(
 
 
 def _write_masked_lm(head: Head, prefix: str, config: BertConfig):
-    """As `write`, of a head of masked words; its matrix is BERT's own."""
+    """Writes a head of masked words; its matrix is BERT's own."""
     modules = _masked_lm_modules(config)
     back = {module: number for number, module in modules.items()}
     named = foreign_heads.masked_lm_tensors(head, config)

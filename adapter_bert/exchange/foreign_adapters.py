@@ -17,17 +17,14 @@ from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
-import safetensors.numpy
 
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig, list_variables
+from adapter_bert.checkpoints import written_form
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.data.table_flags import is_one_cell
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    adapterhub,
-    peft,
-)
+from adapter_bert.exchange import adapterhub, peft
 from adapter_bert.exchange.foreign_base import (
     Exported,
     Foreign,
@@ -237,16 +234,5 @@ def write(
         )
     contents = PROGRAMS[program].write(exported)
     with files.new_folder(folder) as place:
-        for name, content in contents.items():
-            path = os.path.join(place, name)
-            files.make_folder(os.path.dirname(path))
-            if isinstance(content, bytes):
-                files.write_bytes(path, content)
-            elif name.endswith(".json"):
-                files.write_json(path, content)
-            else:
-                tensors = {k: v.copy(order="C") for k, v in content.items()}
-                # transformers and its kin look for the framework.
-                data = safetensors.numpy.save(tensors, {"format": "pt"})
-                files.write_bytes(path, data)
+        written_form.write_files(place, contents)
         files.write_text(os.path.join(place, "README.md"), card)

@@ -1,4 +1,4 @@
-"""What the adapters of all other programs have in common."""
+"""Holds what the adapters of all other programs have in common."""
 
 import collections
 import dataclasses
@@ -274,7 +274,7 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
 
 
 def pooled_of(artifact: Artifact) -> Pooled:
-    """How an adapter of vectors makes them."""
+    """Reads how an adapter of vectors makes them."""
     described = artifact.config
     task = restore_task(described["task"], {}, artifact.weights.source)
     length = described.get("training", {}).get("max_seq_length")
@@ -395,7 +395,7 @@ def check_number(number: float, name: str) -> None:
 
 
 def as_lora_number(alpha: float) -> Any:
-    """A whole number where it is one, as other programs write it."""
+    """Gives a whole number as int, as other programs write it."""
     return int(alpha) if alpha == int(alpha) else alpha
 
 

@@ -96,12 +96,12 @@ def decoder(config: BertConfig) -> str:
 
 
 def theirs_of(name: str, config: BertConfig) -> tuple[str, bool]:
-    """Transformers' name of a head's variable, and whether to transpose it."""
+    """Gives transformers' name of a variable, and whether to transpose it."""
     return hugging_face_name(name, config.model_type)
 
 
 class HeadOptions(NamedTuple):
-    """What a user says of a head, as its files do not.
+    """Holds what a user says of a head, since its files do not.
 
     Attributes:
         labels: in the order of the logits; empty for the files'.
@@ -131,8 +131,8 @@ def make_head(
         options: by the user.
         source: the file, for messages.
     """
-    count, is_told = len(layers[-1][0]), options.multi_label
-    if kind in (ANY_OF_TEXTS, MULTI_LABEL) and is_told:
+    count = len(layers[-1][0])
+    if kind in (ANY_OF_TEXTS, MULTI_LABEL) and options.multi_label:
         kind = MULTI_LABEL
     if kind == ANY_OF_TEXTS:
         kind = CLASSIFICATION if count > 1 else REGRESSION

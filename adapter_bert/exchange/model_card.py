@@ -89,7 +89,7 @@ def make_card(
     return _card(program, names, kind, code, description, scores, data)
 
 
-def make_own_card(
+def make_adapter_card(
     name: str,
     base: str,
     repository: str,

@@ -26,12 +26,7 @@ from adapter_bert.checkpoints.hugging_face import (
 )
 from adapter_bert.checkpoints.hugging_face_heads import describe_head
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    foreign_heads,
-    peft_modules,
-    peft_words,
-    specs,
-)
+from adapter_bert.exchange import foreign_heads, peft_modules, peft_words, specs
 from adapter_bert.exchange.foreign_base import (
     Exported,
     Head,
@@ -505,9 +500,7 @@ def _read_head(adapter: Adapter, options: HeadOptions) -> Head:
         sentence_transformers.check_width(folder, pooled, config.hidden_size)
         return Head(VECTORS, usual_shape(VECTORS), pooled=pooled)
     place = os.path.join(folder, MODEL_CONFIG_FILE)
-    model: dict[str, Any] = {}
-    if files.exists(place):
-        model = files.read_object(place, "a model's config", MODEL_CONFIG)
+    model = files.read_optional(place, "a model's config", MODEL_CONFIG)
     kind = _kind_of_head(adapter, model)
     # transformers may leave another `label2id` as it was.
     model["label2id"] = None

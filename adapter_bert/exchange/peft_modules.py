@@ -1,4 +1,4 @@
-"""Which matrices of BERT peft's descriptions name.
+"""Finds the matrices of BERT that peft's descriptions name.
 
 peft finds modules by the ends of their names, or by patterns of whole names.
 """
@@ -17,13 +17,7 @@ from adapter_bert.checkpoints.hugging_face_heads import from_bert
 from adapter_bert.errors import UserError, first_line
 from adapter_bert.exchange.foreign_base import module_of
 from adapter_bert.exchange.specs import Adapter
-from adapter_bert.methods.lora import (
-    NAMES,
-    OF_POOLER,
-    Place,
-    places,
-    scope_of,
-)
+from adapter_bert.methods.lora import NAMES, OF_POOLER, Place, places, scope_of
 
 # Before the names of modules in those of tensors.
 ROOT = "base_model.model."

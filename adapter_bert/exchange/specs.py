@@ -1,4 +1,4 @@
-"""Tables of what methods are in other programs, read in both directions.
+"""Specs of methods in other programs, which are read and written by them.
 
 A `Spec` says which fields and tensors of a program hold which arguments and
 variables of a method. `read` takes the first spec whose constants a
@@ -100,7 +100,7 @@ class Spec:
     is_transposed: bool = True
 
     @property
-    def known(self) -> foreign_fields.Fields:
+    def names(self) -> foreign_fields.Fields:
         names = (*self.constants, *self.fields, *self.defaults)
         return {**dict.fromkeys((*names, *self.others.split())), **self.refused}
 
@@ -205,7 +205,7 @@ def choose(specs: Sequence[Spec], fields: Mapping[str, Any], path: str) -> Spec:
             f"{path}: no method of this project computes what "
             f"{', '.join(shown)} is; expected an adapter as {', '.join(names)}"
         )
-    foreign_fields.check(fields, spec.known, path)
+    foreign_fields.check(fields, spec.names, path)
     return spec
 
 

@@ -14,11 +14,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from typing import (
-    IO,
-    Any,
-    Optional,
-)
+from typing import IO, Any, Optional
 
 import apache_beam as beam
 import tensorflow as tf

@@ -11,14 +11,7 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    IO,
-    Any,
-    BinaryIO,
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from typing import IO, Any, BinaryIO, Callable, NamedTuple, Optional
 
 from adapter_bert import json_lines
 from adapter_bert.answering.answers import from_outputs

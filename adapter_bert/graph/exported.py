@@ -9,12 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Optional,
-    Union,
-)
+from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
 import tensorflow as tf

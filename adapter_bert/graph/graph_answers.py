@@ -282,7 +282,7 @@ def _has_most_context(
 def cut_out(
     rows: GraphRows, spans: Spans, contexts: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Each answer's words with spaces between, or "", string [N]; its place.
+    """Joins each answer's words with spaces, string [N]; gives its place too.
 
     That is the first character and one past the last in `contexts`, string
     [N], or -1: int32 [N] each.

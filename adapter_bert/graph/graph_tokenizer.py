@@ -27,17 +27,17 @@ CODE_BITS = 21
 
 
 def keep(value: np.ndarray) -> tf.Variable:
-    """A variable of numbers or UTF-8 strings."""
+    """Makes a variable of numbers or UTF-8 strings."""
     return tf.Variable(value, trainable=False)
 
 
 def places_of(marks: tf.Tensor) -> tf.Tensor:
-    """Places of true values of bool [C], int32 [places]."""
+    """Finds the true values of bool [C], int32 [places]."""
     return tf.cast(tf.where(marks)[:, 0], tf.int32)
 
 
 def mark(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
-    """bool [C] with more marks at int32 [places]."""
+    """Marks int32 [places] in bool [C]."""
     return tf.tensor_scatter_nd_update(
         marks, places[:, tf.newaxis], tf.ones_like(places, tf.bool)
     )
@@ -326,7 +326,7 @@ class GraphTokenizer(tf.Module):
             (which, a.id, a.token)
             for which, one in enumerate(tokenizers)
             for a in one.added
-            if a.is_found
+            if a.is_sought
         ]
         for code, (which, number, token) in enumerate(added, CODES):
             entries.append((FIRST, [code], number))

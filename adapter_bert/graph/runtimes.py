@@ -61,7 +61,7 @@ Run = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
 
 
 class Runtime(NamedTuple):
-    """What computes a `file`.
+    """Describes a runtime, which computes a `file`.
 
     `convert` writes a model, with `--weights`, to a path; `load` makes a
     function of a file; the versions of `packages` are recorded.
@@ -151,10 +151,7 @@ def export(
 def check_folder(folder: str) -> None:
     """Refuses a folder that cannot be a new one."""
     check_local(folder)
-    if os.path.lexists(folder) and not (
-        os.path.isdir(folder) and not os.listdir(folder)
-    ):
-        raise UserError(f"{folder} is there already; choose another folder")
+    files.check_new(folder)
 
 
 def check_packages(form: str) -> None:
@@ -176,7 +173,7 @@ def _describe(name: str, task: LoadedTask, model: IdsModel) -> dict[str, Any]:
     of_choices = ["choices"] * bool(trained.choice_count)
     description = {
         **describe(name, task),
-        "task": {"name": trained.name, **trained.describe()},
+        "task": trained.describe_named(),
         "settings": trained.settings,
         "inputs": dict.fromkeys(INPUTS, ["rows", *of_choices, "tokens"]),
         "outputs": {n: list(x) for n, x in model.kind.runtime.items()},

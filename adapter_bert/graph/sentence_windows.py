@@ -130,22 +130,24 @@ def cut(rows: GraphRows, words: CutWords) -> tuple[tf.Tensor, Words]:
     last_word = tf.searchsorted(row, number, side="right")
     spans = _spans(ends, first_word, last_word, rows.reading[:, LENGTH] - 2)
     spans = tf.gather(spans, tf.argsort(spans[:, 0], stable=True))
-    of_row, first, last, first_own = tf.unstack(spans, axis=1)
+    of_row, first, last, first_tagged = tf.unstack(spans, axis=1)
     first_window = tf.searchsorted(of_row, number)
-    own_number = tf.range(tf.size(of_row)) - tf.gather(first_window, of_row)
+    window_number = tf.range(tf.size(of_row)) - tf.gather(first_window, of_row)
     nothing = tf.zeros_like(of_row)
     a_first = tf.gather(ends, first)
     a_length = tf.gather(ends, last) - a_first
     windows = [of_row, a_first, a_length, nothing, nothing, a_length + 2]
     # The words that windows tag follow one another.
-    window = tf.searchsorted(first_own, tf.range(tf.size(kept)), side="right")
+    window = tf.searchsorted(
+        first_tagged, tf.range(tf.size(kept)), side="right"
+    )
     window -= 1
     at = kept[:, tf.newaxis]
     places = tf.gather(starts, kept) - tf.gather(a_first, window) + 1
     return tf.stack(windows, axis=1), Words(
         words,
         number=tf.tensor_scatter_nd_update(
-            tf.fill([count], -1), at, tf.gather(own_number, window)
+            tf.fill([count], -1), at, tf.gather(window_number, window)
         ),
         place=tf.tensor_scatter_nd_update(
             tf.zeros([count], tf.int32), at, places
@@ -159,7 +161,7 @@ def _spans(
     last_word: tf.Tensor,
     room: tf.Tensor,
 ) -> tf.Tensor:
-    """Windows of all rows: row, first, last, first_own, int32 [W, 4].
+    """Windows of all rows: row, first, last, first_tagged, int32 [W, 4].
 
     Words are numbered over all rows; see `Window` of `tasks/tagging.py`. Each
     step makes the next window of every row that has one. `ends`, int32 [K +
@@ -169,7 +171,7 @@ def _spans(
     # Rises, as the context behind a word falls and the one before it rises.
     around = ends[:-1] + ends[1:]
 
-    def step(row, first, first_own, spans):
+    def step(row, first, first_tagged, spans):
         start, size = tf.gather(ends, first), tf.gather(room, row)
         end = tf.gather(last_word, row)
         last = tf.searchsorted(ends, start + size, side="right") - 1
@@ -190,12 +192,12 @@ def _spans(
         both = tf.gather(ends, last) + tf.gather(ends, then)
         boundary = tf.searchsorted(around, both, side="right")
         boundary = tf.clip_by_value(boundary, then, last)
-        last_own = tf.where(is_last, last, boundary)
-        made = tf.stack([row, first, last, first_own], axis=1)
-        made = tf.boolean_mask(made, first_own < last_own)
-        first_own = tf.maximum(first_own, last_own)
+        last_tagged = tf.where(is_last, last, boundary)
+        made = tf.stack([row, first, last, first_tagged], axis=1)
+        made = tf.boolean_mask(made, first_tagged < last_tagged)
+        first_tagged = tf.maximum(first_tagged, last_tagged)
         return (
-            *(tf.boolean_mask(x, ~is_last) for x in (row, then, first_own)),
+            *(tf.boolean_mask(x, ~is_last) for x in (row, then, first_tagged)),
             tf.concat([spans, made], axis=0),
         )
 

@@ -21,11 +21,7 @@ from adapter_bert.bert.hooks import Context
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.graph import text_reader, text_windows
-from adapter_bert.graph.exported import (
-    CHOICES,
-    EMBEDDING,
-    TEXTS,
-)
+from adapter_bert.graph.exported import CHOICES, EMBEDDING, TEXTS
 from adapter_bert.graph.graph_answers import (
     RULES,
     Batch,

@@ -127,7 +127,7 @@ class GraphWindows(NamedTuple):
 def readings(
     tasks: Sequence[LoadedTask], tokenizer: FullTokenizer
 ) -> np.ndarray:
-    """How tasks read their rows, int32 [tasks, READINGS]."""
+    """Encodes how tasks read their rows, int32 [tasks, READINGS]."""
     table = np.zeros((len(tasks), READINGS), np.int32)
     table[:, BETWEEN] = tokenizer.between_count
     table[:, FROM_END] = tokenizer.keeps_end
@@ -166,7 +166,7 @@ def plain_readings(table: np.ndarray) -> np.ndarray:
 def fit(
     a_count: tf.Tensor, b_count: tf.Tensor, room: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Tokens of pairs that are read, int32 like all arguments.
+    """Counts the tokens of pairs that are read, int32 like all arguments.
 
     Source: `fit` of `data/tokenization.py`.
     """

@@ -20,17 +20,11 @@ import numpy as np
 from absl import logging
 
 from adapter_bert import files, folder_lock
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    part_values,
-    run_record,
-)
+from adapter_bert.checkpoints import adapter_artifact, part_values, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES, Artifact
 from adapter_bert.data.tables import READERS, ending_of
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    foreign_adapters,
-)
+from adapter_bert.exchange import foreign_adapters
 from adapter_bert.methods import registry
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
@@ -50,13 +44,6 @@ ENTRY = {
     "scores?.*": float,
     "data?": dict,
     "data?.*": str,
-}
-# In `eval_results.json`.
-RESULTS = {
-    "global_step": int,
-    "eval_*": float,
-    "dev_data?": dict,
-    "dev_data?.*": str,
 }
 LOCK_FILE = ".lock"
 # Beginning of the names of hidden folders with unfinished work.
@@ -121,7 +108,7 @@ class AdapterLibrary:
         self._passed_over: set[str] = set()
 
     def names(self) -> list[str]:
-        """All adapters in order, damaged ones too.
+        """Lists all adapters in order, damaged ones too.
 
         Links out of the library, and folders of adapters with names that
         `check_name` refuses, are passed over with a warning.
@@ -192,7 +179,7 @@ class AdapterLibrary:
         return os.path.join(self.path, name)
 
     def answering(self) -> list[str]:
-        """Adapters that answer texts, or are damaged."""
+        """Lists the adapters that answer texts, or are damaged."""
         names = []
         for name in self.names():
             try:
@@ -455,23 +442,15 @@ def _find_artifact(folder: str) -> str:
 def _read_scores(
     folder: str, config: dict[str, Any]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """A run's scores, and SHA-256 of the scored data; empty without a run.
+    """Reads a run's scores, and SHA-256 of the scored data; {} without a run.
 
     Scores of other weights than the adapter's do not count.
     """
     run = os.path.dirname(os.path.abspath(folder))
-    path = os.path.join(run, "eval_results.json")
-    if not files.exists(os.path.join(run, run_record.RUN_FILE)) or (
-        not files.exists(path)
-    ):
+    if not files.exists(os.path.join(run, run_record.RUN_FILE)):
         return {}, {}
-    results = files.read_object(path, "a run's scores", RESULTS)
+    results = run_record.read_results(run)
     step = config.get("checkpoint", "").rpartition("-")[2]
-    if str(results["global_step"]) != step:
+    if str(results.get("global_step")) != step:
         return {}, {}
-    scores = {
-        key[len("eval_") :]: value
-        for key, value in results.items()
-        if key.startswith("eval_")
-    }
-    return scores, results.get("dev_data") or {}
+    return run_record.scores_in(results), results.get("dev_data") or {}

@@ -11,9 +11,10 @@ from adapter_bert.answering.trained_task import task_name
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.bert_flags import BertFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Declared, Range, Topic, read
+from adapter_bert.flags import POSITIVE, Declared, Topic, at_least, read
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.methods import registry
+from adapter_bert.training import composition_parts
 from adapter_bert.training.settings import (
     BASE_DTYPES,
     BFLOAT16,
@@ -115,12 +116,12 @@ class OneBert(BertFiles):
         None,
         "Longest input in tokens, the rest is cut off; default: what each "
         "adapter was trained with.",
-        Range(lambda value: value >= 3, "which is too small"),
+        at_least(3),
     )
     predict_batch_size: int = Topic.EVALUATION.setting(
         32,
         "Rows computed at once.",
-        Range(lambda value: value >= 1, "which is too small"),
+        POSITIVE,
     )
     compute_dtype: str = Topic.HARDWARE.setting(
         FLOAT32,
@@ -155,6 +156,21 @@ class Answering(OneBert):
         "Trained adapters that take the places of others in compositions: "
         "english=german puts german in the place of english.",
     )
+
+
+def named_adapters(
+    flags: Answering, tasks: Optional[list[str]] = None
+) -> dict[str, tuple[str, dict[str, str]]]:
+    """Finds the named adapters: folders and exchanged parts, by their names.
+
+    `tasks` take the place of the flag's.
+    """
+    names = flags.task if tasks is None else tasks
+    folders = named_folders(flags.adapter, flags.library, names)
+    exchanged = exchanged_in(
+        folders, composition_parts.exchanged(flags.exchange_part)
+    )
+    return {name: (folders[name], exchanged[name]) for name in folders}
 
 
 def open_bert(
@@ -198,7 +214,7 @@ class Embedding:
         None,
         "Keep so many first entries of a vector of --embeddings; an adapter "
         "must have been trained for the size. Default: all entries.",
-        Range(lambda value: value >= 1, "which is too small"),
+        POSITIVE,
         needs=("embeddings",),
     )
     prompt: Optional[str] = Topic.EVALUATION.setting(

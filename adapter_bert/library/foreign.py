@@ -30,11 +30,7 @@ from adapter_bert.exchange.foreign_base import (
     base_name,
     exported,
 )
-from adapter_bert.exchange.model_card import (
-    OWN,
-    make_card,
-    make_own_card,
-)
+from adapter_bert.exchange.model_card import OWN, make_adapter_card, make_card
 from adapter_bert.exchange.peft_words import find_tokens
 from adapter_bert.flags import Topic
 from adapter_bert.library.adapter_library import (
@@ -91,20 +87,20 @@ class Import(LetterCase, BertFiles):
             check_name(name)
             library.check_free(name, [*library.names(), *names[:place]])
         hub = ""
-        is_own_head = folder == self.init_checkpoint
-        if folder.startswith(HUB) and not is_own_head:
+        is_cross_encoder = folder == self.init_checkpoint
+        if folder.startswith(HUB) and not is_cross_encoder:
             folder, hub = hugging_face_hub.fetch_adapter(folder)
             config = os.path.join(folder, adapter_artifact.CONFIG_FILE)
             if files.exists(config) and not foreign_adapters.detect(folder):
                 self._add_fetched(library, folder, hub)
                 return
         is_one = len(names) == 1 and not foreign_adapters.detect(folder)
-        if (self.adapter or is_one) and not is_own_head:
+        if (self.adapter or is_one) and not is_cross_encoder:
             folder = foreign_adapters.choose(folder, self.adapter)
         # The adapter's files do not say which BERT it was trained on.
         opened = open_init_checkpoint(self.init_checkpoint)
         config = sources.read_config(opened, self.bert_config_file)
-        if is_own_head:
+        if is_cross_encoder:
             adapters = {self.name: cross_encoder.read(opened, config)}
         else:
             adapters = foreign_adapters.read_all(
@@ -161,7 +157,7 @@ class Import(LetterCase, BertFiles):
         print(f"added {library.add(folder, self.name)}, of {hub}")
 
 
-def write_own_head(bert: FrozenBert, folder: str) -> None:
+def write_cross_encoder(bert: FrozenBert, folder: str) -> None:
     """Writes the own head of a cross-encoder as an adapter."""
     foreign = cross_encoder.read(bert.opened, bert.config)
     description = {
@@ -196,7 +192,7 @@ def describe(
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How an adapter is written for another program."""
+    """Says how an adapter is written for another program."""
 
     without_head: bool = Topic.TO_DO.setting(
         False, "Write the adapter alone, as AdapterHub shares languages."
@@ -331,7 +327,7 @@ class Push(Form):
         with files.temporary_folder() as place:
             folder = os.path.join(place, "adapter")
             if self.to == OWN:
-                self._write_own(library, name, repository, folder)
+                self._write_adapter(library, name, repository, folder)
             else:
                 self.write(self.to, library, name, folder, in_card)
             message = f"Adapter {name}"
@@ -340,7 +336,7 @@ class Push(Form):
             )
         print(f"pushed {name} to {commit}")
 
-    def _write_own(
+    def _write_adapter(
         self, library: AdapterLibrary, name: str, repository: str, folder: str
     ) -> None:
         if self.without_head:
@@ -351,7 +347,7 @@ class Push(Form):
         entry = library.entry(name)
         config = check(library.folder(name)).config
         base = self.base_model or base_name(config["base"])
-        card = make_own_card(
+        card = make_adapter_card(
             name, base, repository, config, entry.scores, entry.data
         )
         with files.new_folder(folder) as new:

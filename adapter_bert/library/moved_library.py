@@ -18,11 +18,7 @@ from adapter_bert.answering import row_stream
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.joint_answers import compute_alone
 from adapter_bert.answering.row_stream import CHUNK
-from adapter_bert.answering.trained_task import (
-    LoadedTask,
-    check_row,
-    load_task,
-)
+from adapter_bert.answering.trained_task import LoadedTask, check_row, load_task
 from adapter_bert.checkpoints import (
     adapter_artifact,
     run_record,
@@ -52,8 +48,8 @@ from adapter_bert.tasks.task import write_table
 from adapter_bert.tasks.text_task import TEXT_COLUMNS, Calibration, TextTask
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training.prediction import Outputs, check_finite
-from adapter_bert.training.run_files import ADAPTER, write_results
-from adapter_bert.training.settings import Experiment, Training
+from adapter_bert.training.run_files import write_results
+from adapter_bert.training.settings import ADAPTER, Experiment, Training
 
 # Kinds whose heads have `distillation_loss`.
 MOVABLE = CLASSIFICATION, MULTI_LABEL, REGRESSION
@@ -285,7 +281,7 @@ def _problem(
     loaded: LoadedTask,
     new: FrozenBert,
 ) -> str:
-    """Why an adapter cannot be moved, or ""."""
+    """Says why an adapter cannot be moved, or ""."""
     kind = kind_of(config["task"])
     if kind not in MOVABLE:
         return f"its kind is {kind}, expected {', '.join(MOVABLE)}"
@@ -454,7 +450,7 @@ def _add(target: AdapterLibrary, name: str, folder: str) -> None:
 
 
 def table(moved: Sequence[Moved]) -> list[list[str]]:
-    """Rows of cells, a header first; the score is the task's main one."""
+    """Makes rows of cells, a header first; scores are the task's main one."""
     rows = ["name method texts held_out measure agreement".split()]
     rows[0] += ["score", "old", "new"]
     for one in moved:

@@ -42,7 +42,7 @@ class Candidate:
 
 
 def draw(rows: Rows, count: int, seed: int) -> Rows:
-    """At most so many rows, drawn at random, in their order."""
+    """Draws at most so many rows at random, in their order."""
     chosen = np.zeros(len(rows), bool)
     chosen[np.random.default_rng(seed).permutation(len(rows))[:count]] = True
     return rows.take(chosen)

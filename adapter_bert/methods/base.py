@@ -4,12 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    Optional,
-)
+from typing import Any, Callable, ClassVar, Optional
 
 import numpy as np
 
@@ -73,7 +68,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class TuningMethod:
-    """What a method adds and trains; its fields are arguments.
+    """Says what a method adds and trains; its fields are arguments.
 
     Attributes:
         undecayed: the groups, "bert" and "head", whose variables do not decay.
@@ -236,7 +231,7 @@ class TuningMethod:
 
 
 def power_of_two(size: int) -> int:
-    """A size rounded up to a power of two."""
+    """Rounds a size up to a power of two."""
     return 1 << (size - 1).bit_length()
 
 
@@ -328,7 +323,7 @@ def sizes_text(sizes: Mapping[int, int]) -> str:
 
 
 def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
-    """A regular expression of the LayerNorms of these layers, or of all."""
+    """Makes a regular expression of these layers' LayerNorms, or of all."""
     if text == ALL_LAYERS:
         return LAYER_NORMS
     if config.num_hidden_groups:
@@ -354,7 +349,7 @@ def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:
 def trained_of_bert(
     method: TuningMethod, config: encoder.BertConfig, pooler: bool = True
 ) -> dict[str, encoder.Shape]:
-    """Name and shape of BERT's own variables that a method trains."""
+    """Lists BERT's own variables that a method trains: name and shape."""
     pattern = method.trains(config)
     shapes = encoder.list_variables(config, pooler)
     return {n: s for n, s in shapes.items() if re.fullmatch(pattern, n)}

@@ -38,9 +38,7 @@ class KroneckerHooks(AdapterHooks):
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])  # [B T, D]
         inner = functional.gelu(project(self.values, f"{scope}/down", flat))
         outputs = project(self.values, f"{scope}/up", inner)
-        outputs = tf.reshape(outputs, tf.shape(hidden))
-        outputs.set_shape(hidden.shape)
-        return outputs
+        return functional.shaped_as(outputs, hidden)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,7 @@ import itertools
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 

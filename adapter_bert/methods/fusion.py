@@ -4,9 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import (
-    Callable,
-)
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -17,11 +15,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.adapter_variants import drop_at_random
 from adapter_bert.methods.base import Declared, Tensors, added_later
-from adapter_bert.methods.composition import (
-    ComposedHooks,
-    Composition,
-    below,
-)
+from adapter_bert.methods.composition import ComposedHooks, Composition, below
 from adapter_bert.methods.houlsby import SCOPES, AdapterHooks, Place
 
 # The name of the values of a batch for people to see.
@@ -76,14 +70,13 @@ def mix(
         )
     if "value/kernel" in variables:
         mixed = tf.matmul(mixed, variables["value/kernel"])
-    mixed = tf.reshape(mixed, shape)
-    mixed.set_shape(query.shape)
+    mixed = functional.shaped_as(mixed, query)
     shape = tf.concat([shape[:2], [len(values)]], axis=0)
     return mixed, tf.reshape(weights, shape)
 
 
 class FusionHooks(ComposedHooks):
-    """Where parts have adapters, tokens attend to all of them."""
+    """Makes tokens attend to all adapters at a place."""
 
     def __init__(self, parts, method: "Fusion", config, values):
         super().__init__(parts, method, config, values)
@@ -280,5 +273,5 @@ class Fusion(Composition):
         return [(layer, site) for layer, site in places if layer >= self.first]
 
     def places(self, config: encoder.BertConfig) -> list[Place]:
-        """Where tokens attend in prediction, in the order of `observe`."""
+        """Lists places where tokens attend, in the order of `observe`."""
         return self.kept(self.present(config))

@@ -95,9 +95,7 @@ class Bottleneck:
             is_last = number == self.numbers[-1]
             activated = "linear" if is_last else self.nonlinearity
             inner = functional.dense(inner, kernel, bias, activated)
-        outputs = tf.reshape(inner, tf.shape(hidden))
-        outputs.set_shape(hidden.shape)
-        return outputs
+        return functional.shaped_as(inner, hidden)
 
 
 class PlacedHooks(Hooks):

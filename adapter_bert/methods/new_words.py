@@ -74,7 +74,7 @@ class NewWords(TuningMethod):
 
 
 def with_new_words(method: TuningMethod, count: int) -> TuningMethod:
-    """A method that also trains the embeddings of so many new words."""
+    """Makes a method also train the embeddings of so many new words."""
     if method.parts and not isinstance(method, Stack):
         raise UserError(
             f"--new_tokens cannot be trained with {method.name}; expected a "

@@ -57,9 +57,7 @@ class PalHooks(Hooks):
         attended = tf.transpose(attended, [0, 2, 1, 3])
         attended = tf.reshape(attended, [-1, self.method.size])
         decoded = functional.gelu(self._project("decoder", attended))
-        decoded = tf.reshape(decoded, shape)
-        decoded.set_shape(hidden.shape)
-        return decoded
+        return functional.shaped_as(decoded, hidden)
 
 
 @dataclasses.dataclass(frozen=True)

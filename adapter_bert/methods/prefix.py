@@ -163,7 +163,7 @@ def _scope(layer: int) -> str:
 
 
 def prefix_variables(layers: int) -> list[str]:
-    """Of each layer's keys and values, as the network's outputs lie."""
+    """Names each layer's keys and values, in the order of the outputs."""
     return [
         f"{_scope(layer)}/{part}" for layer in range(layers) for part in PARTS
     ]

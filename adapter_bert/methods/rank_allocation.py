@@ -13,7 +13,7 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """How the budget shrinks, and how importance is measured.
+    """Says how the budget shrinks, and how importance is measured.
 
     Steps count from 1. After `tinit` the budget falls by a cubic law from all
     singular values to `rank` of each matrix, which all matrices share. The last

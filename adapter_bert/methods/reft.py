@@ -17,7 +17,7 @@ PROJECTION, REFLECTORS = "projection", "reflectors"
 
 
 def reflected(reflectors: Any, library: Any) -> Any:
-    """An orthonormal basis, the product of Householder reflections.
+    """Computes an orthonormal basis, a product of Householder reflections.
 
     Reflection i is `I - 2 v v' / v'v`, where v has zeros above entry i, 1 there
     and column i of `reflectors` below. The first R columns of the product are

@@ -12,11 +12,7 @@ from one, so both agree where weights add up to one.
 import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import (
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -70,7 +66,7 @@ class Update(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class WeightedSum:
-    """How adapters are added up.
+    """Says how adapters are added up.
 
     Attributes:
         by: a name of `SUMS`. `average` divides the weights by their sum.

@@ -8,7 +8,7 @@ from typing import Any
 import pandas
 
 from adapter_bert import files
-from adapter_bert.checkpoints.run_record import BASELINE_FILE
+from adapter_bert.checkpoints.run_record import BASELINE_FILE, RESULTS_FILE
 from adapter_bert.errors import UserError
 from adapter_bert.reports.collect_runs import (
     RESULTS,
@@ -40,7 +40,7 @@ def read_baseline(folder: pathlib.Path) -> dict[str, Any]:
         str(folder / BASELINE_FILE), "the baseline's description", RECORD
     )
     results = files.read_object(
-        str(folder / "eval_results.json"), "a baseline's scores", RESULTS
+        str(folder / RESULTS_FILE), "a baseline's scores", RESULTS
     )
     return {
         "folder": folder,

@@ -129,15 +129,12 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         examples: rows of the training set; None if not recorded.
         cost: `cost.json`; None if missing, or if the training was resumed.
     """
-    path, scored, spent = (
-        str(folder / name)
-        for name in ("run.json", "eval_results.json", "cost.json")
-    )
+    path, spent = (str(folder / x) for x in ("run.json", "cost.json"))
     run = files.read_object(path, "the run's description", RUN)
     training, kept = run["training"], run["parameters"].get("kept")
-    if not files.exists(scored) or kept is None:
+    results = run_record.read_results(str(folder), RESULTS)
+    if not results or kept is None:
         return None
-    results = files.read_object(scored, "a run's scores", RESULTS)
     last = training["steps"]
     if training.get("keep_best"):
         best_scores = dev_scores.read(str(folder))
@@ -145,9 +142,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
     if "trained_together" in training or results["global_step"] != last:
         return None
     shapes = encoder.list_variables(run_record.bert_config(run, path))
-    cost = None
-    if files.exists(spent):
-        cost = files.read_object(spent, "a run's costs", COST)
+    cost = files.read_optional(spent, "a run's costs", COST)
     method = registry.parse(run["method"])
     task = task_name_of(run, results)
     scores = scores_of(run["task"]["name"], results)
@@ -176,7 +171,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         ),
         "examples": training.get("examples"),
         # The costs of the last process alone would mislead.
-        "cost": None if cost and cost["resumed"] else cost,
+        "cost": None if cost.get("resumed") else cost or None,
     }
 
 
@@ -218,21 +213,12 @@ def scores_of(task: str, results: dict[str, Any]) -> dict[str, float]:
 
     return {
         name: value * (100 if is_fraction(name) else 1)
-        for name, value in evaluated(results).items()
-    }
-
-
-def evaluated(results: dict[str, Any]) -> dict[str, float]:
-    """Returns the scores of `eval_results.json`, by name without `eval_`."""
-    return {
-        key.removeprefix("eval_"): value
-        for key, value in results.items()
-        if key.startswith("eval_")
+        for name, value in run_record.scores_in(results).items()
     }
 
 
 def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
-    """All files of a name below a folder, sorted.
+    """Finds all files of a name below a folder, sorted.
 
     A run may delete folders meanwhile, where `rglob` before Python 3.12 fails.
     """
@@ -341,8 +327,8 @@ def text_of(method: TuningMethod, with_sizes: bool = True) -> str:
             continue
         is_first = number == 0 and type(value) in (int, float)
         is_size = name in SIZES or is_first
-        is_told = is_size and name != "init_scale" or value != field.default
-        if is_told and (with_sizes or not is_size):
+        is_shown = is_size and name != "init_scale" or value != field.default
+        if is_shown and (with_sizes or not is_size):
             shown.append(f"{name}={value!r}")
     return method.name + (f"({', '.join(shown)})" if shown else "")
 

@@ -80,7 +80,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Mean of adapters minus mean of full fine-tuning, in points."""
+        """Subtracts the mean of full fine-tuning from adapters', in points."""
         return float(self.adapters.mean() - self.full.mean())
 
 
@@ -145,7 +145,7 @@ def interval(draws: np.ndarray) -> tuple[float, float]:
 
 
 def verdict(bounds: tuple[float, float]) -> str:
-    """What an interval of the difference says of the paper's claim.
+    """Tells what an interval of the difference says of the paper's claim.
 
     The claim is that adapters stay at most `CLAIM` points below full
     fine-tuning.

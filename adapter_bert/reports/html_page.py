@@ -72,7 +72,7 @@ PAGE = """\
 
 
 def element(tag: str, *content: Content, **attributes: str) -> Element:
-    """An element of HTML; `class_` means `class`, `aria_label` aria-label."""
+    """Makes an HTML element; `class_` is `class`, `aria_label` aria-label."""
     names = (name.rstrip("_").replace("_", "-") for name in attributes)
     made = Element(tag, dict(zip(names, attributes.values())))
     for part in content:
@@ -86,7 +86,7 @@ def element(tag: str, *content: Content, **attributes: str) -> Element:
 
 
 def section(level: int, title: str, *content: Any) -> Element:
-    """A section with its heading; a text is a paragraph of its own.
+    """Makes a section with its heading; a text is a paragraph of its own.
 
     An empty text, list or mapping, None and False are left out.
     """
@@ -113,7 +113,7 @@ def _shown(value: Any) -> str:
 
 
 def facts(caption: str, values: Mapping[str, Any]) -> Element:
-    """A table of names and values."""
+    """Makes a table of names and values."""
     rows = [(name.replace("_", " "), _shown(v)) for name, v in values.items()]
     return table(caption, ("what", "value"), rows, ("value",))
 
@@ -124,7 +124,7 @@ def table(
     rows: Iterable[Sequence[Union[str, Element]]],
     long_columns: Sequence[str] = (),
 ) -> Element:
-    """A table, whose first column names the rows.
+    """Makes a table, whose first column names the rows.
 
     Cells are texts or `td` elements; `long_columns` hold whole sentences.
     """
@@ -223,7 +223,7 @@ def line_figure(
     log_x: bool = False,
     from_zero: bool = False,
 ) -> Element:
-    """A figure of lines, with a legend if there are several.
+    """Draws lines, with a legend if there are several.
 
     Args:
         name: prefix of the figure's ids, unique on the page.

@@ -116,7 +116,7 @@ def of_the_paper(task: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
 
     Takes `task` of `run.json`, and `eval_results.json`.
     """
-    name, scores = task["name"], collect_runs.evaluated(dict(results))
+    name, scores = task["name"], run_record.scores_in(results)
     # SQuAD 2.0 is of the same name.
     is_other = "HasAns_f1" in scores
     pairs = {} if is_other else PAPER.get(name, {})
@@ -149,7 +149,7 @@ def of_an_earlier_run(
         run_record.DESCRIPTION,
     )
     earlier = files.read_object(
-        str(folder / "eval_results.json"),
+        str(folder / run_record.RESULTS_FILE),
         "the earlier run's scores",
         collect_runs.RESULTS,
     )
@@ -163,9 +163,9 @@ def of_an_earlier_run(
             f"{folder} was scored on other dev rows, so its scores cannot be "
             "compared; name another run by --earlier"
         )
-    scores = collect_runs.evaluated(dict(results))
+    scores = run_record.scores_in(results)
     texts: dict[str, str] = {}
-    for name, value in collect_runs.evaluated(earlier).items():
+    for name, value in run_record.scores_in(earlier).items():
         if name in scores:
             texts[name] = f"{value:.4f} ({scores[name] - value:+.4f} since)"
     return Known(

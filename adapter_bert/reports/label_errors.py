@@ -1,4 +1,4 @@
-"""Which labels may be wrong: confident learning, from probabilities.
+"""Finds labels that may be wrong: confident learning, from probabilities.
 
 The probabilities of a row are of a model that has not seen the row.
 
@@ -15,7 +15,7 @@ LEAST_THRESHOLD, SLACK = 2e-6, 1e-6
 
 
 def margins(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """How well labels fit, 0 (surely wrong) to 1, float64 [N].
+    """Scores how well labels fit, 0 (surely wrong) to 1, float64 [N].
 
     The probability of the label, less the greatest probability of another
     label, plus 1, halved. Below 0.5 another label is more probable.
@@ -39,7 +39,7 @@ def suggested(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def joint(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """About how many rows have a label and belong to a class, [C, C].
+    """Estimates how many rows have a label and belong to a class, [C, C].
 
     A row counts for the class that reaches its threshold: the mean probability
     of a class among the rows with its label. Of several, the row's most

@@ -140,7 +140,7 @@ EVALUATION = (
 
 
 def evaluation_sections(folder: pathlib.Path, level: int) -> list[Element]:
-    """Labels, confusions and hardest examples of a run or one of its tasks."""
+    """Shows labels, confusions and hardest examples of a run or its task."""
     sections = []
     for title, what, tables in EVALUATION:
         content = [
@@ -313,11 +313,8 @@ def read_run(folder: pathlib.Path) -> dict[str, Any]:
     return files.read_object(path, "the run's description", RUN)
 
 
-def _read_results(folder: pathlib.Path) -> Optional[dict[str, Any]]:
-    path = folder / "eval_results.json"
-    if not path.exists():
-        return None
-    return files.read_object(str(path), "a run's scores", collect_runs.RESULTS)
+def _read_results(folder: pathlib.Path) -> dict[str, Any]:
+    return run_record.read_results(str(folder), collect_runs.RESULTS)
 
 
 def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
@@ -374,7 +371,7 @@ def _scores(
     results = _read_results(folder)
     if not results:
         return section(level, "Scores", "The run has not been evaluated.")
-    scores = collect_runs.evaluated(results)
+    scores = run_record.scores_in(results)
     others = [
         known_scores.of_one_answer(folder, scores),
         known_scores.of_the_paper(task, results),
@@ -461,9 +458,9 @@ def _size_and_cost(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
             ],
         )
     ]
-    path, cost = folder / "cost.json", {}
-    if path.exists():
-        cost = files.read_object(str(path), "a run's costs", collect_runs.COST)
+    path = str(folder / "cost.json")
+    cost = files.read_optional(path, "a run's costs", collect_runs.COST)
+    if cost:
         rows = [
             ("time", f"{cost['seconds'] / 60:,.1f} min"),
             ("processor time", f"{cost['processor_seconds'] / 60:,.1f} min"),
@@ -500,7 +497,7 @@ def sections_of_run(
         place = folder / "tasks" / name
         before = earlier and earlier / "tasks" / name
         # A side of pairs has no scores of its own.
-        has_scores = (place / "eval_results.json").exists()
+        has_scores = (place / run_record.RESULTS_FILE).exists()
         members.append(
             section(
                 2,

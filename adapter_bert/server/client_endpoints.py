@@ -97,6 +97,14 @@ def _texts(body: Body, name: str) -> list[Any]:
     return texts
 
 
+def _instances(
+    body: Body, name: str, task: str, max_rows: int
+) -> dict[str, Any]:
+    texts = _texts(body, name)
+    check_count(texts, max_rows)
+    return {"instances": [{"task": task, "text": text} for text in texts]}
+
+
 def _vectors(body: Body, vectors: Any, normalizes: bool) -> np.ndarray:
     """Cuts vectors to `dimensions`, float32 [N, D]."""
     whole = np.asarray(vectors, np.float32)
@@ -126,9 +134,7 @@ def _read_embeddings(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
             f'"encoding_format" is {str(form)[:80]!r}, expected '
             f"{' or '.join(FORMATS)}",
         )
-    texts = _texts(body, "input")
-    check_count(texts, max_rows)
-    return {"instances": [{"task": model, "text": text} for text in texts]}
+    return _instances(body, "input", model, max_rows)
 
 
 def _tell_embeddings(
@@ -156,9 +162,7 @@ def _tell_embeddings(
 
 def _read_embed(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
     task = _choose(body, shelf.tasks, shelf.embedded())
-    texts = _texts(body, "inputs")
-    check_count(texts, max_rows)
-    return {"instances": [{"task": task, "text": text} for text in texts]}
+    return _instances(body, "inputs", task, max_rows)
 
 
 def _tell_embed(body: Body, content: Any, count: Any) -> list[list[float]]:
@@ -275,7 +279,7 @@ def error_content(path: str, code: int, message: str) -> dict[str, Any]:
 
 
 def describe_model(name: str) -> dict[str, Any]:
-    """A task as one of OpenAI's models; it has no time of creation."""
+    """Describes a task as one of OpenAI's models, without a creation time."""
     return {
         "id": name,
         "object": "model",

@@ -101,7 +101,7 @@ class Tokens:
     def refusal(
         self, authorization: str, path: str = ""
     ) -> Optional[JSONResponse]:
-        """Why a request is refused; else its token has one request less.
+        """Says why a request is refused, else takes one request from its token.
 
         `authorization` is the content of the header of that name.
         """

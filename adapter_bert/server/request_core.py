@@ -103,7 +103,9 @@ class RequestCore:
         """
         if kind == EMBED and EMBED not in self.shelf.signatures:
             raise Refused(
-                404, "the model gives no vectors; export it with --embeddings"
+                404,
+                "the model gives no vectors; export it with --embeddings, or "
+                "add an adapter of vectors to the library",
             )
         if kind == EXPLAIN and not self.shelf.explained():
             raise Refused(

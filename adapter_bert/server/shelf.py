@@ -86,7 +86,7 @@ class Shelf(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, question: Question, result: Any) -> Answer:
-        """Answers as `predict`, after the `adapter`'s SHA-256."""
+        """Gives the answer as `predict` does, after the `adapter`'s SHA-256."""
 
     def explained(self) -> list[str]:
         """Names of the tasks whose answers can be explained."""

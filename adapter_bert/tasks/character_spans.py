@@ -107,13 +107,13 @@ def read_texts(
         if needs_tags and (reason := _why_left_out(value)):
             notes[f"rows are left out: {reason}"] += 1
             return None
-        text, found, others = _open(value, columns, notes)
+        text, labelled, others = _open(value, columns, notes)
         places = _tokens(value, text) or cut_words(text, apart)
         if not needs_tags:
             json_line(others).encode()
             return text, places, None, others
-        has_spans.append(found is not None)
-        spans = _check(list(map(_span, _flat(found))), text, notes)
+        has_spans.append(labelled is not None)
+        spans = _check(list(map(_span, _flat(labelled))), text, notes)
         return text, places, _tag(spans, text, places, notes), others
 
     if isinstance(path, MemoryRows):
@@ -123,7 +123,7 @@ def read_texts(
         for number, row in read_objects(path, _rows(path, lines), read)
         if row is not None
     ]
-    for note, count in filter(lambda note: note[1], notes.items()):
+    for note, count in (+notes).items():
         logging.warning("%s: %d %s", path, count, note)
     if not any(places for _, _, places, *_ in rows):
         raise UserError(f"{path} is empty: it holds no word")
@@ -374,11 +374,13 @@ def _fault(span: _Span, text: str) -> str:
     if not 0 <= span.start <= span.end <= len(text):
         return f"{place}: it is outside of the text"
     there = text[span.start : span.end]
-    told = there if span.text is None else span.text
+    expected = there if span.text is None else span.text
     # Label Studio writes a line break as two characters.
-    first, second = (x.replace("\\n", "\n").split() for x in (told, there))
+    first, second = (x.replace("\\n", "\n").split() for x in (expected, there))
     if first != second:
-        return f"{place}: it says {told[:80]!r}, but there is {there[:80]!r}"
+        return (
+            f"{place}: it says {expected[:80]!r}, but there is {there[:80]!r}"
+        )
     return ""
 
 
@@ -392,7 +394,7 @@ def _tag(
     tags = [NO_ENTITY] * len(places)
     starts, ends = ([place[x] for place in places] for x in (0, 1))
     before: Optional[_Span] = None
-    for span in sorted(spans):
+    for span in sorted(spans, key=lambda span: span[:2]):
         inside = text[span.start : span.end]
         start = span.start + len(inside) - len(inside.lstrip())
         end = span.end - len(inside) + len(inside.rstrip())

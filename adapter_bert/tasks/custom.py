@@ -1,6 +1,7 @@
 """A task over the user's own tables, by column names."""
 
 import dataclasses
+import pkgutil
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -14,7 +15,6 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flags import check
-from adapter_bert.tasks.kinds import load
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TextTask
 
@@ -32,21 +32,22 @@ def custom_task(
     them.
     """
     table = check(OwnTables(*columns, **settings))
-    options: dict[str, type] = {}
-    if table.regression:
-        options["--regression"] = load(
-            "adapter_bert.tasks.text_regression:TextRegression"
-        )
     has_sets = bool(table.label_columns) or table.multi_label
-    if has_sets:
-        flag = "--label_columns" if table.label_columns else "--multi_label"
-        options[flag] = load("adapter_bert.tasks.multi_label:MultiLabel")
-    if table.choice_columns:
-        choice = load("adapter_bert.tasks.multiple_choice:MultipleChoice")
-        options["--choice_columns"] = choice
+    sets = "--label_columns" if table.label_columns else "--multi_label"
+    kinds = {
+        "--regression": (table.regression, "text_regression:TextRegression"),
+        sets: (has_sets, "multi_label:MultiLabel"),
+        "--choice_columns": (
+            table.choice_columns,
+            "multiple_choice:MultipleChoice",
+        ),
+    }
+    options = {flag: place for flag, (is_it, place) in kinds.items() if is_it}
     if len(options) > 1:
         raise UserError(f"{' and '.join(options)} exclude each other")
-    [make] = options.values() or [TextClassification]
+    make: type = TextClassification
+    for place in options.values():
+        make = pkgutil.resolve_name(f"adapter_bert.tasks.{place}")
     about_sets = {
         "separator": table.label_separator,
         "threshold": table.label_threshold,
@@ -71,7 +72,7 @@ def custom_task(
     label = None if table.label_columns else table.place(table.label_column)
     choices = tuple(map(table.place, table.choice_columns))
     marks = tuple(map(table.place, table.label_columns))
-    _check_own_columns(
+    _check_columns(
         {
             "--text_a_column": text_a,
             "--text_b_column": text_b,
@@ -100,7 +101,7 @@ def custom_task(
     return task.with_labels(labels, "--label_columns")
 
 
-def _check_own_columns(
+def _check_columns(
     flags: Mapping[str, Optional[Column]],
     row_id: Optional[Column],
     lists: Mapping[str, Sequence[Column]],

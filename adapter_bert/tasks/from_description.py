@@ -1,6 +1,7 @@
 """Makes the task that a trained adapter describes, without its data."""
 
 import functools
+import pkgutil
 import typing
 from collections.abc import Container, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import declared
 from adapter_bert.tasks.calibration import calibrated
 from adapter_bert.tasks.custom import MOST_CHOICES, custom_task
-from adapter_bert.tasks.kinds import OF_PROGRAMS, TASKS, load
+from adapter_bert.tasks.kinds import OF_PROGRAMS, TASKS
 from adapter_bert.tasks.long_texts import with_windows
 from adapter_bert.tasks.novelty import with_novelty
 from adapter_bert.tasks.task import Task
@@ -39,7 +40,7 @@ def restore_task(
     elif name in TASKS:
         task = TASKS[name]
     elif name in OF_PROGRAMS:
-        task = load(OF_PROGRAMS[name]).from_settings(
+        task = pkgutil.resolve_name(OF_PROGRAMS[name]).from_settings(
             functools.partial(recorded_in, settings=settings, source=source),
             settings,
             source,

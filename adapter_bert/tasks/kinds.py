@@ -5,7 +5,7 @@ kind's name.
 """
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -51,7 +51,7 @@ PLACE, PLACES = Field("DT_INT32", 1, -1), Field("DT_INT32", 2, -1)
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What a kind's answers hold, and what other programs call it.
+    """Says what a kind's answers hold, and what other programs call it.
 
     Attributes:
         name: in a description of tasks.
@@ -359,7 +359,8 @@ def find_kind(name: str) -> Kind:
     """Finds a kind that is built in, or that has its one task's name."""
     if name in KINDS:
         return KINDS[name]
-    return load({**DECLARED, **OF_PROGRAMS}[name]).kind
+    place = {**DECLARED, **OF_PROGRAMS}[name]
+    return pkgutil.resolve_name(place).kind
 
 
 def kind_of(description: Mapping[str, Any]) -> str:
@@ -378,15 +379,9 @@ def kind_of(description: Mapping[str, Any]) -> str:
     return next(facts, CLASSIFICATION)
 
 
-def load(place: str) -> Any:
-    """Imports what a place, as `adapter_bert.tasks.glue:MRPC`, names."""
-    module, name = place.split(":")
-    return getattr(importlib.import_module(module), name)
-
-
 class _Declared(Mapping):
     def __getitem__(self, name: str) -> Any:
-        return load(DECLARED[name])
+        return pkgutil.resolve_name(DECLARED[name])
 
     def __iter__(self):
         return iter(DECLARED)

@@ -12,12 +12,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf

@@ -14,7 +14,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(labels: np.ndarray, predictions: np.ndarray) -> float:
-    """Share of equal entries, 0 to 1."""
+    """Computes the share of equal entries, 0 to 1."""
     return float(np.mean(labels == predictions))
 
 

@@ -251,8 +251,8 @@ class MultiTaskHead(Head):
         for number, (name, head) in enumerate(self.heads.items()):
             mine = unscoped(name, predictions), unscoped(name, features)
             losses_of_head = self.loss_of(head, *mine)
-            is_own = tf.equal(features["task_ids"], number)
-            losses.append(tf.where(is_own, losses_of_head, 0.0))
+            is_of_head = tf.equal(features["task_ids"], number)
+            losses.append(tf.where(is_of_head, losses_of_head, 0.0))
         return tf.add_n(losses)
 
     def loss_of(
@@ -292,8 +292,7 @@ class MultiTask(Task[RowsByTask]):
     def describe(self):
         return {
             "tasks": {
-                name: {"name": task.name, **task.describe()}
-                for name, task in self.tasks.items()
+                name: task.describe_named() for name, task in self.tasks.items()
             }
         }
 

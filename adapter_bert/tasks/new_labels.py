@@ -25,6 +25,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
+    check_one_label,
 )
 from adapter_bert.tasks.text_task import divide
 
@@ -84,8 +85,8 @@ class NewLabelsHead(ClassificationHead):
         is_old = tf.range(tf.shape(logits)[1]) < self._old
         label_is_old = features["label_ids"] < self._old
         competes = tf.equal(label_is_old[:, tf.newaxis], is_old)
-        among_own = tf.where(competes, logits, OUT_OF_QUESTION)
-        losses = super().loss({"logits": among_own}, features)
+        competing = tf.where(competes, logits, OUT_OF_QUESTION)
+        losses = super().loss({"logits": competing}, features)
         return losses + self._distill_weight * (
             tf.nn.softmax_cross_entropy_with_logits(
                 tf.nn.softmax(features[OLD_LOGITS] / TEMPERATURE),
@@ -282,11 +283,7 @@ def extend_labels(
 
     None as weight is the default, 0 with a `replay_file`.
     """
-    if not isinstance(task, TextClassification) or task.has_sets:
-        raise UserError(
-            "--extend_labels is for tasks with one label for each row, which "
-            f"{task.name} with these flags has not"
-        )
+    check_one_label(task, "extend_labels")
     if task.labels is not None:
         raise UserError(
             f"--extend_labels adds the labels of your own files, but "

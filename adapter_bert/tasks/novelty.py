@@ -89,7 +89,7 @@ class Sketch:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """As JSON: base64 of little-endian float32, row by row."""
+        """Gives JSON: base64 of little-endian float32, row by row."""
         fields = dataclasses.fields(self)
         return {
             field.name: base64.b64encode(

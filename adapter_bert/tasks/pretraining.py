@@ -6,10 +6,7 @@ Rows are those of `create_pretraining_data.py`, in TFRecord files.
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Optional,
-)
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf

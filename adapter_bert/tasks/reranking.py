@@ -200,8 +200,8 @@ class Reranking(TextRegression):
     ) -> "Reranking":
         """Makes the task of flags, whose defaults are a trained adapter's."""
         table = read(OwnTables)
-        given = {name: x for name, x in vars(table).items() if is_given(name)}
-        for name in given.keys() - TABLE_FLAGS:
+        flags = {name: x for name, x in vars(table).items() if is_given(name)}
+        for name in flags.keys() - TABLE_FLAGS:
             raise UserError(
                 f"--{name} is for --task_name=custom; a row of "
                 f"{kinds.RERANK} has a query, a document and a label"
@@ -211,7 +211,7 @@ class Reranking(TextRegression):
             settings = trained.get("task_settings", {})
         before = _columns(settings, "the adapter")
         return cls._of_table(
-            dataclasses.replace(table, **{**before, **given}),
+            dataclasses.replace(table, **{**before, **flags}),
             _loss_in(settings, "the adapter"),
             split_files=split_files,
         )

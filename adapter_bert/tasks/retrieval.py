@@ -1,13 +1,7 @@
 """Scores of a search by vectors: whether a text finds what belongs to it."""
 
 import collections
-from collections.abc import (
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 

@@ -13,10 +13,7 @@ import os
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-)
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf

@@ -12,11 +12,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 

@@ -11,11 +11,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    NamedTuple,
-    Optional,
-)
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -96,13 +92,13 @@ class SentenceWindows(Features):
 class Window(NamedTuple):
     """Words of a sentence from `first` up to `last`.
 
-    Those from `first_own` up to `last_own` are tagged in it.
+    Those from `first_tagged` up to `last_tagged` are tagged in it.
     """
 
     first: int
     last: int
-    first_own: int
-    last_own: int
+    first_tagged: int
+    last_tagged: int
 
 
 def cut_sentences(
@@ -136,7 +132,7 @@ def cut_sentences(
         for window in cut(list(map(len, of_words)), room):
             tokens.append(tokenizer.classify_id)
             for number in range(window.first, window.last):
-                if window.first_own <= number < window.last_own:
+                if window.first_tagged <= number < window.last_tagged:
                     places[words[number]] = len(tokens)
                 tokens.extend(of_words[number])
             tokens.append(tokenizer.separate_id)
@@ -183,19 +179,19 @@ def cut(lengths: Sequence[int], room: int) -> Iterator[Window]:
         return
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     windows = list(_spans(ends, room))
-    first_own = 0
+    first_tagged = 0
     for number, (first, last) in enumerate(windows):
-        last_own = last
+        last_tagged = last
         if number + 1 < len(windows):
             # Word by word, the context behind shrinks in this window and the
             # context before grows in the next: better from some word on.
             start, _ = windows[number + 1]
             behind = ends[last] - ends[start + 1 : last + 1]
             before = ends[start:last] - ends[start]
-            last_own = start + int(np.sum(behind >= before))
-        if first_own < last_own:
-            yield Window(first, last, first_own, last_own)
-            first_own = last_own
+            last_tagged = start + int(np.sum(behind >= before))
+        if first_tagged < last_tagged:
+            yield Window(first, last, first_tagged, last_tagged)
+            first_tagged = last_tagged
 
 
 def _spans(ends: np.ndarray, room: int) -> Iterator[tuple[int, int]]:

@@ -20,13 +20,7 @@ import string
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    NamedTuple,
-    Optional,
-    Union,
-)
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
@@ -311,7 +305,7 @@ DOCUMENT = "-DOCSTART-"
 
 @dataclasses.dataclass(frozen=True)
 class WordColumns:
-    """Where a file keeps words and tags, and the flags that say so."""
+    """Says where a file keeps words and tags, by flags."""
 
     token: Optional[str] = Topic.DATA.setting(
         None,

@@ -4,12 +4,7 @@ import abc
 import dataclasses
 import os
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Generic,
-    TypeVar,
-)
+from typing import Any, Callable, Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -32,6 +27,7 @@ from adapter_bert.data.input_pipeline import (
 from adapter_bert.data.tables import NONE_NAMED
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
+from adapter_bert.methods.base import below
 from adapter_bert.tasks import kinds
 
 # The rows of a split as its file has them; they have a length.
@@ -49,12 +45,7 @@ def scoped(task: str, name: str) -> str:
 
 def unscoped(task: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Selects a task's own values, by its own names; see `scoped`."""
-    scope = scoped(task, "")
-    return {
-        name[len(scope) :]: value
-        for name, value in values.items()
-        if name.startswith(scope)
-    }
+    return below(scoped(task, ""), values)
 
 
 class Head(tf.Module, abc.ABC):
@@ -420,7 +411,7 @@ class Answering(abc.ABC, Generic[RowsType]):
 
     @property
     def client_facts(self) -> dict[str, Any]:
-        """What clients must know of the answers, as JSON values."""
+        """Tells what clients must know of the answers, as JSON values."""
         return {}
 
     def runtime_outputs(
@@ -471,6 +462,10 @@ class Task(Reading[RowsType], Learning, Answering[RowsType]):
         Facts that are not yet read from the task's data are left out.
         """
 
+    def describe_named(self) -> dict[str, Any]:
+        """Describes the task, its name first, as `restore` takes it."""
+        return {"name": self.name, **self.describe()}
+
     @abc.abstractmethod
     def restore(self, description: Mapping[str, Any], source: str) -> "Task":
         """Completes this task with a trained head's description.
@@ -511,7 +506,7 @@ class Task(Reading[RowsType], Learning, Answering[RowsType]):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How rows are read and answered, as JSON values.
+        """Describes how rows are read and answered, as JSON values.
 
         A trained head also works with other settings (`restore_task`).
         """

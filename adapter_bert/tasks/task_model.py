@@ -11,11 +11,7 @@ import math
 import re
 import zlib
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-)
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -61,10 +57,10 @@ class TaskModel:
         make_hooks = functools.partial(method.hooks, config)
         functions: dict[Hashable, Callable] = {}
         self.berts: list[encoder.Bert] = []
-        for create_own in _of_sides(self.head.sides, trained, create):
-            added = make_variables(declared, create_own)
+        for create_of_side in _of_sides(self.head.sides, trained, create):
+            added = make_variables(declared, create_of_side)
             variables = make_variables(
-                encoder.declare(config, pooler), create_own
+                encoder.declare(config, pooler), create_of_side
             )
             self.berts.append(
                 make_bert(config, variables, added, make_hooks, functions)
@@ -132,8 +128,8 @@ class TaskModel:
             row_features = {
                 n: tf.gather(value, rows) for n, value in features.items()
             }
-            own_mask = tf.gather(mask, rows)
-            context = dataclasses.replace(context, input_mask=own_mask)
+            row_mask = tf.gather(mask, rows)
+            context = dataclasses.replace(context, input_mask=row_mask)
             predictions.append(self._compute(bert, row_features, context))
             places.append(tf.cast(rows, tf.int32))
         return _joined(predictions, lambda x: tf.dynamic_stitch(places, x))
@@ -218,13 +214,13 @@ def _of_sides(
         return [create]
     made: dict[str, Any] = {}
 
-    def create_own(side: str, name: str, *more: Any) -> Any:
+    def create_of_side(side: str, name: str, *more: Any) -> Any:
         side_name = scoped(side, name) if name in trained else name
         if side_name not in made:
             made[side_name] = create(side_name, *more)
         return made[side_name]
 
-    return [functools.partial(create_own, side) for side in sides]
+    return [functools.partial(create_of_side, side) for side in sides]
 
 
 # Groups of variables, in the order of tables.

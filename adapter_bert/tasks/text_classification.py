@@ -373,13 +373,18 @@ class TextClassification(TextTask):
         return {"scores": tf.nn.softmax(logits)}
 
 
-def weigh_classes(task: Task, text: str) -> TextClassification:
-    """Weighs classes in training: `BALANCED`, or JSON weights by label."""
+def check_one_label(task: Task, flag: str) -> None:
+    """Refuses a flag for a task whose rows have no or several labels."""
     if not isinstance(task, TextClassification) or task.has_sets:
         raise UserError(
-            "--class_weights is for tasks with one label for each row, which "
+            f"--{flag} is for tasks with one label for each row, which "
             f"{task.name} with these flags has not"
         )
+
+
+def weigh_classes(task: Task, text: str) -> TextClassification:
+    """Weighs classes in training: `BALANCED`, or JSON weights by label."""
+    check_one_label(task, "class_weights")
     if text == BALANCED:
         return dataclasses.replace(task, weighting=text)
     with contextlib.suppress(ValueError, RecursionError):

@@ -142,8 +142,7 @@ class HiddenLayers(tf.Module):
         for number, (weights, bias) in enumerate(self.layers):
             flat = tf.reshape(outputs, [-1, inputs.shape[-1]])
             flat = tf.matmul(flat, weights, transpose_b=True) + bias
-            outputs = tf.reshape(self.activation(flat), tf.shape(inputs))
-            outputs.set_shape(inputs.shape)
+            outputs = functional.shaped_as(self.activation(flat), inputs)
             outputs = dropout(outputs, 0.1, f"head/hidden_{number}", context)
         return outputs
 
@@ -339,7 +338,7 @@ class TextTask(Task[Rows]):
 
     @property
     def least_length(self):
-        """Room for a token of each text, and a pair's second `[SEP]`."""
+        """Leaves room for a token of each text, and a pair's second `[SEP]`."""
         return 3 if self.labelled.text_b is None else 5
 
     def make_rows(self, texts):

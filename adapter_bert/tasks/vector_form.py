@@ -107,7 +107,7 @@ def apply_layers(
 
 @dataclasses.dataclass(frozen=True)
 class Pooled:
-    """How a model's vectors follow from texts and its last layer's outputs.
+    """Says how texts and the last layer's outputs become vectors.
 
     Attributes:
         pooling: `cls` for the first token's, `mean` for the mean over tokens.

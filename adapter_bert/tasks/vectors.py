@@ -3,12 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Sequence
-from typing import (
-    Any,
-    Callable,
-    Optional,
-    Union,
-)
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
@@ -265,7 +260,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def prompts(self) -> tuple[str, str]:
-        """Texts before first texts, and before all others."""
+        """Gives the texts before first texts, and before all others."""
         first, second = (
             self.prompt if prompt is None else prompt
             for prompt in (self.query_prompt, self.document_prompt)
@@ -276,7 +271,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     @property
     def form(self) -> Pooled:
-        """Form of vectors, as the flags change `base_form`."""
+        """Gives the form of vectors, as the flags change `base_form`."""
         form = self.base_form.with_prompts(*self.prompts)
         flags = {
             "pooling": self.pooling,
@@ -292,8 +287,7 @@ class Vectors(Task[Union[Rows, Search]]):
             about["held_out"] = dataclasses.asdict(self.held_out)
         if self.two_adapters:
             about["tasks"] = {
-                side: {"name": self.name, **self._alone(side).describe()}
-                for side in SIDES
+                side: self._alone(side).describe_named() for side in SIDES
             }
         return about
 
@@ -702,7 +696,7 @@ def endings_of(layout: Layout) -> Collection[str]:
     return (".json",) if layout is QUESTIONS else READERS
 
 
-def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
+def named_pairs(name: str) -> tuple[Layout, Optional[str]]:
     """Finds `layout` and `matching` of SQuAD, or of one of GLUE's tasks."""
     task = name.lower()
     if task not in MATCHING:
@@ -716,7 +710,7 @@ def known_pairs(name: str) -> tuple[Layout, Optional[str]]:
     return layout, MATCHING[task]
 
 
-def own_layout(
+def layout_of_columns(
     text_a: Column,
     text_b: Optional[Column],
     negatives: Sequence[Column],

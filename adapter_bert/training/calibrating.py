@@ -5,19 +5,15 @@ scaling (section 4.2), expected calibration error (equation 3), reliability
 diagrams (section 2).
 """
 
-import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import metrics
@@ -27,11 +23,10 @@ from adapter_bert.tasks.calibration import (
     Calibration,
     calibrated,
 )
-from adapter_bert.training.extras import Extra, warn_of_loss
+from adapter_bert.tasks.task import Task
+from adapter_bert.training.extras import Fitting
 from adapter_bert.training.run import Answers, Run
-from adapter_bert.training.setup import ADAPTER
 
-FILE = "calibration.json"
 # Bins of probabilities of equal width.
 BINS = 15
 # Rows that each half needs.
@@ -44,55 +39,37 @@ RESAMPLES = 1000
 HALVINGS = 64
 
 
-class Calibrating(Extra):
+class Calibrating(Fitting):
     """Makes the probabilities of a task's answers say how often it is right."""
 
-    def check(self, run: Run) -> None:
-        if run.experiment.calibrate:
-            _measured_rows(run)
-        elif run.experiment.do_train:
-            warn_of_loss(run, "calibration", "--calibrate=true")
+    flag, setting = "calibrate", "calibration"
 
-    def end(self, run: Run, answers: Answers) -> None:
-        experiment, task = run.experiment, run.task
-        if experiment.calibrate:
-            name, measured = _measured_rows(run)
-            fitted, record = fit(
-                answers.by_split[name]["logits"],
-                run.features[name].answer_labels["label_ids"],
-                measured,
-                experiment.abstain_at,
-            )
-            run.task = dataclasses.replace(task, calibration=fitted)
-            _write(run.folder, run.task.settings, record)
-        elif not experiment.do_train:
-            folder = experiment.adapter or os.path.join(run.folder, ADAPTER)
-            settings = adapter_artifact.settings_of(folder)
-            run.task = calibrated(task, settings, folder)
-        else:
-            # It tells of an earlier adapter.
-            path = os.path.join(run.folder, FILE)
-            with (
-                files.writing(path),
-                contextlib.suppress(tf.errors.NotFoundError),
-            ):
-                tf.io.gfile.remove(path)
+    def check_rows(self, run: Run) -> None:
+        self._measured_rows(run)
+
+    def _measured_rows(self, run: Run) -> tuple[str, np.ndarray]:
+        _, name = run.dev[0]
+        rows = run.rows[name]
+        return name, measured_rows(rows.texts, run.task.strata(rows))
+
+    def fit(self, run: Run, answers: Answers) -> Task:
+        name, measured = self._measured_rows(run)
+        fitted, record = fit(
+            answers.by_split[name]["logits"],
+            run.features[name].answer_labels["label_ids"],
+            measured,
+            run.experiment.classification.abstain_at,
+        )
+        path = self.path(run)
+        files.write_json(path, record)
+        _log(record, path)
+        return dataclasses.replace(run.task, calibration=fitted)
+
+    def restore(self, run: Run, settings: dict[str, Any], folder: str) -> Task:
+        return calibrated(run.task, settings, folder)
 
 
-def _measured_rows(run: Run) -> tuple[str, np.ndarray]:
-    _, name = run.dev[0]
-    rows = run.rows[name]
-    return name, measured_rows(rows.texts, run.task.strata(rows))
-
-
-def _write(
-    run_folder: str, settings: dict[str, Any], record: dict[str, Any]
-) -> None:
-    """Writes `calibration.json`, and `settings` into the artifact."""
-    path = os.path.join(run_folder, FILE)
-    files.write_json(path, record)
-    folder = os.path.join(run_folder, ADAPTER)
-    adapter_artifact.change_settings(folder, settings)
+def _log(record: dict[str, Any], path: str) -> None:
     logging.info(
         "calibration: temperature %.4g; expected calibration error %.4f, was "
         "%.4f; more is in %s",

@@ -9,11 +9,7 @@ from typing import Any, Optional
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    part_values,
-    same_model,
-)
+from adapter_bert.checkpoints import adapter_artifact, part_values, same_model
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Base, Weights
 from adapter_bert.data.tokenization import TextTokenizer
@@ -103,24 +99,24 @@ def find(
     for part in method.parts:
         if part.name in exchanged:
             part = Part(exchanged[part.name], None)
-        part_found = part
+        resolved = part
         if part.method and part.name in held:
             hashes[part.name] = held[part.name]
         elif part.name:
             folder = _folder(method, part.name, library, places)
             config = adapter_artifact.read_config(folder)
-            part_found = Part(
+            resolved = Part(
                 _short_name(part.name),
                 registry.parse(config["method"]).as_part,
             )
-            folders[part_found.name] = files.absolute(folder)
-            hashes[part_found.name] = str(config.get("sha256"))
-        if part.method not in (None, part_found.method):
+            folders[resolved.name] = files.absolute(folder)
+            hashes[resolved.name] = str(config.get("sha256"))
+        if part.method not in (None, resolved.method):
             raise UserError(
                 f"{method.name}: the adapter {part.name} was trained with "
-                f"{part_found.method}, but --tuning_method says {part.method}"
+                f"{resolved.method}, but --tuning_method says {part.method}"
             )
-        parts.append(part_found)
+        parts.append(resolved)
     names = [part.name for part in parts if part.name]
     for name in names:
         if names.count(name) > 1:

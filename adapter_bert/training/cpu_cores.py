@@ -1,4 +1,4 @@
-"""Processor's name and the number of cores that the process may use."""
+"""Finds the processor's name, and the cores that the process may use."""
 
 import math
 import os
@@ -20,8 +20,8 @@ def count(groups: str = GROUPS, process: str = "/proc/self/cgroup") -> int:
         cores = os.cpu_count() or 1
     root = pathlib.Path(groups)
     # As `0::/a/b`, in version 2. A container may see its own as the root.
-    own = [line[4:] for line in _lines(process) if line.startswith("0::/")]
-    inner = root.joinpath(*own)
+    paths = [line[4:] for line in _lines(process) if line.startswith("0::/")]
+    inner = root.joinpath(*paths)
     quotas = [
         " ".join(_lines(folder / "cpu.max"))
         for folder in (inner, *inner.parents)

@@ -78,7 +78,7 @@ class EarlyStopping(Extra):
         )
 
     def _score(self, run: Run, step: int, predictor: RowPredictor) -> None:
-        answers = run.answer(predictor, dict(run.dev).values())
+        answers = run.answer_splits(predictor, dict(run.dev).values())
         measured, _ = run.score(answers)[""]
         keep_best, values = run.experiment.training.keep_best, {}
         if keep_best and keep_best not in measured:

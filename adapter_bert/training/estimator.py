@@ -20,10 +20,7 @@ from adapter_bert.progress import TrainingProgress
 from adapter_bert.tasks.task_model import Parameter
 from adapter_bert.training import devices, training_step
 from adapter_bert.training.engines import Course, Engine
-from adapter_bert.training.prediction import (
-    RowPredictor,
-    StrategyPredictor,
-)
+from adapter_bert.training.prediction import RowPredictor, StrategyPredictor
 from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import Job
 

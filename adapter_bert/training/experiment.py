@@ -22,14 +22,20 @@ from adapter_bert.training.engines import (
     choose_engine,
 )
 from adapter_bert.training.run import Answers, Run, make_schedule, run_steps
-from adapter_bert.training.settings import AUTO, FLOAT32, INT8, Experiment
+from adapter_bert.training.settings import (
+    ADAPTER,
+    AUTO,
+    FLOAT32,
+    INT8,
+    Experiment,
+)
 
 
 def run(experiment: Experiment) -> dict[str, float]:
     """Trains, evaluates and predicts; gives dev scores under BERT's names."""
     began = time.monotonic()
-    this = _open(experiment)
-    with _own_folder(this):
+    this = _prepare(experiment)
+    with _locked_folder(this):
         _tokenize(this)
         first_step = this.step
         _train(this)
@@ -45,7 +51,7 @@ def run(experiment: Experiment) -> dict[str, float]:
     return results
 
 
-def _open(experiment: Experiment) -> Run:
+def _prepare(experiment: Experiment) -> Run:
     if not (experiment.do_train or experiment.do_eval or experiment.do_predict):
         raise UserError(
             "nothing to do: pass --do_train, --do_eval or --do_predict"
@@ -133,7 +139,7 @@ def start(experiment: Experiment) -> tuple[Engine, Experiment]:
 
 
 @contextlib.contextmanager
-def _own_folder(run: Run) -> Iterator[None]:
+def _locked_folder(run: Run) -> Iterator[None]:
     if not run.engine.is_chief:
         yield
         return
@@ -222,9 +228,7 @@ def _train(run: Run) -> None:
         needed += table.trained_count * 4 * len(run.task.members)
         files.check_disk_space(run.folder, needed)
         for member in run.task.members:
-            files.prepare_folder(
-                os.path.join(run.folder, member, run_files.ADAPTER)
-            )
+            files.prepare_folder(os.path.join(run.folder, member, ADAPTER))
         training_state.recover(run.folder)
         run_record.write(
             run.folder, run.record, run.model.base, run.model.part_folders
@@ -262,7 +266,7 @@ def _answer(run: Run) -> dict[str, float]:
                 check_shape(weights, p.name, p.shape)
             predictor.load({p.name: weights.read(p.name) for p in trained})
         splits = dict.fromkeys(name for _, name in (*run.dev, *run.test))
-        answers = run.answer(predictor, splits)
+        answers = run.answer_splits(predictor, splits)
         for extra in run.extras:
             extra.end(run, answers)
     results = _score(run, answers, step) if run.dev else {}

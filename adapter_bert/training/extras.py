@@ -4,6 +4,7 @@ An extra is a class in a file of its own, and a line of `EXTRAS`. The order of
 a run (`experiment.py`) knows none of them.
 """
 
+import abc
 import os
 import pkgutil
 from typing import Any, Callable
@@ -12,9 +13,11 @@ from absl import logging
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.tasks.task import Task
 from adapter_bert.training.prediction import RowPredictor
 from adapter_bert.training.run import Answers, Run
-from adapter_bert.training.setup import ADAPTER, Model
+from adapter_bert.training.settings import ADAPTER
+from adapter_bert.training.setup import Model
 
 
 class Extra:
@@ -45,13 +48,74 @@ class Extra:
         """Follows the answers, before they are scored; may change the task."""
 
 
-def _settings(model: Model) -> dict[str, Any]:
-    """Reads `task_settings` of the adapter that a run begins with, or has."""
+class Fitting(Extra, abc.ABC):
+    """Fits something of the task at the end, and keeps it in the adapter.
+
+    A run without its flag takes over what the adapter has; a training forgets.
+
+    Attributes:
+        flag: field of `Classification`.
+        setting: key of an adapter's `task_settings`, and the name of the file
+            in the run's folder that tells more.
+    """
+
+    flag = setting = ""
+
+    def check_rows(self, run: Run) -> None:
+        """Refuses rows that cannot be fitted to."""
+
+    @abc.abstractmethod
+    def fit(self, run: Run, answers: Answers) -> Task:
+        """Gives the task with what is fitted, and writes the file."""
+
+    def restore(self, run: Run, settings: dict[str, Any], folder: str) -> Task:
+        """Gives the task with what an adapter's settings have."""
+        return run.task
+
+    def path(self, run: Run) -> str:
+        """Names the file."""
+        return os.path.join(run.folder, f"{self.setting}.json")
+
+    def _has_flag(self, run: Run) -> bool:
+        return getattr(run.experiment.classification, self.flag)
+
+    def check(self, run: Run) -> None:
+        trained = run.model.trained
+        if self._has_flag(run):
+            self.check_rows(run)
+        elif (
+            run.experiment.do_train
+            and trained
+            and self.setting in (trained.config.get("task_settings") or {})
+        ):
+            logging.warning(
+                "the %s of %s is of what it was trained on before, and left "
+                "out; --%s=true fits another one",
+                self.setting,
+                trained.weights.source,
+                self.flag,
+            )
+
+    def end(self, run: Run, answers: Answers) -> None:
+        if self._has_flag(run):
+            run.task = self.fit(run, answers)
+            folder = os.path.join(run.folder, ADAPTER)
+            adapter_artifact.change_settings(folder, run.task.settings)
+        elif not run.experiment.do_train:
+            folder = run.experiment.adapter_folder
+            settings = adapter_artifact.settings_of(folder)
+            run.task = self.restore(run, settings, folder)
+        else:
+            # It tells of an earlier adapter.
+            files.remove(self.path(run))
+
+
+def _is_fitted(model: Model, flag: str, setting: str) -> bool:
     experiment = model.experiment
-    return adapter_artifact.settings_of(
-        experiment.adapter
-        or experiment.init_adapter
-        or os.path.join(experiment.output_dir, ADAPTER)
+    return (
+        getattr(experiment.classification, flag)
+        or setting in adapter_artifact.settings_of(experiment.adapter_folder)
+        or files.exists(os.path.join(experiment.output_dir, f"{setting}.json"))
     )
 
 
@@ -73,22 +137,14 @@ EXTRAS: dict[str, Callable[[Model], Any]] = {
     "adapter_bert.training.frozen_outputs:FrozenOutputs": lambda model: (
         model.experiment.do_train and model.experiment.cache_frozen_layers
     ),
-    "adapter_bert.training.calibrating:Calibrating": lambda model: (
-        model.experiment.calibrate
-        or "calibration" in _settings(model)
-        or files.exists(
-            os.path.join(model.experiment.output_dir, "calibration.json")
-        )
+    "adapter_bert.training.calibrating:Calibrating": (
+        lambda model: _is_fitted(model, "calibrate", "calibration")
     ),
-    "adapter_bert.training.thresholds:Thresholds": lambda model: (
-        model.experiment.fit_thresholds
-        or "label_thresholds" in _settings(model)
-        or files.exists(
-            os.path.join(model.experiment.output_dir, "label_thresholds.json")
-        )
+    "adapter_bert.training.thresholds:Thresholds": (
+        lambda model: _is_fitted(model, "fit_thresholds", "label_thresholds")
     ),
-    "adapter_bert.training.frozen_features:Novelty": lambda model: (
-        model.experiment.score_novelty or "novelty" in _settings(model)
+    "adapter_bert.training.frozen_features:Novelty": (
+        lambda model: _is_fitted(model, "score_novelty", "novelty")
     ),
     "adapter_bert.training.fusion_report:FusionReport": lambda model: (
         model.method.observes
@@ -103,16 +159,3 @@ def of(model: Model) -> list[Extra]:
         for place, is_asked in EXTRAS.items()
         if is_asked(model)
     ]
-
-
-def warn_of_loss(run: Run, setting: str, flag: str) -> None:
-    """Warns where an adapter has a setting that its training will lose."""
-    trained = run.model.trained
-    if trained and setting in (trained.config.get("task_settings") or {}):
-        logging.warning(
-            "the %s of %s is of what it was trained on before, and left out; "
-            "%s fits another one",
-            setting,
-            trained.weights.source,
-            flag,
-        )

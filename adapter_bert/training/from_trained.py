@@ -1,4 +1,4 @@
-"""What a run takes over: a trained method, parts of compositions, new words."""
+"""Takes over a trained method, parts of compositions, new words."""
 
 import dataclasses
 import json
@@ -9,10 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from adapter_bert import files
-from adapter_bert.checkpoints import (
-    run_record,
-    sources,
-)
+from adapter_bert.checkpoints import run_record, sources
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError

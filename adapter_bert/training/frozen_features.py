@@ -1,22 +1,19 @@
 """Features of texts by frozen layers: means of a middle layer, for novelty."""
 
 import dataclasses
-import os
 
 from absl import logging
 
 from adapter_bert.bert.encoder import BertConfig, CreateVariable
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import novelty
-from adapter_bert.tasks.task import Head
+from adapter_bert.tasks.task import Head, Task
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.vector_form import unit_mean
 from adapter_bert.training import frozen_outputs
-from adapter_bert.training.extras import Extra, warn_of_loss
+from adapter_bert.training.extras import Fitting
 from adapter_bert.training.run import Answers, Run
-from adapter_bert.training.setup import ADAPTER
 
 # Name of the model's output.
 FEATURES = "features"
@@ -47,18 +44,16 @@ def lower_half(config: BertConfig) -> BertConfig:
 
 
 def model(config: BertConfig, create: CreateVariable) -> TaskModel:
-    """A model of `FEATURES`, float32 [B, D], on a whole BERT's variables."""
+    """Makes a model of `FEATURES`, float32 [B, D], on a BERT's variables."""
     return TaskModel(lower_half(config), HeadOnly(), build_head, create)
 
 
-class Novelty(Extra):
+class Novelty(Fitting):
     """Describes the training rows, so that answers have a novelty."""
 
-    def check(self, run: Run) -> None:
-        if not run.experiment.score_novelty:
-            if run.experiment.do_train:
-                warn_of_loss(run, "novelty", "--score_novelty=true")
-            return
+    flag, setting = "score_novelty", "novelty"
+
+    def check_rows(self, run: Run) -> None:
         count = len(run.rows["train"])
         if count < novelty.LEAST_ROWS:
             raise UserError(
@@ -72,10 +67,7 @@ class Novelty(Extra):
                 "--new_tokens"
             )
 
-    def end(self, run: Run, answers: Answers) -> None:
-        """Writes the sketch of the training rows into the adapter."""
-        if not run.experiment.score_novelty:
-            return
+    def fit(self, run: Run, answers: Answers) -> Task:
         texts = run.features["train"].unlabelled()
         distinct = novelty.distinct(texts)
         some = texts.take(distinct[novelty.evenly_spaced(len(distinct))])
@@ -87,8 +79,5 @@ class Novelty(Extra):
         ) as predictor:
             size = run.experiment.predict_batch_size
             features = predictor.predict(some, size, "novelty")[FEATURES]
-        sketch = novelty.fit(features)
-        run.task = dataclasses.replace(run.task, novelty=sketch)
-        folder = os.path.join(run.folder, ADAPTER)
-        adapter_artifact.change_settings(folder, run.task.settings)
         logging.info("answers have a novelty, by %d training texts", len(some))
+        return dataclasses.replace(run.task, novelty=novelty.fit(features))

@@ -88,7 +88,7 @@ class Imprinting(Extra):
             return
         ((_, name),) = run.dev
         answers.predictor.load(run.job.first_trained_values())
-        begun = run.answer(answers.predictor, [name])
+        begun = run.answer_splits(answers.predictor, [name])
         measured = new_labels.forgetting(
             run.features[name].answer_labels["label_ids"],
             begun.by_split[name]["logits"],

@@ -95,7 +95,7 @@ def strategy() -> tf.distribute.Strategy:
 def role(
     strategy: tf.distribute.MultiWorkerMirroredStrategy,
 ) -> tuple[int, bool]:
-    """Processes that take part, and whether this one writes the files."""
+    """Counts the processes; tells whether this one writes the files."""
     resolver = strategy.cluster_resolver
     cluster = resolver.cluster_spec().as_dict()
     is_first = "chief" not in cluster and resolver.task_id == 0

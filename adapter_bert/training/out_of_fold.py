@@ -22,11 +22,7 @@ from adapter_bert.training.frozen_outputs import Around, lowest_layer
 from adapter_bert.training.prediction import check_finite
 from adapter_bert.training.run import make_schedule, run_steps
 from adapter_bert.training.settings import Experiment
-from adapter_bert.training.setup import (
-    Model,
-    make_job,
-    open_model,
-)
+from adapter_bert.training.setup import Model, make_job, open_model
 from adapter_bert.training.training_step import Job
 
 
@@ -66,7 +62,7 @@ def predict(
     `fold`, int64 [N], is the fold of each row, from 0. Gives [N, ...] by name.
     """
     with files.temporary_folder() as folder:
-        engine, model, job, features = _open(experiment, task, rows, folder)
+        engine, model, job, features = _prepare(experiment, task, rows, folder)
         gathered: dict[str, np.ndarray] = {}
         folds = int(fold.max()) + 1
         for number in range(folds):
@@ -74,10 +70,10 @@ def predict(
             others = Chosen(features, np.flatnonzero(fold != number))
             fold_rows = np.flatnonzero(fold == number)
             schedule = make_schedule(model, others)
-            with files.temporary_folder() as own_folder:
-                own_job = dataclasses.replace(job, output_dir=own_folder)
-                run_steps(engine, model, own_job, others, schedule)
-                with engine.predictor(own_job) as predictor:
+            with files.temporary_folder() as fold_folder:
+                fold_job = dataclasses.replace(job, output_dir=fold_folder)
+                run_steps(engine, model, fold_job, others, schedule)
+                with engine.predictor(fold_job) as predictor:
                     outputs = predictor.predict(
                         Chosen(features, fold_rows),
                         experiment.eval_batch_size,
@@ -91,7 +87,7 @@ def predict(
     return gathered
 
 
-def _open(
+def _prepare(
     experiment: Experiment, task: Task, rows: Rows, folder: str
 ) -> tuple[Engine, Model, Job, Any]:
     experiment = dataclasses.replace(

@@ -25,7 +25,7 @@ LABELS = {CLASSIFICATION: "labels", MULTI_LABEL: "labels", TAGGING: "tags"}
 
 
 def _about(task: Task) -> tuple[Mapping[str, Any], str, Sequence[str]]:
-    described = {"name": task.name, **task.describe()}
+    described = task.describe_named()
     kind = kind_of(described)
     return described, kind, described.get(LABELS.get(kind, ""), ())
 

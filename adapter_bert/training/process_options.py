@@ -70,7 +70,7 @@ def restored() -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_a_run() -> Iterator[None]:
-    """As `restored`, for a whole run, whose graphs are freed at the end."""
+    """Restores as `restored`, and frees a whole run's graphs at the end."""
     with restored():
         yield
     # Graphs hold themselves.

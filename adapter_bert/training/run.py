@@ -1,15 +1,13 @@
-"""What a run has come to, and its parts: steps, answers, scores."""
+"""Holds what a run has come to; computes its steps, answers, scores."""
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Optional
 
 from absl import logging
 
-from adapter_bert import files
 from adapter_bert.checkpoints import run_record, training_state
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Features
@@ -27,7 +25,7 @@ from adapter_bert.training.training_step import Job
 
 @dataclasses.dataclass
 class Answers:
-    """What a run's model answers, by split.
+    """Holds what a run's model answers, by split.
 
     Attributes:
         by_split: predictions as the task decodes them.
@@ -42,7 +40,7 @@ class Answers:
 
 @dataclasses.dataclass
 class Run:
-    """What a run has come to, which its extras may read and change.
+    """Holds what a run has come to; its extras may read and change it.
 
     Attributes:
         dev: the splits that are evaluated.
@@ -123,8 +121,7 @@ class Run:
         parts = experiment.training.gradient_accumulation_steps
         return {
             **record,
-            "data_name": place
-            and os.path.basename(os.path.normpath(files.absolute(place))),
+            "data_name": run_record.name_of_data(place),
             "parameters": self.job.table.counts,
             "versions": {
                 **run_record.versions(),
@@ -136,7 +133,9 @@ class Run:
             },
         }
 
-    def answer(self, predictor: RowPredictor, splits: Iterable[str]) -> Answers:
+    def answer_splits(
+        self, predictor: RowPredictor, splits: Iterable[str]
+    ) -> Answers:
         """Gives the task's answers for some splits."""
         answers = Answers({}, {}, predictor)
         for name in splits:

@@ -16,7 +16,7 @@ from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import scoped
 from adapter_bert.training.run import Run
-from adapter_bert.training.setup import ADAPTER, describe_task
+from adapter_bert.training.settings import ADAPTER
 
 try:
     import resource
@@ -64,21 +64,21 @@ def write_artifact(run: Run) -> None:
     described = {k: v for k, v in record.items() if k != "cut_rows"}
     for member, task in run.task.members.items():
         name = os.path.basename(member)
-        own_method, task_values = method.of_task(
+        member_method, task_values = method.of_task(
             model.config, name, run.task.values_of(member, values)
         )
         about = {**described, "parameters": dict(record["parameters"])}
         if member:
             table = task_model.list_parameters(
-                model.config, own_method, task.build_head
+                model.config, member_method, task.build_head
             )
             about["parameters"] = table.counts
-            about.update(task=describe_task(task), data_name=name)
+            about.update(task=task.describe_named(), data_name=name)
         about["parameters"]["kept"] = adapter_artifact.count(task_values)
         config = {
             "checkpoint": os.path.basename(run.checkpoint),
             **about,
-            "method": str(own_method),
+            "method": str(member_method),
             "trained_with": str(model.method),
             "task_settings": task.settings,
         }
@@ -123,7 +123,7 @@ def write_results(
         os.path.join(output_dir, "eval_results.txt"), "\n".join(lines) + "\n"
     )
     files.write_sealed(
-        os.path.join(output_dir, "eval_results.json"),
+        os.path.join(output_dir, run_record.RESULTS_FILE),
         {**results, "dev_data": data},
     )
     return results

@@ -26,7 +26,7 @@ FILE_FLAGS = ("train_file", "eval_file", "predict_file")
 
 
 def _value(name: str) -> Any:
-    """A flag's value, "" in a program without it."""
+    """Reads a flag; "" in a program without it."""
     return FLAGS[name].value if name in FLAGS else ""
 
 
@@ -174,7 +174,7 @@ def adapter_description() -> Optional[dict[str, Any]]:
 
 
 def max_seq_length() -> int:
-    """Longest input in tokens: the user's, the adapter's or the default."""
+    """Gives the longest input in tokens: the user's, adapter's or default."""
     length, source = FLAGS.max_seq_length, "--max_seq_length"
     description = adapter_description() or {}
     recorded = description.get("training", {}).get("max_seq_length")

@@ -1,6 +1,8 @@
 """Declares the settings that all training programs share, named as BERT's."""
 
 import dataclasses
+import math
+import os
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Optional
@@ -11,15 +13,19 @@ from adapter_bert.flags import (
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_NUMBER,
+    PROBABILITY,
     Range,
     Topic,
 )
 from adapter_bert.methods import registry
+from adapter_bert.tasks import kinds
 
 if TYPE_CHECKING:
     from adapter_bert.methods.base import TuningMethod
     from adapter_bert.tasks.task import Task
 
+# The folder of a trained adapter, in its run's folder.
+ADAPTER = "adapter"
 # Engine name -> module and class.
 ENGINES: dict[str, str] = {
     "estimator": "adapter_bert.training.estimator:EstimatorEngine",
@@ -39,13 +45,14 @@ METHOD = (
     "Method that decides what is added and trained, with its arguments as in "
     f"houlsby(size=64); one of {registry.NAMES}."
 )
+OWN_FILE = "a .tsv, .csv, .jsonl or .json file"
 # Values of `--recompute`.
 OPERATIONS, LAYERS = "operations", "layers"
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitFlags:
-    """Where the rows of a task are."""
+    """Names the files of a task's rows."""
 
     data_dir: str = Topic.DATA.setting(
         "",
@@ -64,7 +71,7 @@ class SplitFlags:
 
 @dataclasses.dataclass(frozen=True)
 class PredictedFlags(SplitFlags):
-    """As `SplitFlags`, of a task that answers rows."""
+    """Names the files of a task that answers rows."""
 
     predict_file: str = Topic.DATA.setting(
         "", "Own file to predict, in place of --data_dir's."
@@ -73,7 +80,7 @@ class PredictedFlags(SplitFlags):
 
 @dataclasses.dataclass(frozen=True)
 class RowFlags:
-    """How rows are made and scored."""
+    """Says how rows are made and scored."""
 
     max_seq_length: int = Topic.DATA.setting(
         128,
@@ -87,7 +94,7 @@ class RowFlags:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """How a task is trained; saves and parts of batches are not recorded."""
+    """Says how a task is trained; saves, parts of batches are not recorded."""
 
     batch_size: int = Topic.TRAINING.setting(
         32,
@@ -245,7 +252,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True)
 class TaskAndMethod:
-    """What a run trains.
+    """Holds what a run trains.
 
     `method` is what the flags and their defaults say. A trained checkpoint or
     an adapter brings its own method, which `named_method` (None if the user
@@ -259,16 +266,91 @@ class TaskAndMethod:
 
 
 @dataclasses.dataclass(frozen=True)
+class Classification:
+    """Settings of `run_classifier.py` alone."""
+
+    class_weights: Optional[str] = Topic.TRAINING.setting(
+        None,
+        "Weights of the labels' losses in training: balanced (rare labels "
+        'count as much as common ones), or JSON as {"spam": 2.5}. A label '
+        "that is not named has weight 1.",
+    )
+    rank_loss: Optional[str] = Topic.TRAINING.setting(
+        None,
+        f"{kinds.RERANK}: cross entropy of each label from 0 to 1 (bce), of "
+        "the order of two documents (ranknet) or of a query's documents "
+        "(listnet), or the squared error of the difference of two documents' "
+        "scores by a teacher (margin_mse). A row of a batch is a query with "
+        "all its documents, for bce a document. Default: the adapter's, else "
+        "bce.",
+        choices=kinds.RANK_LOSSES,
+    )
+    few_shot: bool = Topic.TRAINING.setting(
+        False,
+        "For 8 to 64 rows of each label: train vectors, alike for equal "
+        "labels, then fit a linear head to the rows' vectors. An epoch passes "
+        "16 times over the rows.",
+        needs=("do_train|describe",),
+    )
+    extend_labels: bool = Topic.METHOD.setting(
+        False,
+        "Train --adapter to answer the new labels of the training file too. "
+        "The old rows of the head's last layer keep their bits.",
+        needs=("adapter", "do_train|describe"),
+    )
+    replay_file: str = Topic.METHOD.setting(
+        "",
+        f"--extend_labels: {OWN_FILE} of rows with old labels, in the columns "
+        "of the training file, to train on too.",
+        needs=("extend_labels",),
+    )
+    distill_weight: Optional[float] = Topic.METHOD.setting(
+        None,
+        "--extend_labels without --replay_file: factor of the loss that keeps "
+        "the old adapter's answers to the new rows; 0 for none. Default: 1.",
+        Range(lambda x: 0 <= x < math.inf, "expected 0 or a positive number"),
+        needs=("extend_labels",),
+    )
+    calibrate: bool = Topic.EVALUATION.setting(
+        False,
+        "Fit a temperature to half of the dev rows after training, measure it "
+        "on the other half, and keep it in the adapter, whose probabilities "
+        "are of logits over the temperature.",
+        needs=("do_train", "do_eval"),
+    )
+    abstain_at: Optional[float] = Topic.EVALUATION.setting(
+        None,
+        "--calibrate: share of right answers, as 0.9, that answers with a "
+        "label shall have. The adapter keeps the least probability that "
+        "reaches it on the same half, and gives rows below it no label.",
+        PROBABILITY,
+        needs=("calibrate",),
+    )
+    score_novelty: bool = Topic.EVALUATION.setting(
+        False,
+        "Describe the training rows after training, and keep the description "
+        "in the adapter, whose answers have a novelty: the share of training "
+        "rows that are nearer than the text, by frozen BERT's features.",
+        needs=("do_train",),
+    )
+    fit_thresholds: bool = Topic.EVALUATION.setting(
+        False,
+        "custom, --multi_label: fit each label's least probability to the dev "
+        "rows after training, for the greatest F1, and keep them in the "
+        "adapter.",
+        needs=("do_train", "do_eval"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class Experiment(LetterCase, BertFiles, TaskAndMethod):
     """One run."""
 
     data_dir: str = ""
     max_seq_length: int = 128
     eval_batch_size: int = 8
-    calibrate: bool = False
-    abstain_at: Optional[float] = None
-    score_novelty: bool = False
-    fit_thresholds: bool = False
+    # In quotes its fields are no flags of other programs.
+    classification: "Classification" = Classification()
     do_train: bool = Topic.TO_DO.setting(False, "Train.")
     do_eval: bool = Topic.TO_DO.setting(
         False, "Score the model on labelled data."
@@ -372,6 +454,12 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         "to this many tokens; 0 keeps the batch sizes as they are.",
         NOT_NEGATIVE,
     )
+
+    @property
+    def adapter_folder(self) -> str:
+        """Names the folder of the adapter that a run begins with, or has."""
+        has = os.path.join(self.output_dir, ADAPTER)
+        return self.adapter or self.init_adapter or has
 
 
 # Settings of all training programs; most have those of rows too.

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 from absl import logging
 
@@ -31,9 +31,6 @@ from adapter_bert.training import devices
 from adapter_bert.training.engines import Engine
 from adapter_bert.training.settings import FLOAT32, INT8, LAYERS, Experiment
 from adapter_bert.training.training_step import Job
-
-# The folder of an artifact, in its run's folder.
-ADAPTER = "adapter"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,10 +80,15 @@ class Model:
         return training_state.step_of(path)
 
 
-def _open(
-    experiment: Experiment,
-) -> tuple[Optional[Pretrained], Optional[Artifact]]:
-    """Opens `--init_checkpoint`, and the trained values to begin with."""
+class _Start(NamedTuple):
+    """Holds what a run begins with, or None; `begun` is its `run.json`."""
+
+    opened: Optional[Pretrained]
+    trained: Optional[Artifact]
+    begun: Optional[dict[str, Any]]
+
+
+def _open(experiment: Experiment) -> _Start:
     path = experiment.init_checkpoint
     begun = run_record.read_run(experiment.output_dir)
     if begun and path:
@@ -102,7 +104,7 @@ def _open(
         )
     elif opened is not None and opened.trained is not None:
         trained = Artifact(opened.run, opened.trained)
-    return opened, trained
+    return _Start(opened, trained, begun)
 
 
 def _new_tokens(experiment: Experiment, trained: Optional[Artifact]) -> list:
@@ -128,13 +130,9 @@ def _new_tokens(experiment: Experiment, trained: Optional[Artifact]) -> list:
     return listed or before or []
 
 
-def _task_of(
-    experiment: Experiment,
-    opened: Optional[Pretrained],
-    trained: Optional[Artifact],
-) -> Task:
+def _task_of(experiment: Experiment, start: _Start) -> Task:
     task, folder = experiment.task, experiment.output_dir
-    begun = run_record.read_run(folder)
+    opened, trained, begun = start
     if trained is None or experiment.init_adapter:
         if opened is not None:
             task = task.fit_base(opened)
@@ -188,9 +186,10 @@ def _method_of(
 
 def describe_parameters(experiment: Experiment) -> str:
     """Gives the table of parameters; needs no checkpoint, no rows."""
-    opened, trained = _open(experiment)
+    start = _open(experiment)
+    opened, trained, _ = start
     config = sources.read_config(opened, experiment.bert_config_file)
-    task = _task_of(experiment, opened, trained)
+    task = _task_of(experiment, start)
     method = _method_of(experiment, trained, task)
     if method.parts or experiment.exchange_part:
         from adapter_bert.training import from_trained
@@ -203,7 +202,8 @@ def describe_parameters(experiment: Experiment) -> str:
 
 def open_model(experiment: Experiment) -> Model:
     """Opens model, vocabulary and adapter, and checks that they fit."""
-    opened, trained = _open(experiment)
+    start = _open(experiment)
+    opened, trained, _ = start
     if opened is None:
         raise UserError(
             "--init_checkpoint is missing: the pretrained BERT to start from"
@@ -216,7 +216,7 @@ def open_model(experiment: Experiment) -> Model:
         experiment.do_lower_case,
         _new_tokens(experiment, trained),
     )
-    task = _task_of(experiment, opened, trained)
+    task = _task_of(experiment, start)
     method = _method_of(experiment, trained, task)
     parts = part_weights = None
     if method.parts or experiment.exchange_part:
@@ -373,11 +373,6 @@ def make_job(engine: Engine, model: Model) -> Job:
     )
 
 
-def describe_task(task: Task) -> dict[str, Any]:
-    """Describes a task by its name, and what its head needs."""
-    return {"name": task.name, **task.describe()}
-
-
 def describe_settings(
     model: Model, job: Optional[Job] = None
 ) -> dict[str, Any]:
@@ -404,7 +399,7 @@ def describe_settings(
         "tokenizer": model.tokenizer.describe(),
         "method": str(model.method),
         "parts": dict(model.part_hashes),
-        "task": describe_task(model.task),
+        "task": model.task.describe_named(),
         "bert_config": dataclasses.asdict(model.config),
         "training": training,
     }

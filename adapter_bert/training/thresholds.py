@@ -4,75 +4,57 @@ Source: Lipton et al. 2014, "Optimal Thresholding of Classifiers to Maximize F1
 Measure"; here the best threshold of the rows, without a model of them.
 """
 
-import contextlib
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.tasks import metrics
-from adapter_bert.training.extras import Extra, warn_of_loss
+from adapter_bert.tasks.task import Task
+from adapter_bert.training.extras import Fitting
 from adapter_bert.training.run import Answers, Run
-from adapter_bert.training.setup import ADAPTER
 
-FILE = "label_thresholds.json"
 # Share and seed of the dev rows that one half of the thresholds is fitted to.
 HALF = HeldOut(0.5, 1)
 
 
-class Thresholds(Extra):
+class Thresholds(Fitting):
     """Makes a task give each label from its own least probability on."""
 
-    def check(self, run: Run) -> None:
-        if run.experiment.do_train and not run.experiment.fit_thresholds:
-            warn_of_loss(run, "label_thresholds", "--fit_thresholds=true")
+    flag, setting = "fit_thresholds", "label_thresholds"
 
-    def end(self, run: Run, answers: Answers) -> None:
-        experiment, task = run.experiment, run.task
-        path = os.path.join(run.folder, FILE)
-        if experiment.fit_thresholds:
-            _, name = run.dev[0]
-            scores = task.results(answers.by_split[name])
-            right = run.features[name].answer_labels["label_sets"].astype(bool)
-            least = task.least_probability
-            fitted = fit(right, scores, least)
-            run.task = dataclasses.replace(task, thresholds=tuple(fitted))
-            rows = run.rows[name]
-            half = HALF.choose(rows.texts, task.strata(rows))
-            record = measure(right, scores, least, fitted, half)
-            record["labels"] = dict(zip(task.labels, record["labels"]))
-            files.write_json(path, record)
-            folder = os.path.join(run.folder, ADAPTER)
-            adapter_artifact.change_settings(folder, run.task.settings)
-            logging.info(
-                "thresholds of %d labels: macro F1 %.4f, was %.4f, on the dev "
-                "rows that they are fitted to, %.4f on halves of these that "
-                "they are not; more is in %s",
-                len(fitted),
-                record["macro_f1"]["after"],
-                record["macro_f1"]["before"],
-                record["macro_f1"]["held_out"],
-                path,
-            )
-        elif not experiment.do_train:
-            # --label_threshold is the user's own.
-            if getattr(experiment.task, "threshold", None) is None:
-                folder = experiment.adapter or os.path.join(run.folder, ADAPTER)
-                settings = adapter_artifact.settings_of(folder)
-                run.task = task.with_fitted(settings, folder)
-        else:
-            # It tells of an earlier adapter.
-            with (
-                files.writing(path),
-                contextlib.suppress(tf.errors.NotFoundError),
-            ):
-                tf.io.gfile.remove(path)
+    def fit(self, run: Run, answers: Answers) -> Task:
+        task, (_, name) = run.task, run.dev[0]
+        scores = task.results(answers.by_split[name])
+        right = run.features[name].answer_labels["label_sets"].astype(bool)
+        least = task.least_probability
+        fitted = fit(right, scores, least)
+        rows = run.rows[name]
+        half = HALF.choose(rows.texts, task.strata(rows))
+        record = measure(right, scores, least, fitted, half)
+        record["labels"] = dict(zip(task.labels, record["labels"]))
+        path = self.path(run)
+        files.write_json(path, record)
+        logging.info(
+            "thresholds of %d labels: macro F1 %.4f, was %.4f, on the dev "
+            "rows that they are fitted to, %.4f on halves of these that "
+            "they are not; more is in %s",
+            len(fitted),
+            record["macro_f1"]["after"],
+            record["macro_f1"]["before"],
+            record["macro_f1"]["held_out"],
+            path,
+        )
+        return dataclasses.replace(task, thresholds=tuple(fitted))
+
+    def restore(self, run: Run, settings: dict[str, Any], folder: str) -> Task:
+        # --label_threshold is the user's own.
+        if getattr(run.experiment.task, "threshold", None) is not None:
+            return run.task
+        return run.task.with_fitted(settings, folder)
 
 
 def fit(labels: np.ndarray, scores: np.ndarray, usual: float) -> list[float]:

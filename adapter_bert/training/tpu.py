@@ -32,7 +32,7 @@ LOCAL = "local"
 NO_KERNELS = "no registered kernels"
 
 
-def is_own(name: str) -> bool:
+def is_local(name: str) -> bool:
     """Tells whether the TPU of this machine has the name."""
     # Kubernetes Engine sets both. TPU_NAME alone may be set on any machine, for
     # use in commands.
@@ -166,7 +166,7 @@ def resolve(hardware: Hardware) -> Any:
     """Gives the resolver of this machine's own TPU."""
     name = name_of(hardware)
     # Batches and initial values are made in this process.
-    if name != LOCAL and not is_own(name):
+    if name != LOCAL and not is_local(name):
         raise refusal(name, hardware.tpu_zone, hardware.gcp_project)
     # For any other name the resolver would search the network.
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=LOCAL)

@@ -9,10 +9,7 @@ import dataclasses
 import importlib
 import os
 from collections.abc import Mapping, Sequence
-from typing import (
-    NamedTuple,
-    Optional,
-)
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 

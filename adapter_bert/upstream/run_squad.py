@@ -14,10 +14,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import (
-    NamedTuple,
-    Optional,
-)
+from typing import NamedTuple, Optional
 
 import tensorflow as tf
 from absl import flags
