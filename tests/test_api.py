@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from shutil import copytree
@@ -118,7 +119,11 @@ def test_it_has_the_bits_of_the_program_and_repeats_them(
     # From the same file, in the same process, which keeps no graph of it.
     gc.collect()
     before = set(ops.gradient_registry.list())
+    worked = time.process_time()
     again = ab.train(bert, table, output_dir=place / "again", **SETTINGS)
+    worked = time.process_time() - worked
+    cost = read_json(place / "again" / "cost.json")
+    assert cost["processor_seconds"] <= worked
     assert set(ops.gradient_registry.list()) <= before
     assert bits(again.output_dir) == bits(run.output_dir)
     names = [

@@ -33,7 +33,7 @@ from adapter_bert.training.settings import (
 
 def run(experiment: Experiment) -> dict[str, float]:
     """Trains, evaluates and predicts; gives dev scores under BERT's names."""
-    began = time.monotonic()
+    began, worked = time.monotonic(), time.process_time()
     this = _prepare(experiment)
     with _locked_folder(this):
         _tokenize(this)
@@ -46,7 +46,10 @@ def run(experiment: Experiment) -> dict[str, float]:
         # Of several workers none knows what the others took.
         if this.step > first_step and this.engine.workers == 1:
             run_files.write_cost(
-                this.folder, this.resumed, time.monotonic() - began
+                this.folder,
+                this.resumed,
+                time.monotonic() - began,
+                time.process_time() - worked,
             )
     return results
 

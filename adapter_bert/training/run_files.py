@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 import numpy as np
 from absl import logging
@@ -143,8 +142,10 @@ def write_curves(output_dir: str, scores: dict[str, float], step: int) -> None:
     curves.close()
 
 
-def write_cost(output_dir: str, resumed: bool, seconds: float) -> None:
-    """Writes `cost.json`: time and memory of this process."""
+def write_cost(
+    output_dir: str, resumed: bool, seconds: float, processor_seconds: float
+) -> None:
+    """Writes `cost.json`: a run's time, and the memory of its process."""
     peak = None
     if resource:
         # In KiB, on macOS in bytes.
@@ -156,7 +157,7 @@ def write_cost(output_dir: str, resumed: bool, seconds: float) -> None:
             # Whether an earlier process did a part of the training.
             "resumed": resumed,
             "seconds": seconds,
-            "processor_seconds": time.process_time(),
+            "processor_seconds": processor_seconds,
             "peak_memory_bytes": peak,
         },
     )
