@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 import adapter_bert as ab
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.exchange import foreign_base
-from adapter_bert.tasks.few_rows import pair
 
 WEIGHTS = "adapter.safetensors"
 THREE = [
@@ -29,24 +28,6 @@ def flags(tiny_flags, one_layer):
         "few_shot": True,
         "num_train_epochs": 1,
     }
-
-
-@pytest.mark.parametrize("counts", [(8, 8), (1, 2, 30)])
-def test_pairs_of_each_row_are_of_its_label_and_of_others(counts):
-    labels = np.repeat(np.arange(len(counts)), counts)
-    np.random.default_rng(1).shuffle(labels)
-    count = len(labels)
-    pairs = pair(labels, 2000 * count, 3)
-    equal, other = pairs[::2], pairs[1::2]
-    assert (labels[equal[:, 0]] == labels[equal[:, 1]]).all()
-    assert (labels[other[:, 0]] != labels[other[:, 1]]).all()
-    assert (np.bincount(pairs[:, 0]) == 2000).all()
-    # All that there are, but a row with itself if its label has another.
-    alike = sum(n * (n - 1) or 1 for n in counts)
-    assert len(np.unique(equal, axis=0)) == alike
-    assert len(np.unique(other, axis=0)) == count**2 - sum(n**2 for n in counts)
-    assert (pairs == pair(labels, 2000 * count, 3)).all()
-    assert (pairs != pair(labels, 2000 * count, 4)).any()
 
 
 @pytest.mark.gate

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from numpy.random import default_rng
 from numpy.testing import assert_allclose
 
 from adapter_bert.tasks import vector_losses
@@ -63,6 +64,12 @@ def test_equal_texts_are_no_negatives():
     vectors[4, 0] = vectors[2, 0]
     ids = np.array([[0, 1], [2, 1], [3, 4], [4, 5], [3, 6]], np.int32)
     losses = vector_losses.info_nce(vectors, ids, 0.5)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        # As TPUEstimator computes.
+        in_graph = vector_losses.info_nce(
+            *map(tf.constant, (vectors, ids)), 0.5
+        )
+        assert_allclose(session.run(in_graph), losses, rtol=1e-5)
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     logits = unit[:, 0].astype(np.float64) @ unit[:, 1].T / 0.5
     for row, candidates in enumerate(
@@ -80,3 +87,24 @@ def test_vectors_of_zeros_have_a_loss():
     assert_allclose(losses, np.log(3), rtol=1e-6)
     losses = vector_losses.cosent(zeros, tf.constant([1.0, 2.0, 2.0]), 0.05)
     assert losses.numpy() == pytest.approx(np.log(3))
+
+
+@pytest.mark.parametrize("labels", [[2, 0, 2, 1, 0, 2], [1, 1, 1], [0, 1]])
+def test_labels_of_a_batch_are_scores_of_all_its_pairs(labels):
+    """In both the loss and its gradient; without two kinds it is zero."""
+    vectors = tf.Variable(
+        default_rng(3).normal(size=(len(labels), 4)), dtype="float32"
+    )
+    first, second = np.triu_indices(len(labels), 1)
+    equal = np.equal(*np.take(labels, [first, second])).astype(np.float32)
+    with tf.GradientTape(persistent=True) as tape:
+        losses = vector_losses.by_labels(vectors, tf.constant(labels), 0.5)
+        pairs = tf.stack([tf.gather(vectors, x) for x in (first, second)], 1)
+        expected = vector_losses.cosent(pairs, equal, 0.5)
+    assert_allclose(losses, [expected] * len(labels), rtol=1e-5)
+    assert (expected.numpy() > 0) == (len(set(equal)) == 2)
+    gradient, right = (
+        tf.convert_to_tensor(tape.gradient(loss, vectors))
+        for loss in (losses, expected)
+    )
+    assert_allclose(gradient / len(labels), right, atol=1e-5)

@@ -40,15 +40,16 @@ def info_nce(
     ids = tf.reshape(tf.transpose(text_ids[:, 1:]), [-1])
     logits = tf.matmul(queries, candidates, transpose_b=True) / temperature
     rows = tf.range(tf.shape(vectors)[0])
-    is_other = rows[:, tf.newaxis] != tf.range(tf.shape(ids)[0])
-    is_same = (ids == text_ids[:, 1:2]) | (ids == text_ids[:, :1])
+    # `==` would compare objects in TPUEstimator's graphs.
+    is_other = tf.not_equal(rows[:, tf.newaxis], tf.range(tf.shape(ids)[0]))
+    is_same = tf.equal(ids, text_ids[:, 1:2]) | tf.equal(ids, text_ids[:, :1])
     # Hard negatives, which follow the matches, stay negatives.
     of_candidates = tf.pad(
         text_ids[:, 0],
         [[0, tf.shape(ids)[0] - tf.shape(rows)[0]]],
         constant_values=-1,
     )
-    is_same |= of_candidates == text_ids[:, :1]
+    is_same |= tf.equal(of_candidates, text_ids[:, :1])
     return functional.cross_entropy(
         tf.where(is_same & is_other, LEAST, logits), rows
     )
@@ -72,6 +73,28 @@ def cosent(
     counts = scores[:, tf.newaxis] > scores[tf.newaxis]
     logits = tf.reshape(tf.where(counts, differences, LEAST), [-1])
     return tf.reduce_logsumexp(tf.concat([[0.0], logits], axis=0))
+
+
+def by_labels(
+    vectors: tf.Tensor, labels: tf.Tensor, temperature: float
+) -> tf.Tensor:
+    """Computes `cosent` of all pairs of a batch, with the score 1 or 0.
+
+    A pair's score tells whether its labels are equal. `vectors` are float32
+    [B, D], `labels` int [B]. Returns float32 [B], all the same, nats.
+    """
+    unit = _normalize(vectors)
+    cosines = tf.matmul(unit, unit, transpose_b=True) / temperature
+    rows = tf.range(tf.shape(labels)[0])
+    is_pair = rows[:, tf.newaxis] < rows
+    is_equal = tf.equal(labels[:, tf.newaxis], labels)
+    # The sum over two pairs is a product of two sums.
+    alike = tf.where(is_pair & is_equal, -cosines, LEAST)
+    unlike = tf.where(is_pair & ~is_equal, cosines, LEAST)
+    loss = tf.math.softplus(
+        tf.reduce_logsumexp(alike) + tf.reduce_logsumexp(unlike)
+    )
+    return loss + tf.zeros_like(cosines[0])
 
 
 def _normalize(vectors: tf.Tensor) -> tf.Tensor:

@@ -18,7 +18,7 @@ MOST_STEPS = 1000
 
 
 class FewRows(FirstPhase):
-    """Trains vectors on pairs of rows, and saves them with a fitted head."""
+    """Trains vectors by labels, and saves them with a fitted head."""
 
     def check(self, run):
         experiment = run.experiment
@@ -40,13 +40,7 @@ class FewRows(FirstPhase):
         check_alone("--few_shot")
 
     def first(self, run):
-        return run.model.method, few_rows.OF_PAIRS.build_head
-
-    def rows(self, run):
-        steps, training = run.schedule.num_train_steps, run.experiment.training
-        return few_rows.pairs_of(
-            run.features["train"], steps * training.batch_size, training.seed
-        )
+        return run.model.method, few_rows.LabelledVectors
 
     def second(self, run, first):
         """Fits the head, and writes the checkpoint of the whole training."""

@@ -287,9 +287,9 @@ class Classification:
     )
     few_shot: bool = Topic.TRAINING.setting(
         False,
-        "For 8 to 64 rows of each label: train vectors of pairs of rows, alike "
-        "for equal labels, then fit a linear head to the rows' vectors. Steps "
-        "and batches count pairs; an epoch has 16 pairs of each row.",
+        "For 8 to 64 rows of each label: train vectors, alike for equal "
+        "labels, then fit a linear head to the rows' vectors. An epoch passes "
+        "16 times over the rows.",
         needs=("do_train|describe",),
     )
     extend_labels: bool = Topic.METHOD.setting(

@@ -10,7 +10,6 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import google, run_record, training_state
-from adapter_bert.data.input_pipeline import Features
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import task_model
@@ -60,10 +59,6 @@ class FirstPhase(Extra):
         """Gives the first training's method and head."""
         return run.model.method.first_phase, run.task.build_head
 
-    def rows(self, run: Run) -> Features:
-        """Gives the first training's rows."""
-        return run.features["train"]
-
     def begin(self, run: Run) -> None:
         """Trains, and begins the run's own training with what came out."""
         if run.is_over:
@@ -102,7 +97,7 @@ class FirstPhase(Extra):
                 run.engine,
                 model,
                 first,
-                self.rows(run),
+                run.features["train"],
                 run.schedule,
                 self._step,
             )
