@@ -84,7 +84,7 @@ def test_an_adapter_in_the_place_of_another_builds_nothing(make, bert):
 
 
 def test_a_text_a_list_and_an_iterator(load, monkeypatch):
-    monkeypatch.setattr("adapter_bert.answering.predictor.CHUNK", 3)
+    monkeypatch.setattr("adapter_bert.answering.row_stream.CHUNK", 3)
     predictor = load()
     expected = predictor("a", ROWS)
     assert isinstance(expected, list)
