@@ -64,6 +64,7 @@ class ClassificationHead(Head):
         shape = shape.fitted_to(config)
         self.class_weights = weights
         self.needs_pooler = shape.pooler
+        self.takes_mean = shape.mean
         self.reads_first_token = not shape.mean
         self.hidden = HiddenLayers(shape, "", config.hidden_size, create)
         self.create_last(classes, config, create, has_bias=shape.bias)
@@ -80,7 +81,7 @@ class ClassificationHead(Head):
         read = sequence_output[:, 0]
         if self.needs_pooler:
             read = bert.pooled_output(sequence_output, context)
-        if not self.reads_first_token:
+        if self.takes_mean:
             from adapter_bert.tasks.vector_form import unit_mean
 
             read = unit_mean(sequence_output, context.input_mask)
