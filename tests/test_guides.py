@@ -128,7 +128,7 @@ done
 }
 BEGINNINGS = re.compile(
     r"(?:\$ |export |[A-Z_]+=|\(export|echo |for |done|git |make |curl |docker "
-    r"|sbatch |sed |cat |\.venv|python3? |scripts/)"
+    r"|sbatch |sed |awk |cat |\.venv|python3? |scripts/)"
 )
 FLAGS = (
     "--do_train=true --do_eval=true --num_train_epochs=1 "
