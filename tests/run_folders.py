@@ -42,7 +42,7 @@ def check_nearly_equal(first, second, atol=1e-6):
 
 
 def check_texts_are_learned(classify, bert, data, out, **flags):
-    """Trains upon a BERT; a predictor answers as the run has evaluated."""
+    """Trains a BERT; checks that a predictor answers as the evaluation did."""
     classify(
         task_name="custom",
         data_dir=data,

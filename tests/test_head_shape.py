@@ -41,7 +41,7 @@ def test_a_description_gives_the_same_head_again(shape):
     )
     assert task.head == shape
     described = dict(task.describe()["head"])
-    # Other descriptions are those of before.
+    # Without a mean, descriptions are as in earlier versions.
     assert described.pop("mean", None) is (shape.mean or None)
     assert {**described, "mean": shape.mean} == dataclasses.asdict(shape)
 

@@ -101,7 +101,7 @@ def test_labels_may_be_numbers_and_texts_pairs(tiny_bert):
     numbers = np.array([sorted(set(LABELS)).index(x) for x in LABELS])
     settings = {**SETTINGS, "num_train_steps": 2, "num_train_epochs": 3}
     classifier = AdapterClassifier(tiny_bert, **settings)
-    # A column of labels, as of a DataFrame.
+    # Labels in one column, as a DataFrame has them.
     with pytest.warns(DataConversionWarning):
         classifier.fit(pairs, numbers[:, np.newaxis])
     assert set(classifier.predict(pairs)) <= set(numbers)

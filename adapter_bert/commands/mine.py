@@ -61,8 +61,8 @@ class Mining(LetterCase):
     )
     margin: Optional[str] = Topic.TO_DO.setting(
         None,
-        "How far a negative's cosine must be below that of each right "
-        "document: 0.1, or 5% of that cosine.",
+        "Least difference between the cosine of a right document and that of "
+        "a negative: 0.1, or 5% of the right document's cosine.",
         Range(MARGIN.fullmatch, "expected a number, as 0.1 or 5%"),
     )
     negatives_per_row: int = Topic.TO_DO.setting(

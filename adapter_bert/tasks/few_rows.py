@@ -36,7 +36,7 @@ class LabelledVectors(VectorHead):
 
 
 class FewRows:
-    """What a classification task learns from few rows; precedes its class."""
+    """Changes a classification task to learn from few rows (a mixin)."""
 
     compares_rows = True
 

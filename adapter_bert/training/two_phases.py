@@ -1,4 +1,4 @@
-"""First of two trainings, as of the methods that choose what to train."""
+"""Runs a first training before the run's own, to choose what to train."""
 
 import dataclasses
 import functools
