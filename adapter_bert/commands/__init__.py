@@ -111,27 +111,29 @@ def run(name: str, **options: Any) -> None:
     flags.define(module.SETTINGS)
     app.define_help_flags()
 
-    start = functools.partial(
-        app.run,
-        lambda _: module.main(**options),
-        flags_parser=_parse,
-    )
     if any(map(flags.HELP.fullmatch, sys.argv[1:])):
         from adapter_bert.flag_page import page_of
 
         shown = page_of(module, os.path.basename(sys.argv[0]))
-        start = functools.partial(print, shown, end="")
+        command_line.run(functools.partial(print, shown, end=""))
+        return
+
+    def start() -> None:
+        _parse(sys.argv)
+        app.run(lambda _: module.main(**options), argv=sys.argv[:1])
+
     command_line.run(start)
 
 
-def _parse(arguments: list[str]) -> list[str]:
+def _parse(arguments: list[str]) -> None:
     import absl.flags
 
     from adapter_bert import flags
 
     values = absl.flags.FLAGS
     try:
-        return flags.parse(values, arguments)
+        flags.parse(values, arguments)
+        return
     except UserError as error:
         if not isinstance(error.__cause__, absl.flags.UnrecognizedFlagError):
             raise
@@ -139,4 +141,4 @@ def _parse(arguments: list[str]) -> list[str]:
     import adapter_bert.start_tensorflow  # noqa: F401
 
     values.unparse_flags()
-    return flags.parse(values, arguments)
+    flags.parse(values, arguments)
