@@ -20,13 +20,17 @@ from adapter_bert.tasks.vectors import VectorHead, Vectors
 MEAN = HeadShape(pooler=False, mean=True)
 # Passes over the rows in an epoch.
 PASSES = 16
+# Khosla et al. 2020, "Supervised Contrastive Learning", has 0.1. At 0.05 the
+# vectors of 18 labels may become alike.
+TEMPERATURE = 0.1
 
 
 class LabelledVectors(VectorHead):
     """Vectors whose loss compares all rows of a batch by their labels."""
 
     def __init__(self, config: BertConfig, create: CreateVariable):
-        super().__init__(Vectors(), config.hidden_size, create)
+        pairs = Vectors(temperature=TEMPERATURE)
+        super().__init__(pairs, config.hidden_size, create)
         self.compares = ("label_ids",)
 
     def batch_loss(self, vectors, features):
