@@ -14,10 +14,11 @@ import adapter_bert as ab
 from adapter_bert.answering import row_stream
 from adapter_bert.commands import predict
 from adapter_bert.data import tables
+from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import Layout, SplitFiles
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.squad_data import read_questions
-from adapter_bert.tasks.tagging_files import read_sentences
+from adapter_bert.tasks.tagging_files import WordColumns, read_sentences
 
 pytestmark = [pytest.mark.real_data, pytest.mark.older_stack]
 
@@ -353,7 +354,19 @@ NAMED = Layout("text", label="label")
             Layout(0, header=False),
             [(0, ["one; two"]), (1, ["four; five"]), (2, ["this is; six"])],
         ),
+        (
+            "a.csv",
+            "one;two\nfour; five\n",
+            Layout(0, header=False),
+            [(0, ["one;two"]), (1, ["four; five"])],
+        ),
         ("a.csv", "a;x\nb;y\n", PAIR, [(0, ["a", "x"]), (1, ["b", "y"])]),
+        (
+            "a.csv",
+            'a;x\n"b; c";y\n',
+            Layout(0, header=False),
+            [(0, ["a"]), (1, ["b; c"])],
+        ),
         (
             "a.tsv",
             "sep=x\nfoo\nbar\n",
@@ -400,6 +413,46 @@ def test_what_only_looks_like_another_form_is_plain(
 ):
     path = put(tmp_path / name, content)
     assert listed(tables.read_rows(str(path), layout)) == rows
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+@pytest.mark.parametrize(
+    "column, kept, rejected",
+    [
+        (
+            "label",
+            {"_task_hash": 1, "answer": "accept"},
+            {"_task_hash": 2, "answer": "reject"},
+        ),
+        (
+            "label",
+            {"AssignmentStatus": "Approved"},
+            {"AssignmentStatus": "Rejected"},
+        ),
+        (
+            "a.responses",
+            {"a.responses.status": ["submitted"]},
+            {"a.responses.status": ["discarded"]},
+        ),
+    ],
+)
+def test_rejected_rows_are_left_out(
+    tmp_path, column, kept, rejected, in_memory
+):
+    """Wherever rows are, and however long the first one is."""
+    texts = "a" * 2**16, "b", "c"
+    rows = [
+        {"text": text, "tokens": [text], column: ["O"], **judgement}
+        for text, judgement in zip(texts, (kept, rejected, kept))
+    ]
+    source = MemoryRows(rows, "rows")
+    if not in_memory:
+        write_json_lines(tmp_path / "a.jsonl", rows)
+        source = str(tmp_path / "a.jsonl")
+    table = tables.read_rows(source, Layout("text", label=column))
+    assert table.text_a == [texts[0], "c"] and table.lines.tolist() == [0, 2]
+    sentences = read_sentences(source, WordColumns(tag=column))
+    assert sentences.words == table.text_a
 
 
 @pytest.mark.parametrize(

@@ -153,9 +153,6 @@ def opened(
     is_json = ending in (".json", ".jsonl")
     if ARRAY.match(plain(head)) and (is_json or _is_all_array(plain(head))):
         return ".jsonl", accepted(path, array(path), labels)
-    if is_json:
-        lines = files.read_lines(path, "the data file", "\n")
-        return ".jsonl", accepted(path, lines, labels)
     if ending not in (".csv", ".tsv"):
         return None
     encoding = "utf-16" if head.startswith(UTF_16) else "utf-8-sig"
@@ -207,19 +204,21 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     numbers = [x for x in columns if isinstance(x, int)]
     # What is no CSV is left to its reader.
     with contextlib.suppress(csv.Error):
-        if first in columns or numbers == [0] or len(_cells(first, ",")) > 1:
+        if first in columns or len(_cells(first, ",")) > 1:
             return ","
         for mark in ";\t":
             names = _cells(first, mark)
             text = io.StringIO(start, newline="")
-            records = csv.reader(text, delimiter=mark)
-            widths = [len(cells) for cells in records if cells]
-            if len(widths) > 2 and not start.endswith("\n"):
+            rows = list(filter(None, csv.reader(text, delimiter=mark)))
+            if len(rows) > 2 and not start.endswith("\n"):
                 # The last record may be cut.
-                widths.pop()
-            is_table = len(widths) > 1 and {*widths} == {len(names)}
-            # Texts, not cells, have blanks there.
-            is_table = is_table and (numbers or f"{mark} " not in first)
+                rows.pop()
+            is_table = len(rows) > 1 and {*map(len, rows)} == {len(names)}
+            if not any(numbers):
+                # Texts, not cells, have blanks there.
+                seen = rows if numbers else rows[:1]
+                parts = itertools.chain.from_iterable(x[1:] for x in seen)
+                is_table = is_table and not any(x[:1] == " " for x in parts)
             if len(names) > 1 and (is_table or {*columns} & {*names}):
                 return mark
     return ","
@@ -375,6 +374,8 @@ def _judged(
     answer = row.get("answer")
     if PRODIGY & row.keys() and answer in ("reject", "ignore"):
         return row, f"answer {answer!r}"
+    if str(row.get(TURK, "")).strip().lower() == REJECTED:
+        return row, f"{TURK} {row[TURK]}"
     if isinstance(row.get("fields"), Mapping) and isinstance(
         row.get("responses"), Mapping
     ):

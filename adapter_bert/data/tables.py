@@ -163,9 +163,11 @@ ODD = re.compile(
     rb"""(?i)\A(?:\xef\xbb\xbf)?\s*
     (?:PK\x03|\xd0\xcf|\xff\xfe|\xfe\xff|<|\[|\{\s*\n|__label__|sep=
     |"?Respondent\ ID)
-    |\A[^\n]*AssignmentStatus|"ImportId""|"_(?:task|input)_hash"|responses\"""",
+    |"ImportId""|\A[^\n]*AssignmentStatus""",
     re.VERBOSE,
 )
+# A line of JSON that people judged holds one of these.
+JUDGED = ('_hash"', 'responses"', "AssignmentStatus")
 
 # A cell without labels; an empty one has none either.
 NO_LABELS = "[]"
@@ -488,12 +490,15 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
     A tuple in memory has the values of the columns in their order.
     """
     columns = layout.columns
+    labels = [x for n, x in columns.items() if n.startswith("label")]
     if not isinstance(path, str):
+        from adapter_bert.data import formats
+
         ending = ending_of(path)
         columns.pop("row_id", None)
-        text = path.objects(list(columns.values()))
+        rows = path.objects(list(columns.values()))
+        text = formats.accepted(path, rows, labels)
     else:
-        labels = [x for n, x in columns.items() if n.startswith("label")]
         ending, text = open_table(path, columns.values(), labels)
         text = _check_not_empty(path, text)
     read, _ = READERS[ending]
@@ -556,7 +561,23 @@ def open_table(
         if form:
             return form
     newline = READERS[ending][1] if ending in READERS else "\n"
-    return ending, files.read_lines(path, "the data file", newline)
+    lines = files.read_lines(path, "the data file", newline)
+    if ending in (".jsonl", ".json"):
+        lines = _accepted(path, lines, labels)
+    return ending, lines
+
+
+def _accepted(
+    path: str, lines: Iterator[str], labels: Collection[Column]
+) -> Iterator[Any]:
+    for line in lines:
+        if any(mark in line for mark in JUDGED):
+            from adapter_bert.data import formats
+
+            lines = itertools.chain([line], lines)
+            yield from formats.accepted(path, lines, labels)
+            return
+        yield line
 
 
 def _marked(cells: list[str], layout: Layout, where: str) -> str:

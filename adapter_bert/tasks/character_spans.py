@@ -14,8 +14,7 @@ from typing import Any, NamedTuple, Optional
 from absl import logging
 
 from adapter_bert import json_lines
-from adapter_bert.data import formats
-from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
+from adapter_bert.data.memory_rows import FileOrRows
 from adapter_bert.data.tables import ending_of, read_objects
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.tagging_files import (
@@ -116,8 +115,6 @@ def read_texts(
         spans = _check(list(map(_span, _flat(labelled))), text, notes)
         return text, places, _tag(spans, text, places, notes), others
 
-    if isinstance(path, MemoryRows):
-        lines = formats.accepted(path, lines, columns.keys[1:] * needs_tags)
     rows = [
         (number, *row)
         for number, row in read_objects(path, _rows(path, lines), read)

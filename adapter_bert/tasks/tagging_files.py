@@ -473,7 +473,10 @@ def read_sentences(
     read, _ = FORMATS[ending_of(path)]
     is_json = read is _read_json_lines
     if isinstance(path, MemoryRows):
+        from adapter_bert.data import formats
+
         lines = path.objects(columns.keys[: 1 + needs_tags])
+        lines = formats.accepted(path, lines, columns.keys[1:] * needs_tags)
     elif is_json:
         _, lines = open_table(path, columns.keys, columns.keys[1:] * needs_tags)
     else:
