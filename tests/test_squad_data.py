@@ -14,6 +14,7 @@ from conftest import TINY_WORDS
 from numpy.testing import assert_array_equal
 
 from adapter_bert.data import tokenization
+from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.squad_data import (
     SPACES,
@@ -101,8 +102,12 @@ def test_questions_are_read_in_the_order_of_the_file(tmp_path, with_negative):
 def test_questions_may_be_impossible_in_version_2(
     tmp_path, qa, with_negative, answers
 ):
-    [question] = read(tmp_path, document(paragraph(qa)), with_negative)
-    assert question.answers == answers
+    row = MemoryRows([{**qa, "context": paragraph()["context"]}], "rows")
+    for questions in (
+        read(tmp_path, document(paragraph(qa)), with_negative),
+        read_questions(row, with_negative),
+    ):
+        assert [question.answers for question in questions] == [answers]
 
 
 HERE = "data[0].paragraphs[0]"

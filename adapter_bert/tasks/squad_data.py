@@ -146,7 +146,10 @@ def _of_rows(
             answers = [dict(zip(names, pair)) for pair in zip(*columns)]
         if answers is not None:
             answers = _get_list({"answers": answers}, "answers", where)
-            question.update(answers=answers, is_impossible=not answers)
+            marked = question.get("is_impossible")
+            question.update(
+                answers=answers, is_impossible=marked or not answers
+            )
         yield where, {"context": row.get("context"), "qas": [question]}
 
 
