@@ -76,7 +76,8 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     columns: dict[str, Any] = {
         "text_a": [_text(example.text_a) for example in examples],
         "text_b": [
-            None if example.text_b is None else _text(example.text_b)
+            # BERT has an empty one for none.
+            _text(example.text_b or "") or None
             for example in examples
         ],
         "label": [
