@@ -76,7 +76,7 @@ def write_lines(path, content):
 def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
     rows = write_lines(
         tmp_path / "a.txt",
-        b"\xef\xbb\xbfthe cat\r\n\r\n \t \na dog\n\n\xe2\x80\x83\nsat",
+        b"\xef\xbb\xbfthe cat\r\n\r\n \t \na\x0cdog\n\n\xe2\x80\x83\nsat",
     )
     assert len(rows) == 3
     assert list(rows) == ["the cat", "a dog", "sat"]

@@ -428,10 +428,11 @@ def _text(row: Mapping[str, Any], where: str) -> str:
 def _lines(path: FileOrRows) -> Iterator[str]:
     if isinstance(path, MemoryRows):
         texts = read_objects(path, path.objects(["text"]), _text)
-        lines = (" ".join(text.splitlines()) for _, text in texts)
+        lines = (text for _, text in texts)
     else:
         lines = files.read_lines(path, "the text", newline="")
-    return filter(None, map(str.strip, lines))
+    # At a form feed too, which tokenizers delete.
+    return filter(None, (" ".join(x.splitlines()).strip() for x in lines))
 
 
 @dataclasses.dataclass(frozen=True)
