@@ -337,7 +337,7 @@ def evaluate(
         bert: the BERT that the adapter was trained on.
         adapter: its folder, or the run that trained it.
         rows: as for `train`, tuples in the order of the adapter's columns;
-            None: `data_dir` or `eval_file`.
+            None: `data_dir` or `eval_file`, of questions `predict_file`.
         **settings: as for `train`. `output_dir` is for the files, which are
             not kept by default.
 
@@ -386,6 +386,8 @@ def _run(
             )
         if is_scored:
             sources["predict_rows"] = sources.pop("eval_rows")
+        elif not do_train:
+            is_scored = bool(settings.get("predict_file"))
     else:
         of_dev = ("eval_file", "dev_share", "data_dir")
         is_scored = is_scored or any(map(settings.get, of_dev))

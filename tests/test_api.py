@@ -633,6 +633,8 @@ def test_values_are_pythons_own():
         (tf.constant(["a", "b"]), ["a", "b"]),
         (tf.constant(0.5), 0.5),
         (datetime.date(2020, 1, 31), "2020-01-31"),
+        (np.datetime64("2020-01-31T12:30", "ns"), "2020-01-31 12:30:00"),
+        (np.datetime64("NaT", "ns"), None),
     ]
     rows = [{"text": "a", "label": value} for value, _ in pairs]
     assert [row["label"] for row in MemoryRows(rows, "rows").objects([])] == [
@@ -714,6 +716,11 @@ def test_rows_of_every_kind_are_those_of_a_file(bert, tmp_path, kind):
     )
     assert run.scores
     assert bits(run.output_dir) == bits(of_file.output_dir)
+    if kind == "squad":
+        scores = ab.evaluate(
+            bert, run, predict_file=path, max_query_length=8, doc_stride=4
+        )
+        assert scores == run.scores
     if kind == "tagging":
         [answer] = ab.Predictor(bert, run).predict([["the", "cat"]])
         assert set(answer.tags) <= {"O", "B-ART"}

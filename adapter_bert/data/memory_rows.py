@@ -33,6 +33,7 @@ TOLD = (
     decimal.Decimal,
     uuid.UUID,
 )
+NANOSECONDS = "datetime64[ns]", "timedelta64[ns]"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -214,6 +215,9 @@ def _plain(value: Any, where: str) -> Any:
         }
     if isinstance(value, enum.Enum):
         value = value.value
+    if str(getattr(value, "dtype", "")) in NANOSECONDS:
+        # As of pandas; else numpy makes a number of it.
+        value = value.astype(f"{value.dtype.kind}8[us]")
     # Of pyarrow, numpy and torch, and TensorFlow.
     for change in ("as_py", "tolist", "numpy", "tolist"):
         if hasattr(value, change):
