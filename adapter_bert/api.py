@@ -128,6 +128,10 @@ class Bert:
     config: BertConfig
     settings: Mapping[str, Any]
 
+    def __deepcopy__(self, memo: Any) -> "Bert":
+        """Returns the same one, which clones of estimators share."""
+        return self
+
     @property
     def init_checkpoint(self) -> str:
         """Names the folder, checkpoint or handle."""

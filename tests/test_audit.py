@@ -74,11 +74,12 @@ def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
         outputs.append((out / audit.SUSPECTS_FILE).read_bytes())
     assert outputs[0] == outputs[1]
     header, *suspects = cells(out / audit.SUSPECTS_FILE)
-    assert header == ["row", "text", "label", "suggested", "score"]
+    assert header == ["row", "line", "text", "label", "suggested", "score"]
     assert {int(row) for row, *_ in suspects[:4]} == wrong
     scores = [float(score) for *_, score in suspects]
     assert scores == sorted(scores) and scores[-1] < 0.5
-    for row, text, label, suggested, _ in suspects:
+    for row, line, text, label, suggested, _ in suspects:
+        assert int(line) == int(row) + 1
         assert text.startswith(SENTENCES[(int(row) - 1) % 8][0])
         assert {label, suggested} == {"good", "bad"}
     about = read_json(out / audit.AUDIT_FILE)

@@ -162,6 +162,7 @@ def test_from_the_shell(data, tmp_path):
     "arguments, part",
     [
         ({"task_name": "copa", "data_dir": "x"}, "has no baseline"),
+        ({"task_name": "rerank", "data_dir": "x"}, "has no baseline"),
         ({"task_name": "squad", "data_dir": "x"}, "unknown task"),
         ({"task_name": "rte"}, "--data_dir is missing"),
         ({"task_name": "custom", "train_file": "x.csv"}, "which does not"),

@@ -19,12 +19,14 @@ from adapter_bert.answering.embeddings import Embedder, VectorForm
 from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
+from adapter_bert.server import http_api
 from adapter_bert.server.shelf import ExportedShelf
 
 pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}
+FIELDS = "tags", "tokens", "entity_starts", "entity_texts"
 # Method, task, its settings.
 TASKS = {
     "small": ("houlsby(size=3)", CLASSIFICATION, {}),
@@ -66,11 +68,19 @@ def test_the_outputs_of_a_request_are_as_wide_as_its_rows(served):
     results = served.compute([short, long])
     [one] = served.outputs([short], results[:1])
     assert one["tokens"] == ["a", "cat"] and len(one["tags"]) == 2
-    widths = [len(x["tags"]) for x in served.outputs([short, long], results)]
-    assert widths == [9, 9]
+    apart = [*served.compute([short]), *served.compute([long])]
+
+    def widths(questions, results):
+        outputs = served.outputs(questions, results)
+        return [[len(x[name]) for name in FIELDS] for x in outputs]
+
+    assert widths([short], apart[:1]) == widths([short], results[:1])
+    first, last = widths([short, long], apart)
+    assert first == last and first[0] == 9
+    assert [first, last] == widths([short, long], results)
 
 
-def test_over_http(model):
+def test_over_http(model, monkeypatch):
     limits = dataclasses.replace(LIMITS, timeout=60.0)
     # As TensorFlow Serving's clients ask a model with tasks of four choices.
     padded = {"task": "choice", "text": "a", "text_b": ""}
@@ -85,6 +95,14 @@ def test_over_http(model):
         code, answer = server.ask({"instances": [padded]})
         assert code == 200
         assert answer["predictions"][0]["kind"] == "multiple choice"
+        monkeypatch.setattr(http_api, "MOST_WORDS", 9)
+        rows = [
+            {"task": "tags", "text": "a"},
+            {"task": "tags", "text": 5 * "a "},
+        ]
+        code, answer = server.ask({"instances": rows})
+        assert code == 413 and "up to 5 words" in answer["error"]
+        assert server.ask({"instances": rows[1:]})[0] == 200
         # A vector needs no choices.
         row = {"instances": [{"task": "choice", "text": "a"}]}
         code, answer = server.ask(row, path="/v1/models/tiny:embed")

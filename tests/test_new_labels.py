@@ -302,6 +302,9 @@ def test_files_without_a_new_label_are_refused(
         write_table(replay, rows)
         with pytest.raises(UserError, match=words):
             classify(**flags, replay_file=replay)
+    write_table(replay, SENTENCES)
+    more = {"replay_file": replay, "max_train_examples": len(NEW)}
+    refusals.check(lambda: classify(**flags, **more), "of --replay_file")
     flags["replay_file"] = data / "train.tsv"
     refusals.check(lambda: classify(**flags), "which is the training file too")
 

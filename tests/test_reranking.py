@@ -286,6 +286,14 @@ def test_a_loss_that_is_named_gives_the_activation(loss, activation):
     assert task.restore(recorded, "a.json").scored_by == activation
 
 
+def test_the_first_pairs_have_all_documents_of_their_queries():
+    task = task_of()
+    rows = rows_of(task, LISTS, "dev")
+    first = task.first(rows, 1)
+    assert set(first.text_a) == {rows.text_a[0]}
+    assert len(first) == rows.text_a.count(rows.text_a[0]) > 2
+
+
 def test_a_query_is_held_out_whole():
     held_out = dataclasses.replace(
         task_of(kinds.LISTNET), held_out=HeldOut(0.5, 1)

@@ -55,6 +55,7 @@ def test_answers_are_those_of_a_training_and_a_predictor(
     folder = classifier.save_adapter(tmp_path / "saved")
     again = ab.Predictor(bert, folder).predict(TEXTS)
     assert again == answers
+    assert clone(AdapterClassifier(bert)).bert is bert
 
 
 @pytest.mark.gate

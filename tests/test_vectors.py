@@ -217,7 +217,7 @@ def test_a_corpus_gives_rows_their_texts_and_is_searched(tmp_path, tokenizer):
         vectors[:2, :2], vectors[2:, :2], features.relevant, features.copies
     )
     assert scores["ndcg_at_10_of_2"] == cut["ndcg_at_10"]
-    assert task.first(kept, 1).relevant == [{0: 1.0}]
+    assert task.first(kept, 1).relevant == features.relevant[:1]
     for changes in ({"b": "d7"}, {"no": "the cat"}):
         folder = write(tmp_path, rows, **changes)
         message = refusal(task.read, folder, ["train"])

@@ -119,7 +119,7 @@ class _Tables:
 
     Of tasks with one method, as wide as the widest; of one form of heads; or of
     BERT's variables. `form` is the method or makes the head, `number` counts
-    its like.
+    its like, `since` is the first model that has them.
     """
 
     def __init__(
@@ -131,6 +131,7 @@ class _Tables:
         number: int = 0,
     ):
         self.scope, self.form, self.number = scope, form, number
+        self.since = 0
         self.slots = Slots()
         self.tables = {
             name: GrowingTable(shape, dtype) for name, shape in shapes.items()
@@ -212,7 +213,8 @@ class MixedBert:
             of_method, of_head, of_bert = (row.slot.number for row in rows)
             place = [method.number, of_method, head.number, of_head, of_bert]
             self._places.write(task.number, tf.constant(place))
-            return Place(task, head.number, rows, self._newest_model)
+            least = max(row.of.since for row in rows)
+            return Place(task, head.number, rows, least)
 
     def reserve(self, kinds: Iterable[TaskKind]) -> None:
         """Makes room for tasks of these kinds, so that tables grow once."""
@@ -256,7 +258,7 @@ class MixedBert:
             self._methods[key] = _Tables(
                 scope_of(number), shapes, self._adapter_dtype, method, number
             )
-            self._newest_model += 1
+            self._renew(self._methods[key])
         shapes = {
             p.name: p.shape for p in kind.table.parameters if p.group == "head"
         }
@@ -266,9 +268,13 @@ class MixedBert:
             self._heads[head_key] = _Tables(
                 f"head_{number}/", shapes, tf.float32, kind.build_head, number
             )
-            self._newest_model += 1
+            self._renew(self._heads[head_key])
         both = self._methods[key], self._heads[head_key]
         return self._kinds.setdefault(kind.key, both)
+
+    def _renew(self, tables: _Tables) -> None:
+        self._newest_model += 1
+        tables.since = self._newest_model
 
     def _put_changed(self, values: Values) -> _Row:
         of_bert, changed = self._bert.variables, self._changed
@@ -279,7 +285,7 @@ class MixedBert:
                 table = changed.tables[name] = GrowingTable(values[name].shape)
                 for row in range(changed.slots.count):
                     table.write(row, of_bert[name])
-                self._newest_model += 1
+                self._renew(changed)
         if not names:
             return self._of_bert
         row = changed.put({**of_bert, **values})

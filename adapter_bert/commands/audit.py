@@ -100,8 +100,9 @@ class Audit:
         model: description of the one that guessed the labels.
         rows: their number.
         suspects: the rows for which another label is more probable, the worst
-            first: `row` (number of the data row, from 1), `text` and of pairs
-            `text_b`, `label`, `suggested`, and `score`, from 0 to 0.5.
+            first: `row` (number among the rows that are read, from 1), `line`
+            (of the file), `text` and of pairs `text_b`, `label`,
+            `suggested`, and `score`, from 0 to 0.5.
         wrong_labels: about so many labels are wrong.
         labels: in the order of `joint`.
         joint: about so many rows have a label (line) and belong to a class
@@ -274,6 +275,7 @@ def compare(
     suspects = [
         {
             "row": int(row) + 1,
+            "line": int(rows.lines[row]) + 1,
             **dict(zip(TEXT_COLUMNS, texts[row])),
             "label": rows.label[row],
             "suggested": task.labels[others[row]],
@@ -292,7 +294,7 @@ def compare(
 def write(output_dir: str, audit: Audit, is_pair: bool) -> None:
     """Writes `suspects.tsv` and `audit.json`, and says what they hold."""
     texts = TEXT_COLUMNS[: 1 + is_pair]
-    table = [("row", *texts, "label", "suggested", "score")]
+    table = [("row", "line", *texts, "label", "suggested", "score")]
     for suspect in audit.suspects:
         cells = {
             **suspect,

@@ -42,6 +42,7 @@ from adapter_bert.flags import FLAGS, Topic, read
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.multi_label import MultiLabel
 from adapter_bert.tasks.multiple_choice import MultipleChoice
+from adapter_bert.tasks.reranking import Reranking
 from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import run_files
@@ -307,7 +308,9 @@ def main() -> None:
     """Scores what the flags name."""
     logging.set_verbosity(logging.INFO)
     task = run_classifier.task_from_flags()
-    if isinstance(task, MultipleChoice) or not isinstance(task, TextTask):
+    if isinstance(task, (MultipleChoice, Reranking)) or not isinstance(
+        task, TextTask
+    ):
         raise UserError(
             f"the task {task.name} has no baseline: it is for labels, sets of "
             "labels and numbers"

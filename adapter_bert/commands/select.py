@@ -171,9 +171,9 @@ def choose(
     """Chooses the rows to label next, with a BERT that may be open already.
 
     Returns:
-        The chosen rows, the first to be labelled first: `row` (number of the
-        data row, from 1), `text` and of pairs `text_b`, and `margin` or
-        `k_centre`.
+        The chosen rows, the first to be labelled first: `row` (number among
+        the rows that are read, from 1), `text` and of pairs `text_b`,
+        and `margin` or `k_centre`.
     """
     answering = adapter_flags.read_flags()
     by = selection.by or (MARGIN if answering.adapter else K_CENTRE)

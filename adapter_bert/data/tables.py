@@ -446,6 +446,12 @@ class Rows:
             **{name: cells(getattr(self, name)) for name in names},
         )
 
+    def first_queries(self, count: int) -> "Rows":
+        """Takes all rows whose first text is one of the first `count` rows."""
+        queries = set(self.text_a[:count])
+        chosen = [text in queries for text in self.text_a]
+        return self.take(np.array(chosen, bool))
+
     def followed_by(self, more: "Rows") -> "Rows":
         """Appends rows of another file with the same columns.
 

@@ -22,7 +22,7 @@ MODELS = "/v1/models"
 FLOAT, BASE64 = FORMATS = "float", "base64"
 Body = Mapping[str, Any]
 SWITCH = True, False, None
-# Members that have few values. Logits are not told, and there is one prompt.
+# Members that have few values. A score has one form, and there is one prompt.
 VALUES = {
     "normalize": SWITCH,
     "prompt_name": (None,),

@@ -144,6 +144,8 @@ HEADERS = {
 # What follows the model's name and a colon in a path.
 VERBS = ("predict", ANSWER, EXPLAIN, EMBED, RERANK)
 POSTED = tuple(f":{verb}" for verb in VERBS)
+# Of `:predict`, which fills up each row of a tagger to the longest.
+MOST_WORDS = 10**6
 
 
 class RestServer:
@@ -380,6 +382,13 @@ class RestServer:
         if kind == EMBED:
             # A signature's only output has no name.
             return {form: results}
+        words = [len(result.get("tokens", ())) for result in results]
+        if len(words) * max(words, default=0) > MOST_WORDS:
+            raise Refused(
+                413,
+                f"{len(words)} rows, each filled up to {max(words)} words; ask "
+                f":{ANSWER}, or send long and short rows apart",
+            )
         outputs = self._shelf.outputs(questions, results)
         if not is_columns:
             return {form: outputs}

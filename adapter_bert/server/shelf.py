@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
-from adapter_bert.answering.answers import Answer, from_outputs
+from adapter_bert.answering.answers import Answer, from_outputs, to_outputs
 from adapter_bert.errors import UserError
 from adapter_bert.graph.exported import (
     EMBED,
@@ -20,7 +20,7 @@ from adapter_bert.graph.exported import (
     join_words,
     refusal,
 )
-from adapter_bert.tasks.kinds import TAGGING, VECTORS
+from adapter_bert.tasks.kinds import KINDS, TAGGING, VECTORS
 
 # What a row is sent for, next to its vector (`EMBED`).
 ANSWER, EXPLAIN = "answer", "explain"
@@ -165,11 +165,13 @@ class ExportedShelf(Shelf):
     def outputs(self, questions, results):
         if not results or "tokens" not in results[0]:
             return list(results)
-        # Rows of other requests in the same batch may be longer.
-        words = max(len(list(filter(None, one["tokens"]))) for one in results)
+        # As long as the request's longest, whatever shared its batches.
+        tasks = [question.of for question in questions]
+        answers = list(map(self.answer, questions, results))
+        names = KINDS[TAGGING].fields.keys() & results[0].keys()
         return [
-            {**one, **{n: one[n][:words] for n in ("tokens", "tags")}}
-            for one in results
+            {**one, **{name: row.get(name, []) for name in names}}
+            for one, row in zip(results, to_outputs(tasks, answers, 0))
         ]
 
     def answer(self, question, result):

@@ -177,8 +177,7 @@ class Search:
         return len(self.questions) + len(self.documents)
 
     def first(self, count: int) -> "Search":
-        rows = self.rows.take(np.arange(len(self.rows)) < count)
-        return Search.of(rows, self.corpus)
+        return Search.of(self.rows.first_queries(count), self.corpus)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,6 +170,11 @@ class NewLabels(TextClassification):
                     f"no training row has the new label {label!r}; raise "
                     "--max_train_examples"
                 )
+        if self.replay_file and not {*self.old_labels} & {*rows.label}:
+            raise UserError(
+                "no training row is of --replay_file, whose rows follow the "
+                "others; raise --max_train_examples"
+            )
         return super().learn(rows)
 
     def build_head(self, config, create):

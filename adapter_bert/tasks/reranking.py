@@ -194,6 +194,9 @@ class Reranking(TextRegression):
     scores_novelty = False
     can_have_windows = False
 
+    def first(self, rows, count):
+        return rows.first_queries(count)
+
     @classmethod
     def from_flags(
         cls, trained: Optional[Mapping[str, Any]], split_files: SplitFiles

@@ -23,7 +23,9 @@ class FewRows(FirstPhase):
     def check(self, run):
         experiment = run.experiment
         unfit = {
-            "--adapter, which has a head": experiment.adapter,
+            "an adapter or a run to go on from, which has a head": (
+                run.model.trained and not run.model.new_head
+            ),
             f"{run.model.method.name}, which trains twice": (
                 run.model.method.first_phase
             ),
