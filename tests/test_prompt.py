@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import shaken
 
 from adapter_bert.bert.encoder import Bert
@@ -35,6 +35,23 @@ def test_prompts_of_parts_are_all_seen(tiny_config):
     whole = Bert(tiny_config, tiny.variables, hooks)
     expected = tiny.encode(context, whole).sequence_output
     assert_allclose(prompted, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text, buckets", [("{}", 32), ("union({}, loreft(prefix=1))", 0)]
+)
+def test_what_heads_read_changes_no_other_output(tiny_config, text, buckets):
+    """Neither distances nor the places of a text's tokens."""
+    config = replace(tiny_config, relative_attention_num_buckets=buckets)
+    by_cls, by_prompt = (
+        tiny.encode(context).sequence_output
+        for tiny, context in (
+            masked(config, text.format(f"prompt(2, heads_read='{read}')"))
+            for read in ("cls", "prompt")
+        )
+    )
+    assert_array_equal(by_prompt[:, 1:], by_cls[:, 1:])
+    assert np.abs(by_prompt[:, 0] - by_cls[:, 0]).max() > 0.1
 
 
 @refusals.table(

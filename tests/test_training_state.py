@@ -203,6 +203,45 @@ def test_a_save_is_there_whole_or_not_at_all(folder, monkeypatch):
     assert not list(folder.glob("*_temp*"))
 
 
+@pytest.mark.parametrize("count", range(6))
+def test_a_killed_save_leaves_no_older_checkpoint(folder, monkeypatch, count):
+    """Killed before any rename or removal of one that forgets another."""
+    values = {"global_step": np.int64(0), "x": np.zeros(100, np.float32)}
+
+    def save(step):
+        training_state.save_training(str(folder), step, values)
+
+    save(8)
+    save(10)
+    # Data, index, list; data and index of the oldest; list.
+    is_killed = iter([False] * count + [True])
+
+    def killed_before(act):
+        def acts(*arguments, **more):
+            if next(is_killed, False):
+                raise KeyboardInterrupt
+            act(*arguments, **more)
+
+        return acts
+
+    with monkeypatch.context() as patch:
+        for name in ("rename", "remove"):
+            act = getattr(tf.io.gfile, name)
+            patch.setattr(tf.io.gfile, name, killed_before(act))
+        with pytest.raises(KeyboardInterrupt):
+            save(12)
+    training_state.recover(str(folder))
+    newest = latest_step(folder)[1]
+    assert newest == (12 if count > 1 else 10)
+    save(newest + 2)
+    names = {path.name for path in folder.glob("model.ckpt-*.*")}
+    assert names == {
+        f"model.ckpt-{newest + 2 - age}{end}"
+        for age in range(0, 10, 2)
+        for end in (".index", DATA)
+    }
+
+
 def test_a_save_of_which_the_list_says_nothing_counts(folder, caplog):
     """Killed between the two."""
     (folder / "checkpoint").write_text(
@@ -291,13 +330,13 @@ def test_checkpoints_are_on_the_disk_before_older_ones_go(
         steps=6,
         save_steps=1,
     )
-    # Data, index and list of each.
-    assert disk_order.check(events) == 3 * 6
+    # Data, index and list of each, and the list when one has gone.
+    assert disk_order.check(events) == 3 * 6 + 1
     left = [e[:2] for e in events if not e[1].endswith("_temp")]
     removed = [path for what, path in left if what == disk_order.REMOVE]
     prefix = str(tmp_path / "model.ckpt-1")
     assert sorted(removed) == [f"{prefix}{DATA}", f"{prefix}.index"]
-    # The list without it is on the disk when it goes.
+    # The list with the newest is on the disk when it goes.
     first = left.index((disk_order.REMOVE, removed[0]))
     assert left[first - 1] == (disk_order.SYNC, str(tmp_path))
     assert left[first - 2][1].startswith(f"{tmp_path}/.checkpoint.tmp-")

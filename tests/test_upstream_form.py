@@ -188,6 +188,8 @@ def test_refusals(convert, google_tiny, tiny_bert, tmp_path):
                 "have no nonlinearity but",
             ),
             (google_tiny, "houlsby(layer_norm=True)", "have no layer_norm but"),
+            (google_tiny, "houlsby(gating=True)", "have no gating but"),
+            (google_tiny, "houlsby(sizes='1:2')", "have no sizes but"),
             (tiny_bert, "houlsby", "the gelu of the error function, whi"),
         )
     ):

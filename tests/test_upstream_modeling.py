@@ -423,7 +423,8 @@ def test_no_weight_stays_random_in_silence(golden_dir):
     "method, error, message",
     [
         ({"tuning_method": "magic"}, UserError, "magic"),
-        ({"tuning_method": "fusion(a, b)"}, ValueError, "needs a training"),
+        ({"tuning_method": "fusion(a, b)"}, ValueError, "without parts"),
+        ({"tuning_method": "mam"}, ValueError, "without parts .* found union"),
         ({"adapter_fn": "magic"}, ValueError, "feedforward_adapter"),
         (
             {"tuning_method": "bitfit", "adapter_fn": "feedforward_adapter"},

@@ -253,5 +253,20 @@ def test_ranks_by_pattern_are_filled_up_with_zeros():
     assert len({value.shape for value in summed.values()}) == 2
 
 
+def test_a_share_is_of_each_matrix_at_its_own_rank():
+    """Also where another adapter has a greater one."""
+    texts = (
+        "lora(4, rank_pattern='0.query:1, 0.value:2')",
+        "lora(4, rank_pattern='0.query:2, 1.query:1')",
+    )
+    methods = [parse(text) for text in texts]
+    values = [random_values(method, n) for n, method in enumerate(methods)]
+    _, summed = WeightedSum("magnitude_prune", density=0.25).merge(
+        CONFIG, None, methods, values, [1.0, 0.0]
+    )
+    for name, value in values[0].items():
+        assert np.count_nonzero(summed[name]) == value.size // 4
+
+
 def _zeros(name):
     return np.zeros(encoder.list_variables(CONFIG)[name], np.float32)

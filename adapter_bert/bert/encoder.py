@@ -29,7 +29,14 @@ import tensorflow as tf
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.architectures import PROJECTION, RELATIVE_BIAS
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.bert.hooks import Context, Hooks, Kernel, dropout, keep_mask
+from adapter_bert.bert.hooks import (
+    READ,
+    Context,
+    Hooks,
+    Kernel,
+    dropout,
+    keep_mask,
+)
 
 Shape = tuple[int, ...]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
@@ -390,6 +397,10 @@ class Bert(Modules):
         length = hidden.shape[1] or tf.shape(hidden)[1]
         whole, mask = self.hooks.lengthen(hidden, context)
         is_longer = whole is not hidden
+        moves_first = is_longer and not self.hooks.by_token
+        if moves_first:
+            is_read = tf.cast(tf.equal(mask, READ), tf.int32)
+            mask = tf.minimum(mask, 1)
         context = dataclasses.replace(context, input_mask=mask)
         outputs = [whole]
         handed_on = {**context.handed_on, **self.hooks.begin(context)}
@@ -406,8 +417,15 @@ class Bert(Modules):
                 outputs.append(self.run_layer(layer, kind, *arguments))
             else:
                 outputs.append(self.layer(layer, *arguments))
-        if is_longer:
-            return [x[:, :length] for x in outputs[1:]]
+        if moves_first:
+            # Of rows without any, the first token's.
+            place = tf.argmax(is_read, axis=1, output_type=tf.int32)
+            place = tf.expand_dims(place, 1)
+            for number, x in enumerate(outputs):
+                first = tf.gather(x, place, batch_dims=1)
+                outputs[number] = tf.concat([first, x[:, 1:length]], axis=1)
+        elif is_longer:
+            outputs = [x[:, :length] for x in outputs]
         return outputs[1:]
 
     def _scores(

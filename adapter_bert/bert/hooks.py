@@ -16,6 +16,8 @@ from adapter_bert.bert.config import LAYER, BertConfig
 
 # The kind of layers that differ by the names of their variables alone.
 ALIKE = "alike"
+# In a mask, a virtual token whose output heads read as the first token's.
+READ = 2
 # Where methods act on BERT: names of methods of `Hooks`.
 PLACES = (
     "words",
@@ -222,8 +224,9 @@ class Hooks:
 
         Takes float32 [B, T, D]. Gives float32 [B, T + P, D] and its mask,
         int32 [B, T + P]. The other hooks have this mask in their context.
-        Heads see what becomes of the first T alone. Hooks that act here are
-        not `by_values`.
+        Heads see what becomes of the first T alone, in the first's place what
+        becomes of a token with `READ` in the mask. Hooks that act here are not
+        `by_values`, and with `READ` not `by_token`.
         """
         return hidden, context.input_mask
 

@@ -78,11 +78,14 @@ def save_training(
         # Only checkpoints that are listed as whole are ever deleted.
         _, named = _read_list(output_dir)
         steps = [*sorted(s for s in named or () if s < step), step]
-        _write_list(output_dir, steps[-KEPT_CHECKPOINTS:])
-        forgotten = steps[:-KEPT_CHECKPOINTS]
-        for name, of_step in checkpoint_files(output_dir, NAME):
-            if of_step in forgotten:
-                tf.io.gfile.remove(os.path.join(output_dir, name))
+        # Listed until it is gone, so that after a kill the next save deletes
+        # the rest.
+        _write_list(output_dir, steps)
+        if forgotten := steps[:-KEPT_CHECKPOINTS]:
+            for name, of_step in checkpoint_files(output_dir, NAME):
+                if of_step in forgotten:
+                    tf.io.gfile.remove(os.path.join(output_dir, name))
+            _write_list(output_dir, steps[-KEPT_CHECKPOINTS:])
 
 
 def latest_step(output_dir: str) -> tuple[Optional[str], int]:
@@ -116,7 +119,7 @@ def recover(output_dir: str) -> None:
             for step in sorted(_steps_with_files(output_dir))
             if step <= newest and not _damage(output_dir, step)
         ]
-        _write_list(output_dir, whole[-KEPT_CHECKPOINTS:])
+        _write_list(output_dir, whole)
 
 
 def holds_checkpoints(output_dir: str) -> bool:

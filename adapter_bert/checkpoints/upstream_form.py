@@ -79,11 +79,13 @@ def _check(method: Houlsby) -> None:
         ("nonlinearity", same_activation(method.nonlinearity, "gelu")),
         ("depth", method.depth == 1),
         ("layer_norm", not method.layer_norm),
+        ("gating", not method.gating),
+        ("sizes", not method.sizes),
     ):
         if not holds:
             raise UserError(
                 f"the method is {method}, but google-research/adapter-bert's "
-                f"adapters have no {argument} but houlsby's"
+                f"adapters have no {argument} but houlsby's default"
             )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import READ, Hooks
 from adapter_bert.methods.base import Declared, TuningMethod
 
 PROMPT = "bert/embeddings/prompt"
@@ -24,7 +24,10 @@ class PromptHooks(Hooks):
 
     alike = True
     takes_rows = True
-    by_token = True
+
+    @property
+    def by_token(self):
+        return self.method.heads_read == CLS
 
     def lengthen(self, hidden, context):
         prompt = tf.cast(self.values[PROMPT], hidden.dtype)
@@ -33,15 +36,16 @@ class PromptHooks(Hooks):
             prompt = tf.tile(prompt[tf.newaxis], [batch, 1, 1])
         # Where there are no rows, values are those of one.
         prompt = prompt[:batch]
-        first, others = hidden[:, :1], hidden[:, 1:]
-        if self.method.heads_read == VIRTUAL:
-            # To attention the order is the same. [CLS] comes last.
-            parts = [prompt[:, :1], others, prompt[:, 1:], first]
-        else:
-            parts = [first, others, prompt]
         mask = context.input_mask
         seen = tf.ones([batch, prompt.shape[1]], mask.dtype)
-        return tf.concat(parts, axis=1), tf.concat([mask, seen], axis=1)
+        if self.method.heads_read == VIRTUAL:
+            # Of several prompts the last one's is read.
+            mask = tf.minimum(mask, 1)
+            seen = tf.concat([READ * seen[:, :1], seen[:, 1:]], axis=1)
+        return (
+            tf.concat([hidden, prompt], axis=1),
+            tf.concat([mask, seen], axis=1),
+        )
 
 
 @dataclasses.dataclass(frozen=True)

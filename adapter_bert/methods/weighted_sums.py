@@ -103,11 +103,12 @@ class WeightedSum:
     ) -> np.ndarray:
         """Gives the weighted sum of a variable's changes, float32 [...].
 
-        The random numbers of DARE follow the variable's name.
+        Shorter ones are filled up with zeros, of which no share is kept. The
+        random numbers of DARE follow the variable's name.
         """
         if self.by == AVERAGE:
             weights = np.divide(weights, sum(weights))
-        kept = np.stack(
+        kept = _alike(
             [self._keep(name, *numbered) for numbered in enumerate(changes)]
         )
         factors = np.asarray(weights, np.float32)
@@ -229,16 +230,18 @@ class WeightedSum:
             if not factors:
                 continue
             if by_updates:
-                summed[down], summed[up] = self._divide(scope, factors, rank)
+                a, b = self._divide(scope, factors, rank)
             elif self.by == CAT:
-                summed[down], summed[up] = _concatenate(factors, rank)
+                a, b = _concatenate(factors)
             else:
                 roots = [abs(f.weight * f.scale) ** 0.5 for f in factors]
                 signed = np.multiply(
                     roots, np.sign([f.weight for f in factors])
                 )
-                summed[down] = self(down, [f.down for f in factors], signed)
-                summed[up] = self(up, [f.up for f in factors], roots)
+                a = self(down, [f.down for f in factors], signed)
+                b = self(up, [f.up for f in factors], roots)
+            # Of a lower rank than the sum's the rest stays zero.
+            summed[down][:, : len(b)], summed[up][: len(b)] = a, b
         return merged, summed
 
     def _divide(self, scope: str, factors: Sequence[Update], rank: int):
@@ -256,23 +259,27 @@ class WeightedSum:
 def _updates(
     config: encoder.BertConfig, method: Lora, values: Values, weight: float
 ) -> dict[str, Update]:
-    matrices, updates = method.matrices(config), {}
-    most = max(matrix.rank for matrix in matrices.values())
-    for scope, matrix in matrices.items():
-        left = most - matrix.rank
-        down = np.pad(values[f"{scope}/lora_a"], ((0, 0), (0, left)))
-        up = np.pad(values[f"{scope}/lora_b"], ((0, left), (0, 0)))
-        updates[scope] = Update(down, up, matrix.scale, weight)
-    return updates
+    return {
+        scope: Update(
+            values[f"{scope}/lora_a"],
+            values[f"{scope}/lora_b"],
+            matrix.scale,
+            weight,
+        )
+        for scope, matrix in method.matrices(config).items()
+    }
 
 
-def _concatenate(
-    factors: Sequence[Update], rank: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _concatenate(factors: Sequence[Update]) -> tuple[np.ndarray, np.ndarray]:
     down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
-    up = np.concatenate([f.up for f in factors])
-    left = rank - len(up)
-    return np.pad(down, ((0, 0), (0, left))), np.pad(up, ((0, left), (0, 0)))
+    return down, np.concatenate([f.up for f in factors])
+
+
+def _alike(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    shape = np.max([x.shape for x in arrays], axis=0)
+    return np.stack(
+        [np.pad(x, [(0, n) for n in shape - x.shape]) for x in arrays]
+    )
 
 
 def _start(

@@ -1,7 +1,7 @@
 """Models and functions of google-research/bert's modeling.py, by their names.
 
 `BertModel` builds the encoder of `adapter_bert/bert` in a TensorFlow 1 graph,
-under the variable names of Google's checkpoints, with any tuning method.
+under the variable names of Google's checkpoints, with a tuning method.
 `layers.py` has the functions that build single parts.
 """
 
@@ -296,9 +296,9 @@ def _method_of(adapter_fn, tuning_method):
         or isinstance(method, AdaLora)
     ):
         raise ValueError(
-            f"{method} needs a training of its own: run_classifier.py "
-            "--tuning_method has it; BertModel takes methods of one phase, "
-            "without trained parts or ranks that shrink"
+            "BertModel takes methods of one phase, without parts or ranks "
+            f"that shrink, found {method}: run_classifier.py --tuning_method "
+            "has it"
         )
     return method, function
 
