@@ -95,7 +95,7 @@ def test_over_http(model, monkeypatch):
         code, answer = server.ask({"instances": [padded]})
         assert code == 200
         assert answer["predictions"][0]["kind"] == "multiple choice"
-        monkeypatch.setattr(http_api, "MOST_WORDS", 9)
+        monkeypatch.setattr(http_api, "MOST_WORDS", 3)
         rows = [
             {"task": "tags", "text": "a"},
             {"task": "tags", "text": 5 * "a "},

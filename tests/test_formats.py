@@ -408,11 +408,16 @@ NAMED = Layout("text", label="label")
         ),
     ],
 )
-def test_what_only_looks_like_another_form_is_plain(
+def test_lines_are_divided_as_their_table_is_or_stay_plain(
     tmp_path, name, content, layout, rows
 ):
     path = put(tmp_path / name, content)
     assert listed(tables.read_rows(str(path), layout)) == rows
+
+
+def test_columns_of_rows_in_memory_may_be_numbers():
+    rows = tables.read_rows(MemoryRows([("a", "x")], "rows"), PAIR)
+    assert (rows.text_a, rows.label) == (["a"], ["x"])
 
 
 @pytest.mark.parametrize("in_memory", [False, True])

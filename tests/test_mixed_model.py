@@ -39,13 +39,15 @@ class Mixed:
         self.tables, self.tasks = MixedBert(bert), []
         for number in range(each * len(methods)):
             method = parse(methods[number % len(methods)])
-            kind = bert.kind(method, tasks[number % len(tasks)])
-            values = {
-                p.name: tf.constant(self.rng.normal(0.0, 0.3, p.shape), "float")
-                for p in kind.table.parameters
-                if p.trained or p.is_added
-            }
-            self.tasks.append((kind, values, self.tables.put(kind, values)))
+            self.put(bert.kind(method, tasks[number % len(tasks)]))
+
+    def put(self, kind):
+        values = {
+            p.name: tf.constant(self.rng.normal(0.0, 0.3, p.shape), "float")
+            for p in kind.table.parameters
+            if p.trained or p.is_added
+        }
+        self.tasks.append((kind, values, self.tables.put(kind, values)))
 
     def texts(self, count):
         shape = (count, TOKENS)
@@ -63,7 +65,7 @@ class Mixed:
         # Numbers that are not the places.
         numbers = self.rng.permutation(tasks.size).reshape(tasks.shape)
         questions = {"task": tasks, "question": numbers.astype(np.int32)}
-        least = self.tasks[-1][2].least_model
+        least = max(place.least_model for _, _, place in self.tasks)
         outputs = self.tables.compute({**texts, **questions}, least)
         for place, task in np.ndenumerate(tasks):
             row = {k: v[place[0] : place[0] + 1] for k, v in texts.items()}
@@ -114,6 +116,24 @@ def test_what_no_task_changes_is_computed_once_for_a_text(bert, monkeypatch):
     mixed.check([[0, 1, 2], [1, 1, 0]])
     # The mixed model's, then the models' of single tasks.
     assert computed[:3] == [[0], [1], [0, 1]]
+
+
+def test_what_cannot_be_traced_holds_up_no_task_of_another_form(
+    bert, monkeypatch
+):
+    def fail(*arguments):
+        raise AssertionError("traced")
+
+    mixed = Mixed(bert, ["lora(rank=2)"], each=1)
+    mixed.check([[0]])
+    with monkeypatch.context() as patched:
+        patched.setattr(mixed_hooks, "map_rows", fail)
+        mixed.put(bert.kind(parse("pals"), TASKS[0]))
+        with pytest.raises(AssertionError, match="traced"):
+            mixed.check([[1]])
+        del mixed.tasks[1]
+        mixed.put(bert.kind(parse("lora(rank=2)"), TASKS[0]))
+        mixed.check([[1]])
 
 
 def test_what_takes_rows_is_not_vectorized(bert, monkeypatch):

@@ -176,20 +176,16 @@ def test_processors_that_are_refused(tiny_data, tmp_path):
     assert "Reviews.get_dev_examples cannot read" in message
 
     class Mixed(Reviews):
-        second = None
-
         def get_dev_examples(self, data_dir):
             examples = super().get_dev_examples(data_dir)
-            for number, example in enumerate(examples):
-                example.text_b = self.second if number else "a cat"
+            examples[0].text_b = "a cat"
             return examples
 
         def get_test_examples(self, data_dir):
             return []
 
-    for Mixed.second in (None, ""):
-        message = refusal(processor_task, Mixed(), str(tiny_data), ["dev"])
-        assert "pairs and single texts" in message
+    message = refusal(processor_task, Mixed(), str(tiny_data), ["dev"])
+    assert "pairs and single texts" in message
     message = refusal(processor_task, Mixed(), str(tiny_data), ["test"])
     assert "gives no examples" in message
 

@@ -213,7 +213,8 @@ class MixedBert:
             of_method, of_head, of_bert = (row.slot.number for row in rows)
             place = [method.number, of_method, head.number, of_head, of_bert]
             self._places.write(task.number, tf.constant(place))
-            least = max(row.of.since for row in rows)
+            # What changes nothing of BERT needs no table of changes.
+            least = max(x.of.since for x in rows if x is not self._of_bert)
             return Place(task, head.number, rows, least)
 
     def reserve(self, kinds: Iterable[TaskKind]) -> None:
@@ -229,6 +230,7 @@ class MixedBert:
 
         `least_model` is the greatest one of the batch's places. While one
         thread traces the model of a new kind, others go on with the one before.
+        A form that cannot be traced holds up the forms that come after it.
         """
         with self._lock:
             number = self._traced_model

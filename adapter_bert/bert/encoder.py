@@ -417,16 +417,18 @@ class Bert(Modules):
                 outputs.append(self.run_layer(layer, kind, *arguments))
             else:
                 outputs.append(self.layer(layer, *arguments))
-        if moves_first:
-            # Of rows without any, the first token's.
-            place = tf.argmax(is_read, axis=1, output_type=tf.int32)
-            place = tf.expand_dims(place, 1)
-            for number, x in enumerate(outputs):
-                first = tf.gather(x, place, batch_dims=1)
-                outputs[number] = tf.concat([first, x[:, 1:length]], axis=1)
-        elif is_longer:
-            outputs = [x[:, :length] for x in outputs]
-        return outputs[1:]
+        del outputs[0]
+        if not is_longer:
+            return outputs
+        cut = [x[:, :length] for x in outputs]
+        if not moves_first:
+            return cut
+        # Of rows without any, the first token's.
+        place = tf.argmax(is_read, axis=1, output_type=tf.int32)[:, tf.newaxis]
+        return [
+            tf.concat([tf.gather(x, place, batch_dims=1), short[:, 1:]], axis=1)
+            for x, short in zip(outputs, cut)
+        ]
 
     def _scores(
         self, length: Any, dtype: tf.DType, context: Context

@@ -119,7 +119,8 @@ def recover(output_dir: str) -> None:
             for step in sorted(_steps_with_files(output_dir))
             if step <= newest and not _damage(output_dir, step)
         ]
-        _write_list(output_dir, whole)
+        listed = {*(named or ()), *whole[-KEPT_CHECKPOINTS:]}
+        _write_list(output_dir, [step for step in whole if step in listed])
 
 
 def holds_checkpoints(output_dir: str) -> bool:

@@ -166,6 +166,8 @@ def opened(
         named = None
         delimiter = "\t" if ending == ".tsv" else _delimiter(start, columns)
     usual = {".csv": ",", ".tsv": "\t"}[ending]
+    if not named and delimiter != usual:
+        logging.info("%s: %r stands between its cells", path, delimiter)
     is_tool = any(mark in start for mark in (TURK, "ImportId", SURVEY_MONKEY))
     if not (is_tool or named or encoding == "utf-16" or delimiter != usual):
         return None
@@ -393,7 +395,7 @@ def _judged(
     # Label Studio's tasks.
     if isinstance(row.get("data"), Mapping) and "annotations" in row:
         row.update(row["data"])
-    for name in [n for n in row if n.endswith(RESPONSES)]:
+    for name in [n for n in row if str(n).endswith(RESPONSES)]:
         statuses = row.get(f"{name}.status")
         values = [] if row[name] in (None, "") else row[name]
         if not isinstance(values, list):

@@ -144,7 +144,7 @@ HEADERS = {
 # What follows the model's name and a colon in a path.
 VERBS = ("predict", ANSWER, EXPLAIN, EMBED, RERANK)
 POSTED = tuple(f":{verb}" for verb in VERBS)
-# Of `:predict`, which fills up each row of a tagger to the longest.
+# Empty ones of `:predict`, which fills up a tagger's rows to the longest.
 MOST_WORDS = 10**6
 
 
@@ -382,8 +382,9 @@ class RestServer:
         if kind == EMBED:
             # A signature's only output has no name.
             return {form: results}
-        words = [len(result.get("tokens", ())) for result in results]
-        if len(words) * max(words, default=0) > MOST_WORDS:
+        # An exported model's are filled up to the longest of shared batches.
+        words = [sum(map(bool, result.get("tokens", ()))) for result in results]
+        if len(words) * max(words, default=0) - sum(words) > MOST_WORDS:
             raise Refused(
                 413,
                 f"{len(words)} rows, each filled up to {max(words)} words; ask "

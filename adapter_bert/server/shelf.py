@@ -170,7 +170,7 @@ class ExportedShelf(Shelf):
         answers = list(map(self.answer, questions, results))
         names = KINDS[TAGGING].fields.keys() & results[0].keys()
         return [
-            {**one, **{name: row.get(name, []) for name in names}}
+            {**one, **{name: row[name] for name in names}}
             for one, row in zip(results, to_outputs(tasks, answers, 0))
         ]
 

@@ -76,8 +76,7 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     columns: dict[str, Any] = {
         "text_a": [_text(example.text_a) for example in examples],
         "text_b": [
-            # BERT has an empty one for none.
-            _text(example.text_b or "") or None
+            None if example.text_b is None else _text(example.text_b)
             for example in examples
         ],
         "label": [

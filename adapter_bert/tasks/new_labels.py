@@ -172,8 +172,8 @@ class NewLabels(TextClassification):
                 )
         if self.replay_file and not {*self.old_labels} & {*rows.label}:
             raise UserError(
-                "no training row is of --replay_file, whose rows follow the "
-                "others; raise --max_train_examples"
+                "no training row has an old label, and rows of --replay_file "
+                "follow the others; raise --max_train_examples"
             )
         return super().learn(rows)
 

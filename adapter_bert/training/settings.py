@@ -365,10 +365,16 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         "", "Folder for checkpoints and results."
     )
     max_train_examples: Optional[int] = Topic.DATA.setting(
-        None, "Train on the first N examples only; default: all.", POSITIVE
+        None,
+        "Train on the first N examples only, of a reranker on all of their "
+        "queries; default: all.",
+        POSITIVE,
     )
     max_eval_examples: Optional[int] = Topic.DATA.setting(
-        None, "Score the first N examples only; default: all.", POSITIVE
+        None,
+        "Score the first N examples only, of a search or a reranker all of "
+        "their queries; default: all.",
+        POSITIVE,
     )
     new_tokens: str = Topic.METHOD.setting(
         "",
