@@ -289,9 +289,11 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
             max_seq_length=24,
         )
     _, *lines = read_lines(place / "audited/suspects.tsv")
+    # The file has a header.
+    of_file = [{**one, "line": one["line"] + 1} for one in audited.suspects]
     assert [line.split("\t") for line in lines] == [
         [*map(str, list(suspect.values())[:-1]), f"{suspect['score']:.6f}"]
-        for suspect in audited.suspects
+        for suspect in of_file
     ]
     for bad, settings, message in (
         (rows[:3], {}, "rows holds 3 different texts, but --folds is 5"),
