@@ -95,7 +95,9 @@ def test_a_run_is_scored_without_the_flag(classify, flags):
     refusals.check(lambda: classify(**flags), "another configuration", "head")
     more = {"few_shot": True, "init_checkpoint": out, "output_dir": out / "b"}
     more["vocab_file"] = ""
-    refusals.check(lambda: classify(**flags | more), "to go on from", "head")
+    refusals.check(
+        lambda: classify(**flags | more), "--init_checkpoint", "head"
+    )
     weights = adapter_artifact.read(str(out / "adapter"), None)
     config = open_checkpoint(flags["init_checkpoint"]).config
     refusals.check(

@@ -376,7 +376,7 @@ def test_a_layout_of_models_is_one_row(
     row = sources.Layout(sources.named("bert.npz"), ".npz", open_npz)
     monkeypatch.setattr(sources, "FILES", (*sources.FILES, row))
     np.savez(tmp_path / "bert.npz", **tiny_weights)
-    # A record of a run beside it makes it no trained checkpoint.
+    # With a run.json beside it, it is still no trained checkpoint.
     (tmp_path / "run.json").write_text("{}")
     for path in tmp_path, tmp_path / "bert.npz":
         check_values(open_checkpoint(path).weights, tiny_weights)

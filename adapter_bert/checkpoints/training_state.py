@@ -119,7 +119,7 @@ def recover(output_dir: str) -> None:
             for step in sorted(_steps_with_files(output_dir))
             if step <= newest and not _damage(output_dir, step)
         ]
-        listed = {*(named or ()), *whole[-KEPT_CHECKPOINTS:]}
+        listed = {*named, *whole[-KEPT_CHECKPOINTS:]}
         _write_list(output_dir, [step for step in whole if step in listed])
 
 

@@ -61,8 +61,8 @@ class Mining(LetterCase):
     )
     margin: Optional[str] = Topic.TO_DO.setting(
         None,
-        "Least difference between the cosine of a right document and that of "
-        "a negative: 0.1, or 5% of the right document's cosine.",
+        "How much lower a negative's cosine must be than each right "
+        "document's: by 0.1, or by 5% of it.",
         Range(MARGIN.fullmatch, "expected a number, as 0.1 or 5%"),
     )
     negatives_per_row: int = Topic.TO_DO.setting(

@@ -103,8 +103,8 @@ class WeightedSum:
     ) -> np.ndarray:
         """Gives the weighted sum of a variable's changes, float32 [...].
 
-        Shorter ones are filled up with zeros, of which no share is kept. The
-        random numbers of DARE follow the variable's name.
+        Each is pruned at its own size; shorter ones are then padded with
+        zeros. The random numbers of DARE follow the variable's name.
         """
         if self.by == AVERAGE:
             weights = np.divide(weights, sum(weights))

@@ -23,7 +23,7 @@ class FewRows(FirstPhase):
     def check(self, run):
         experiment = run.experiment
         unfit = {
-            "an adapter or a run to go on from, which has a head": (
+            "--adapter or a run as --init_checkpoint, which have a head": (
                 run.model.trained and not run.model.new_head
             ),
             f"{run.model.method.name}, which trains twice": (

@@ -297,8 +297,8 @@ def _method_of(adapter_fn, tuning_method):
     ):
         raise ValueError(
             "BertModel takes methods of one phase, without parts or ranks "
-            f"that shrink, found {method}: run_classifier.py --tuning_method "
-            "has it"
+            f"that shrink, not {method}; train it by run_classifier.py "
+            "--tuning_method"
         )
     return method, function
 
