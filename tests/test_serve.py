@@ -231,12 +231,11 @@ def waiting_rows(port):
 
 def listening(process):
     """The addresses at which a process listens, as the system has them."""
-    sockets = {
-        os.readlink(path)
-        for path in Path(f"/proc/{process.pid}/fd").iterdir()
+    sockets = set()
+    for path in Path(f"/proc/{process.pid}/fd").iterdir():
         # One may be closed meanwhile.
-        if os.path.lexists(path)
-    }
+        with suppress(FileNotFoundError):
+            sockets.add(os.readlink(path))
     for table in ("tcp", "tcp6", "udp", "udp6"):
         path = Path(f"/proc/{process.pid}/net/{table}")
         for line in read_lines(path)[1:]:
