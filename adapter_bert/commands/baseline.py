@@ -66,34 +66,29 @@ def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
     Returns:
         A function from rows to float64 [rows, words and pairs of each text].
     """
+    from sklearn.compose import ColumnTransformer
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    columns = [
-        TfidfVectorizer(
-            ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
-        )
-        for _ in _texts(rows)
-    ]
+    words = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
+    )
+    table = _table(rows)
+    columns = ColumnTransformer(
+        [(f"text {n}", words, n) for n in range(table.shape[1])],
+        sparse_threshold=1,
+    )
     try:
-        for column, texts in zip(columns, _texts(rows)):
-            column.fit(texts)
+        columns.fit(table)
     except ValueError as error:
         raise UserError(
             f"{rows.path}: a column of texts, or the part of it that the "
             "others are guessed from, holds no word"
         ) from error
-
-    def inputs_of(rows: Rows) -> Inputs:
-        matrices = [
-            c.transform(texts) for c, texts in zip(columns, _texts(rows))
-        ]
-        return scipy.sparse.hstack(matrices, format="csr")
-
-    return inputs_of
+    return lambda rows: columns.transform(_table(rows))
 
 
-def _texts(rows: Rows) -> list[list[str]]:
-    return [x for x in (rows.text_a, rows.text_b) if x is not None]
+def _table(rows: Rows) -> np.ndarray:
+    return np.array(list(rows.texts), dtype=object)
 
 
 def fit(
