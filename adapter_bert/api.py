@@ -673,13 +673,13 @@ def rerank(
     Returns:
         As `Predictor.rerank`.
     """
-    settings = {
-        "predict_batch_size": predict_batch_size,
-        "max_seq_length": max_seq_length,
-    }
-    return Predictor(bert, adapter, **settings).rerank(
-        query, documents, top_n=top_n
+    predictor = Predictor(
+        bert,
+        adapter,
+        predict_batch_size=predict_batch_size,
+        max_seq_length=max_seq_length,
     )
+    return predictor.rerank(query, documents, top_n=top_n)
 
 
 def embed(
