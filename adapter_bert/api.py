@@ -545,12 +545,11 @@ class Predictor:
                     "one of " + ", ".join(predictor.names)[:200]
                 )
             [task] = predictor.names
-        names = None if isinstance(task, str) else list(task)
-        tasks = [task] if names is None else names or predictor.names
-        first = predictor.task(tasks[0]).task
+        names = [task] if isinstance(task, str) else list(task)
+        first = predictor.task((names or predictor.names)[0]).task
         rows = _rows_of(texts, first.columns, first.takes_tokens)
-        if names is None:
-            names = [task] * len(rows)
+        if isinstance(task, str):
+            names *= len(rows)
         if len(names) != len(rows):
             raise UserError(
                 f"task names {len(names)} adapters for {len(rows)} rows; "

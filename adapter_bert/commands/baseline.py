@@ -124,16 +124,10 @@ def fit(
         for column in labels["label_sets"].T
     ]
 
-    def odds(inputs: Inputs) -> Outputs:
-        """Returns the log odds of each label."""
-        probabilities = [model(inputs) for model in models]
-        return {
-            "logits": np.stack(
-                [x[:, 1] - x[:, 0] for x in probabilities], axis=1
-            )
-        }
-
-    return odds
+    # The log odds of each label.
+    return lambda inputs: {
+        "logits": np.hstack([np.diff(model(inputs)) for model in models])
+    }
 
 
 def fit_classes(
@@ -183,7 +177,7 @@ def cross_validate(
     """
     from sklearn.model_selection import KFold
 
-    scores: dict[float, list[float]] = {x: [] for x in STRENGTHS}
+    scores: list[list[float]] = []
     folds = KFold(count, shuffle=True, random_state=SEED)
     progress = Progress("folds", count * len(STRENGTHS), "fits")
     for fold in folds.split(np.unique(texts)):
@@ -191,16 +185,14 @@ def cross_validate(
         words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
         held_out = words(part)
-        for strength, list_of_scores in scores.items():
+        scores.append([])
+        for strength in STRENGTHS:
             model = fit(task, inputs, labels, strength)
             _, scored = score(task, part, model(held_out))
-            list_of_scores.append(scored[task.metrics[0]])
+            scores[-1].append(scored[task.metrics[0]])
             progress.update(1)
     progress.close()
-    return {
-        x: float(np.mean(list_of_scores))
-        for x, list_of_scores in scores.items()
-    }
+    return dict(zip(STRENGTHS, np.mean(scores, axis=0).tolist()))
 
 
 def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:

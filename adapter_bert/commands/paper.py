@@ -373,7 +373,7 @@ def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         cells = means.map("{:.1f}".format).where(means.notna(), "-")
         title = f"{title} (paper, BERT-large, test)"
         lines.append([title, *cells, _mean(means)])
-    compared = {}
+    draws = {}
     for number, task in enumerate(tasks):
         same = rows[(rows.task == task) & (rows.variant == "")]
         both = [
@@ -382,13 +382,13 @@ def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         ]
         if all(len(x) > 1 for x in both):
             report = picture.parent / "data" / task / REPORT
-            compared[task] = difference.compare(
+            compared = difference.compare(
                 both[0].metric[0],
                 *_numbers(task, read_report(task, report).label),
                 *(np.array(x.answers.tolist()) for x in both),
                 seed=difference.DRAW_SEED + number,
             )
-    draws = {task: (x.difference, x.draws) for task, x in compared.items()}
+            draws[task] = compared.difference, compared.draws
     if len(draws) == len(tasks):
         draws["mean"] = [np.mean(x, axis=0) for x in zip(*draws.values())]
     cells = dict.fromkeys((*tasks, "mean"), "-")
