@@ -707,7 +707,7 @@ def test_rows_of_every_kind_are_those_of_a_file(bert, tmp_path, kind):
     ab.train(bert, path, **settings)
     assert bits(run.output_dir) == before
     refusals.check(
-        lambda: ab.train(bert, [*rows, *rows[:1]], **settings),
+        lambda: ab.train(bert, rows[:8], **settings),
         "holds a run with another configuration",
     )
     if kind == "squad":
