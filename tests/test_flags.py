@@ -10,7 +10,7 @@ from absl import flags
 from absl.testing import flagsaver
 from conftest import entry_point, run_process
 
-from adapter_bert.commands import run_classifier
+from adapter_bert.commands import predict, run_classifier
 from adapter_bert.flag_page import END, page, read_command_line
 from adapter_bert.flags import (
     NOT_NEGATIVE,
@@ -252,8 +252,10 @@ def test_every_boolean_flag_has_the_form_that_is_told(flag_values):
 
 
 @pytest.mark.newer_stack
-def test_each_boolean_flag_of_a_program_is_named():
-    with entry_point(run_classifier):
+@pytest.mark.parametrize("program", [run_classifier, predict])
+def test_each_boolean_flag_of_a_program_is_named(program):
+    """Also one that begins with `no`, as --normalize."""
+    with entry_point(program):
         by_module = FLAGS.flags_by_module_dict()
         names = [f.name for m in by_module for f in by_module[m] if f.boolean]
         assert "alsologtostderr" in names
