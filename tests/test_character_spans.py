@@ -121,7 +121,7 @@ def test_rows_of_many_tools(tmp_path, row, name):
     [
         {
             "classes": [],
-            "annotations": [None, [TEXT, {"entities": [ORG, LOC]}]],
+            "annotations": [None, [f"{TEXT}\r", {"entities": [ORG, LOC]}]],
         },
         {"examples": [{"content": TEXT, "annotations": [ORG, LOC]}]},
     ],
@@ -138,12 +138,17 @@ def test_one_object_may_hold_all_rows(tmp_path, whole):
         "CoNLL-U": ("# sent_id = 1\n", "CoNLL-U", "--tag_column=upos"),
         "OntoNotes": ("#begin document (a);\n", "OntoNotes", "B-ORG"),
         "brat": ("T1\tORG 4 15\tLumen works\n", "brat", "anntoconll.py"),
-        "Kaggle": ("Sentence #,Word,POS,Tag\n", "a word on each row", "CoNLL"),
+        "Kaggle": (
+            "Sentence #,Word,POS,Tag\n1,M\xfcnde,NNP,B-geo\n",
+            "a word on each row",
+            "CoNLL",
+        ),
+        "words": ("sentence_id,words,labels\n", "a word on each row"),
     }
 )
 def test_other_forms_are_named(tmp_path, call, parts):
     path = tmp_path / "train.conll"
-    path.write_text(call)
+    path.write_text(call, encoding="latin-1")
     if call[0] == "#":
         refusals.check(lambda: read_sentences(str(path)), path, *parts)
     path = path.rename(tmp_path / "train.ann")
@@ -229,9 +234,11 @@ def told(*span, text):
                 task(text="a"),
                 task(([[0, 1, "X"]], {}), ([], {}), text="b"),
                 task(([], {"result": None}), text="c"),
+                task(([], {"result": [{"type": "relation"}]}), text="d"),
             ],
-            ["b|B-X", "c|O"],
+            ["b|B-X", "c|O", "d|O"],
             [
+                "1 results of the type relation are passed over",
                 "1 rows are left out: their annotations were cancelled",
                 "1 rows are left out: nobody has annotated them",
                 "1 rows have several annotations",

@@ -10,9 +10,8 @@ from conftest import (
     run_process,
     write_json,
 )
-from run_folders import artifact_bytes
 from test_methods_runs import without_size
-from test_pretraining import EXAMPLES, LENGTH, MOST, TOKENS, example, write
+from test_pretraining import EXAMPLES, LENGTH, MOST, write
 
 from adapter_bert.commands import library, merge, run_pretraining
 from adapter_bert.library.adapter_library import AdapterLibrary
@@ -79,18 +78,17 @@ def test_a_published_command_from_nothing(from_nothing, tmp_path, run_main):
 
 
 def test_initial_values_follow_from_the_seed(pretrain, from_nothing, tmp_path):
-    read_value = {}
-    for name, seed in ("a", 1), ("b", 1), ("c", 2):
-        out = tmp_path / name
+    """Equal seeds make equal bits: tests/test_programs.py."""
+    values = []
+    for seed in (1, 2):
+        out = tmp_path / str(seed)
         pretrain(
             **{**from_nothing, "seed": seed, "output_dir": out},
             max_train_examples=8,
         )
         weights = open_checkpoint(out / "initial").weights
-        read_value[name] = weights.read("bert/pooler/dense/kernel")
-    assert (read_value["a"] == read_value["b"]).all()
-    assert (read_value["a"] != read_value["c"]).any()
-    assert artifact_bytes(tmp_path / "a") == artifact_bytes(tmp_path / "b")
+        values.append(weights.read("bert/pooler/dense/kernel"))
+    assert (values[0] != values[1]).any()
 
 
 def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
@@ -115,12 +113,3 @@ def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
     run_main(library, "add", shelf, out, "--name=domain")
     kept = AdapterLibrary(str(shelf))
     assert kept.names() == ["domain"] and kept.answering() == []
-
-
-def test_rows_without_a_masked_token(pretrain, pretraining_flags, tmp_path):
-    """They teach which text follows, and score as in BERT's program."""
-    rows = [example(TOKENS, places=(), label=n % 2) for n in range(16)]
-    path = write(tmp_path / "plain.tfrecord", rows)
-    pretrain(**pretraining_flags | {"input_file": path}, do_eval=True)
-    scores = read_json(pretraining_flags["output_dir"], "eval_results.json")
-    assert scores["eval_masked_lm_loss"] == 0 < scores["eval_loss"]
