@@ -396,10 +396,8 @@ def _tag(
         start = span.start + len(inside) - len(inside.lstrip())
         end = span.end - len(inside) + len(inside.rstrip())
         # Words that hold any of the characters.
-        first, past = (
-            bisect.bisect(ends, start),
-            bisect.bisect_left(starts, end),
-        )
+        first = bisect.bisect(ends, start)
+        past = bisect.bisect_left(starts, end)
         if start >= end or first >= past:
             raise ValueError(f"the span {span} covers no word")
         if before and (span.start < before.end or tags[first].type):
@@ -408,10 +406,8 @@ def _tag(
                 "tag; leave out one of them"
             )
         before = span
-        notes["spans are trimmed: they begin or end with blanks"] += (
-            start,
-            end,
-        ) != (span.start, span.end)
+        is_trimmed = span[:2] != (start, end)
+        notes["spans are trimmed: they begin or end with blanks"] += is_trimmed
         notes["spans are widened: they begin or end inside a word"] += (
             starts[first] < start or end < ends[past - 1]
         )

@@ -515,12 +515,7 @@ class MaskedLM(Task[Lines]):
     def build_head(self, config, create):
         return MaskedLMHead(config, create)
 
-    def evaluate(
-        self,
-        rows: Lines,
-        features: Features,
-        predictions: Mapping[str, np.ndarray],
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         """Perplexity, accuracy, mean cross entropy in nats, of masked tokens.
 
         Perplexity is `exp(loss)`, at most the greatest float.

@@ -192,14 +192,10 @@ def _pairs(
         outputs[f"{side}_indexes"][rows] - first[:, np.newaxis]
         for side in ("start", "end")
     )
-    starts_fit, ends_fit = (
-        (places >= 0) & (places < length[:, np.newaxis])
-        for places in (starts, ends)
-    )
     distance = ends[:, np.newaxis, :] - starts[:, :, np.newaxis]
     row, start, end = np.nonzero(
-        starts_fit[:, :, np.newaxis]
-        & ends_fit[:, np.newaxis, :]
+        (starts >= 0)[:, :, np.newaxis]
+        & (ends < length[:, np.newaxis])[:, np.newaxis, :]
         & (distance >= 0)
         & (distance < max_answer_length)
     )
@@ -393,9 +389,9 @@ class Squad(Task[Sequence[SquadQuestion]]):
 
     def _read(self, data_dir: str, split: str) -> list[SquadQuestion]:
         flag = "train_file" if split == "train" else "predict_file"
-        if not getattr(self, flag):
-            raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
         path = getattr(self, flag)
+        if not path:
+            raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
         if isinstance(path, str):
             path = os.path.join(data_dir, path)
         negative = self.version_2_with_negative
@@ -499,12 +495,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
     def build_head(self, config, create):
         return SpanHead(self.n_best_size, config, create, self.head)
 
-    def decode(
-        self,
-        rows: Sequence[SquadQuestion],
-        features: ContextWindows,
-        outputs: Mapping[str, np.ndarray],
-    ) -> list[Prediction]:
+    def decode(self, rows, features, outputs) -> list[Prediction]:
         """Chooses an answer to every question.
 
         Source: google-research/bert, `run_squad.py`, `write_predictions`. That
@@ -591,12 +582,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
         kept, places = zip(*best.values())
         return NBest(tuple(best), np.array(kept), places)
 
-    def evaluate(
-        self,
-        rows: Sequence[SquadQuestion],
-        features: input_pipeline.Features,
-        predictions: Sequence[Prediction],
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         answers = [[a.text for a in q.answers] for q in rows]
         texts = [p.text for p in predictions]
         if not self.version_2_with_negative:

@@ -496,9 +496,7 @@ class Tagging(Task[Sentences]):
         tags = [self.tags[number] for number in chosen.tolist()]
         return Tagged(to_bio(tags, rows.starts), logits)
 
-    def evaluate(
-        self, rows: Sentences, features: SentenceWindows, predictions: Tagged
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         scores = entity_scores(*_by_sentence(rows, predictions))
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.
