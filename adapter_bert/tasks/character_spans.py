@@ -343,8 +343,8 @@ def _check(
     spans: list[_Span], text: str, notes: collections.Counter[str]
 ) -> list[_Span]:
     """Checks spans against their text; turns UTF-16 units into characters."""
-    wrong = next((span for span in spans if _fault(span, text)), None)
-    if wrong is None:
+    faults = list(filter(None, (_fault(span, text) for span in spans)))
+    if not faults:
         return spans
     units, characters = 0, {}
     for number, letter in enumerate(f"{text} "):
@@ -358,7 +358,7 @@ def _check(
         for span in spans
     ]
     if any(span.text is None or _fault(span, text) for span in of_units):
-        raise ValueError(_fault(wrong, text))
+        raise ValueError(faults[0])
     notes["rows count UTF-16 units, which were turned into characters"] += 1
     return of_units
 

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -421,13 +421,13 @@ class Lines:
         return itertools.islice(_lines(self.path), self.count)
 
 
-def _text(row: Mapping[str, Any], where: str) -> str:
-    return json_lines.text_at(row, "text")
-
-
 def _lines(path: FileOrRows) -> Iterator[str]:
     if isinstance(path, MemoryRows):
-        texts = read_objects(path, path.objects(["text"]), _text)
+        texts = read_objects(
+            path,
+            path.objects(["text"]),
+            lambda row, where: json_lines.text_at(row, "text"),
+        )
         lines = (text for _, text in texts)
     else:
         lines = files.read_lines(path, "the text", newline="")

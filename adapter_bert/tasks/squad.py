@@ -81,12 +81,16 @@ def squad_1_scores(
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
     """
-    best = [
-        np.max([exact_and_f1(text, prediction) for text in texts], axis=0)
-        for texts, prediction in zip(answers, predictions)
-    ]
+    best = list(map(_best, answers, predictions))
     exact, f1 = 100.0 * sum(best) / len(best)
     return {"exact_match": float(exact), "f1": float(f1)}
+
+
+def _best(
+    answers: Answers, prediction: str, both_empty: float = 0.0
+) -> np.ndarray:
+    scores = [exact_and_f1(text, prediction, both_empty) for text in answers]
+    return np.max(scores, axis=0)
 
 
 def squad_2_scores(
@@ -104,16 +108,16 @@ def squad_2_scores(
     Source: Rajpurkar et al. 2018, the official `evaluate-v2.0.py`.
     """
     has_answer = np.array([bool(texts) for texts in answers])
-    best = []
-    for texts, prediction in zip(answers, predictions):
-        # An answer of nothing but articles and punctuation is no text to match.
-        texts = list(filter(normalize_answer, texts)) or [""]
-        pairs = [exact_and_f1(text, prediction, 1.0) for text in texts]
-        best.append(np.max(pairs, axis=0))
-    of_questions = np.array(best)
+    # An answer of nothing but articles and punctuation is no text to match.
+    of_questions = np.array(
+        [
+            _best(list(filter(normalize_answer, texts)) or [""], text, 1.0)
+            for texts, text in zip(answers, predictions)
+        ]
+    )
     scores: dict[str, float] = {}
     for prefix, chosen in (
-        ("", np.ones(len(best), bool)),
+        ("", np.ones(len(of_questions), bool)),
         ("HasAns_", has_answer),
         ("NoAns_", ~has_answer),
     ):

@@ -327,7 +327,7 @@ def cut_windows(
     answer's words where the answer's tokens occur.
     """
     labelled = all(question.answers is not None for question in questions)
-    tokens, lengths = array.array("i"), array.array("q")
+    tokens, row_starts = array.array("i"), array.array("q", [0])
     # `question`, `first` and `context_first` of each window, and its labels.
     windows: list[tuple[int, ...]] = []
     context_starts: list[int] = []
@@ -362,7 +362,7 @@ def cut_windows(
                     tokenizer.separate_id,
                 ]
                 tokens.extend(row)
-                lengths.append(len(row))
+                row_starts.append(len(tokens))
                 shift, target = len(head) - first, (0, 0)
                 if span and first <= span[0] and span[1] + shift < len(row) - 1:
                     target = span[0] + shift, span[1] + shift
@@ -374,13 +374,13 @@ def cut_windows(
     columns = np.array(windows, np.int32).reshape(-1, 5).T.copy()
     question_rows, firsts, context_firsts, starts, ends = columns
     # Zeros up to what is between, then BERT's ones.
-    parts = np.stack([firsts, np.asarray(lengths) - firsts], axis=1).ravel()
+    parts = np.stack([firsts, np.diff(row_starts) - firsts], axis=1).ravel()
     zero_one = np.array([0, tokenizer.second_segment], np.uint8)
     labels = {"start_positions": starts, "end_positions": ends}
     return ContextWindows(
         tokens=np.asarray(tokens),
-        segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
-        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        segments=np.repeat(np.tile(zero_one, len(windows)), parts),
+        starts=np.asarray(row_starts),
         labels=labels if labelled else {},
         question=question_rows,
         first=firsts,
