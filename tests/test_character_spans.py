@@ -192,8 +192,8 @@ def told(*span, text):
             ["1 spans are trimmed", "1 spans are widened"],
         ),
         (
-            [{"text": "a b", "label": [[0, 1, "Job title"]]}],
-            ["a|B-Job_title b|O"],
+            [{"text": "a b", "label": [[0, 1, "Job title"]]}, {"text": "c"}],
+            ["a|B-Job_title b|O", "c|O"],
             ["1 spans have a blank in their label"],
         ),
         (

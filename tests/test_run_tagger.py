@@ -60,7 +60,9 @@ def test_training_learns_the_tiny_sentences(
     )
     ner_flags.update(do_train=False, init_checkpoint=out)
     ner_flags.update(output_dir=tmp_path / "test", eval_split="test")
-    tag(**ner_flags, do_eval=True)
+    tag(**ner_flags, do_eval=True, do_predict=True)
+    name = "test_predictions.conll"
+    assert read_lines(tmp_path / "test" / name) == read_lines(out / name)
     scores = read_json(tmp_path / "test", "eval_results.json")
     # There one entity has become two.
     assert scores["eval_f1"] < results["eval_f1"]
