@@ -218,7 +218,7 @@ def choose(
     is_plain = is_token & pieces.is_plain[ids]
     counts = is_plain.sum(axis=1)
     wanted = np.rint(masking.probability * counts).astype(np.int64)
-    wanted = np.minimum(np.maximum(wanted, 1), counts)
+    wanted = np.clip(wanted, 1, counts)
     places = np.arange(ids.shape[1])
     begins = is_plain
     if masking.whole_words:
