@@ -172,14 +172,15 @@ def _of_mrqa(qa: Any, context: str, where: str) -> Any:
         for first, last in spans
     ]
     question = _get(qa, "question", str, where)
-    return {"id": qa.get("qid"), "question": question, "answers": answers}
+    name = qa.get("qid", qa.get("id"))
+    return {"id": name, "question": question, "answers": answers}
 
 
 def _read_question(
     qa: Any, context: str, place: str, with_negative: bool
 ) -> SquadQuestion:
     if isinstance(qa, dict):
-        if "detected_answers" in qa and "id" not in qa:
+        if "detected_answers" in qa:
             qa = _of_mrqa(qa, context, place)
         if type(qa.get("id")) is int:
             qa = {**qa, "id": str(qa["id"])}
