@@ -14,7 +14,6 @@ from conftest import (
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
-from adapter_bert.errors import UserError
 
 pytestmark = pytest.mark.older_stack
 
@@ -125,29 +124,3 @@ def test_one_language_is_exchanged_for_the_other(
     assert scores["kept"] != scores["exchanged"]
     trained = read_json(tmp_path / "task" / "eval_results.json")
     assert trained["eval_f1"] > 0.9
-
-
-def test_an_adapter_of_another_vocabulary_is_no_language(
-    bert, data, tiny_bert, tmp_path
-):
-    common = {"train_file": data / "first.txt", "tuning_method": "mad_x(4, 4)"}
-    with entry_point(run_mlm) as run:
-        run(
-            **common,
-            init_checkpoint=bert,
-            do_lower_case=False,
-            do_train=True,
-            max_seq_length=16,
-            train_batch_size=8,
-            output_dir=tmp_path / "language",
-        )
-        with pytest.raises(UserError, match="vocabulary|another BERT"):
-            run(
-                init_checkpoint=tiny_bert,
-                train_file=data / "first.txt",
-                tuning_method="stack(language, pfeiffer(size=4))",
-                library=tmp_path,
-                do_train=True,
-                max_seq_length=16,
-                output_dir=tmp_path / "other",
-            )

@@ -9,13 +9,12 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library
 
 PREDICTION, TRAINING = "prediction", "training"
-_STEP = contextvars.ContextVar("onednn", default=None)
 
 # Names of `functional.ACTIVATIONS` -> oneDNN's.
 ACTIVATIONS = {
@@ -67,22 +66,32 @@ def _try(x: tf.Tensor) -> None:
     compute(x)
 
 
-@contextlib.contextmanager
-def built_for(step: Optional[str]) -> Iterator[None]:
-    """Builds graphs of PREDICTION, without gradients, or TRAINING with these.
+def switch(default: Any = False) -> tuple[Callable, Callable]:
+    """Makes a value by which graphs are built.
 
-    None builds graphs without. The kernels must be available.
+    Gives a function that tells it, and a context manager that sets it.
     """
-    token = _STEP.set(step)
-    try:
-        yield
-    finally:
-        _STEP.reset(token)
+    variable = contextvars.ContextVar("switch", default=default)
+
+    @contextlib.contextmanager
+    def building(value: Any = True) -> Iterator[None]:
+        token = variable.set(value)
+        try:
+            yield
+        finally:
+            variable.reset(token)
+
+    return variable.get, building
+
+
+# Builds graphs of PREDICTION, without gradients, or TRAINING with these, whose
+# kernels must be available; or of None, without them.
+_step, built_for = switch(None)
 
 
 def is_built_for(step: str) -> bool:
     """Tells whether a graph of this step is being built with these kernels."""
-    return _STEP.get() == step
+    return _step() == step
 
 
 def dense(
