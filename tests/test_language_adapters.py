@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import refusals
 from conftest import (
     entry_point,
     module_fixture,
@@ -11,6 +12,7 @@ from conftest import (
     write_bert,
     write_lines,
 )
+from tiny_artifacts import make_artifact
 
 from adapter_bert.bert import encoder
 from adapter_bert.commands import run_mlm, run_tagger
@@ -124,3 +126,24 @@ def test_one_language_is_exchanged_for_the_other(
     assert scores["kept"] != scores["exchanged"]
     trained = read_json(tmp_path / "task" / "eval_results.json")
     assert trained["eval_f1"] > 0.9
+
+
+def test_an_adapter_of_another_vocabulary_is_no_language(
+    bert, data, tiny_bert, tmp_path
+):
+    make_artifact(
+        tmp_path / "language", bert, "mad_x(4, 4)", None, {"name": "masked_lm"}
+    )
+    with entry_point(run_mlm) as run:
+        refusals.check(
+            lambda: run(
+                init_checkpoint=tiny_bert,
+                train_file=data / "first.txt",
+                tuning_method="stack(language, pfeiffer(size=4))",
+                library=tmp_path,
+                do_train=True,
+                max_seq_length=16,
+                output_dir=tmp_path / "other",
+            ),
+            "was trained on another BERT",
+        )
