@@ -34,7 +34,7 @@ from adapter_bert.tasks.text_regression import TextRegression
 from adapter_bert.tasks.vectors import Vectors, layout_of_columns
 from adapter_bert.training.engines import Course, choose_engine
 from adapter_bert.training.settings import Hardware
-from adapter_bert.training.training_step import Job
+from adapter_bert.training.training_step import Job, loss_and_gradients
 
 ESTIMATOR = pytest.mark.skipif(
     not hasattr(tf, "estimator"),
@@ -154,6 +154,31 @@ def make_job(
         length,
         **more,
     )
+
+
+def zero_step(job, rows):
+    """A model of zeros, and its training step as a function of ids, labels."""
+    variables = {
+        p.name: tf.Variable(np.zeros(p.shape, np.float32), trainable=p.trained)
+        for p in job.table.parameters
+    }
+    model = job.build_model(lambda name, *_: variables[name])
+    trained = [(p.name, variables[p.name]) for p in job.table.trained]
+
+    def step(ids, labels):
+        ones = tf.ones_like(ids)
+        features = {
+            "input_ids": ids,
+            "segment_ids": 0 * ones,
+            "input_mask": ones,
+            "row": tf.range(rows),
+            "label_ids": labels,
+        }
+        return loss_and_gradients(
+            job, model, trained, features, tf.constant(0), rows
+        )
+
+    return model, step
 
 
 class Stopped(Exception):

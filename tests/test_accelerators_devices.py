@@ -48,8 +48,3 @@ def test_a_host_has_as_many_cores_as_its_topology():
 )
 def test_other_devices_and_numbers_are_refused(name, cores, words):
     refusals.check(lambda: devices.find(name, cores), words)
-
-
-def test_a_host_may_be_used_whole():
-    for name, device in DEVICES.items():
-        assert devices.find(name, device.cores) is device

@@ -1,11 +1,21 @@
 """What all compositions share: whose wish reaches which variable."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from engine_jobs import (
+    CLASSIFICATION,
+    LENGTH,
+    make_job,
+    make_rows,
+    new_engine,
+    train,
+)
 from numpy.random import default_rng
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from tiny_model import TASK, TinyModel
 
 from adapter_bert.bert.hooks import Kernel
@@ -285,22 +295,6 @@ def test_a_trained_adapter_drops_nothing_at_random(tiny_config):
         assert np.array_equal(*projected) == is_same
 
 
-def test_diff_prunings_second_phase_keeps_what_is_trained_beside_it():
-    method = parse("stack(diff_pruning(structured=false), lora)")
-    first = {
-        "diff_pruning/bert/x/diff": np.ones(1000, np.float32),
-        "diff_pruning/bert/x/gate": np.ones(1000, np.float32),
-        "lora/a": np.full(3, 4, np.float32),
-    }
-    start = method.second_start(
-        ["bert/x"],
-        ["lora/a"],
-        lambda name: np.zeros(1000, np.float32),
-        first.__getitem__,
-    )
-    assert_array_equal(start["lora/a"], first["lora/a"])
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -316,3 +310,33 @@ def test_a_composition_is_read_as_it_is_written(text):
     method = parse(text)
     assert parse(str(method)) == method
     assert [part.name for part in method.parts][:2] == ["a", "b"]
+
+
+@pytest.mark.gate
+@pytest.mark.newer_stack
+@pytest.mark.parametrize(
+    "text, changes, tolerance",
+    [
+        (FUSION, {"parts": 4}, 1e-5),
+        (FUSION, {"compute_dtype": "bfloat16"}, 2e-2),
+        (
+            "stack({'a': layernorm, 'b': lora(rank=2)}, pals(6, 2))",
+            {"use_xla": True, "length": LENGTH},
+            1e-4,
+        ),
+    ],
+)
+def test_parts_of_a_batch_and_other_arithmetic_train_the_same(
+    steady_config, steady, folders, text, changes, tolerance
+):
+    losses = []
+    for number, more in enumerate(({}, changes)):
+        job = make_job(steady_config, folders(str(number)), text, **more)
+        # Of no part zeros.
+        values = {
+            name: lambda draw=draw: draw() + np.float32(0.02)
+            for name, draw in job.initial_values.items()
+        }
+        job = replace(job, initial_values=values)
+        losses.append(train(new_engine(), job, make_rows(CLASSIFICATION)))
+    assert_allclose(*losses, atol=tolerance)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from engine_jobs import make_job
+from engine_jobs import make_job, zero_step
 
 from adapter_bert.bert.hooks import Context
-from adapter_bert.training.training_step import loss_and_gradients
 from lab.speed import flops
 
 pytestmark = pytest.mark.older_stack
@@ -60,37 +59,19 @@ def products(graph):
 def build(config, method, training, share_layers):
     """The graph of a step; shapes are static."""
     job = make_job(config, "unused", method, share_layers=share_layers)
-    variables = {}
-    names = {p.name for p in job.table.trained}
+    model, train = zero_step(job, ROWS)
 
-    def create(name, shape, initializer):
-        variables[name] = tf.Variable(
-            np.zeros(shape, np.float32), trainable=name in names
-        )
-        return variables[name]
-
-    model = job.build_model(create)
-    trained = [(p.name, variables[p.name]) for p in job.table.trained]
-
-    def step(ids, label):
+    def predict(ids, labels):
         ones = tf.ones_like(ids)
-        features = {
-            "input_ids": ids,
-            "segment_ids": 0 * ones,
-            "input_mask": ones,
-            "row": tf.range(ROWS),
-            "label_ids": label,
-        }
-        if training:
-            return loss_and_gradients(
-                job, model, trained, features, tf.constant(0), ROWS
-            )
-        return model(features, Context(ones, share_layers=share_layers))
+        features = {"input_ids": ids, "segment_ids": 0 * ones}
+        context = Context(ones, share_layers=share_layers)
+        return model({**features, "input_mask": ones}, context)
 
-    function = tf.function(step).get_concrete_function(
+    function = tf.function(train if training else predict)
+    graph = function.get_concrete_function(
         tf.TensorSpec([ROWS, TOKENS], tf.int32), tf.TensorSpec([ROWS], tf.int32)
-    )
-    return job.table, function.graph
+    ).graph
+    return job.table, graph
 
 
 @pytest.mark.gate

@@ -143,17 +143,8 @@ def test_a_step_of_a_fusion_is_adapterhubs(golden, case):
     )
     assert_allclose(penalty, composed.outputs("penalty"), rtol=1e-5)
     assert_allclose(loss, composed.outputs("loss"), rtol=1e-5)
-    rate = float(golden["inputs/learning_rate"])
-    for name, variable, actual in zip(
-        names, variables, tape.gradient(loss, variables)
-    ):
+    for name, actual in zip(names, tape.gradient(loss, variables)):
         expected = gradients[name]
         # That of a key's bias is zero but for rounding.
         atol = 1e-5 * max(np.linalg.norm(expected), 1e-2)
         assert_allclose(actual, expected, atol=atol, err_msg=name)
-        assert_allclose(
-            variable - rate * actual,
-            composed.recorded[f"after/{name}"],
-            atol=1e-5,
-            err_msg=name,
-        )

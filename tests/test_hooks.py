@@ -78,11 +78,3 @@ def test_every_hook_is_called_and_obeyed(tiny_config, hook, calls):
     hooks = Halving(hook)
     halved, plain = run(tiny_config, hooks, Hooks())
     assert len(hooks.calls) == calls and (halved != plain).any()
-
-
-def test_sublayers_are_told_layer_and_site(tiny_config):
-    hooks = Halving("before_norm")
-    list(run(tiny_config, hooks))
-    assert [call[:2] for call in hooks.calls] == [
-        (layer, site) for layer in (0, 1) for site in ("attention", "ffn")
-    ]

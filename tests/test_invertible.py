@@ -2,7 +2,6 @@
 
 import hypothesis.strategies as st
 import numpy as np
-import pytest
 import refusals
 import tensorflow as tf
 from hypothesis import given
@@ -33,31 +32,18 @@ def make(hidden, size, nonlinearity="relu", scale=0.5, seed=0):
     )
 
 
-def parts_of(subnet):
-    """The function's two matrices, each with its bias."""
-    values, scope = subnet.args
-    return [
-        (values[f"{scope}/weights{n}"], values[f"{scope}/biases{n}"])
-        for n in "12"
-    ]
-
-
 def draw(seed, *shape):
     rng = np.random.default_rng(seed)
     return rng.normal(size=shape).astype(np.float32)
 
 
-SHAPES = st.tuples(st.integers(0, 3), st.integers(0, 5))
-ADAPTERS = {
-    "half": st.integers(1, 9),
-    "size": st.integers(1, 9),
-    "nonlinearity": st.sampled_from(list(functional.ACTIVATIONS)),
-    "shape": SHAPES,
-    "seed": st.integers(0, 99),
-}
-
-
-@given(**ADAPTERS)
+@given(
+    half=st.integers(1, 9),
+    size=st.integers(1, 9),
+    nonlinearity=st.sampled_from(list(functional.ACTIVATIONS)),
+    shape=st.tuples(st.integers(0, 3), st.integers(0, 5)),
+    seed=st.integers(0, 99),
+)
 def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     adapter = make(2 * half, size, nonlinearity, seed=seed)
     x = draw(seed, *shape, 2 * half)
@@ -66,26 +52,6 @@ def test_the_inverse_undoes_the_adapter(half, size, nonlinearity, shape, seed):
     assert_allclose(adapter.inverse(there), x, atol=1e-5, rtol=1e-5)
     back = adapter.inverse(tf.constant(x))
     assert_allclose(adapter(back), x, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-@given(**{**ADAPTERS, "shape": st.tuples(st.integers(1, 3), st.integers(1, 5))})
-def test_gradients_flow_both_ways(half, size, nonlinearity, shape, seed):
-    """There and back is the identity, so is its gradient."""
-    adapter = make(2 * half, size, nonlinearity, seed=seed)
-    x = tf.constant(draw(seed, *shape, 2 * half))
-    weights = draw(seed + 1, *x.shape)
-    with tf.GradientTape(persistent=True) as tape:
-        tape.watch(x)
-        back = tf.reduce_sum(weights * adapter.inverse(adapter(x)))
-        there = tf.reduce_sum(weights * adapter(x))
-        inverse = tf.reduce_sum(weights * adapter.inverse(x))
-    assert_allclose(tape.gradient(back, x), weights, atol=1e-4)
-    biases = [parts_of(subnet)[1][1] for subnet in (adapter.f, adapter.g)]
-    for target in (there, inverse):
-        for gradient in tape.gradient(target, biases):
-            assert np.any(gradient)
 
 
 def test_bfloat16_undoes_what_it_has_done():

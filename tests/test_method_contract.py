@@ -113,7 +113,7 @@ ACTING = {
     "embeddings": lambda self, hidden, context: self.scaled(hidden),
     "parameter": parameter,
     "project": lambda self, name, inputs, dense, context: self.scaled(
-        dense(inputs), layer_of(name)
+        dense(inputs) - dense.read("bias"), layer_of(name)
     ),
     "key_value": lambda self, layer, key, value, bias, context: (
         self.scaled(key, layer),

@@ -262,23 +262,6 @@ def test_a_last_layer_computes_no_more_than_is_read(tiny):
             assert_allclose(one, other, atol=2e-4, err_msg=name)
 
 
-@pytest.mark.parametrize(
-    "text, tokens", [("houlsby(size=4)", 1), ("pals(size=6, heads=2)", 9)]
-)
-def test_of_a_last_layer_only_what_needs_no_others_is_left_out(
-    tiny_config, text, tokens
-):
-    """Addition by attention reads all tokens, whatever is read of it."""
-    tiny = TinyModel(tiny_config, text)
-    context = dataclasses.replace(
-        tiny.context(), first_token=tiny.model.bert.hooks.by_token
-    )
-    outputs = tiny.model.bert.run_layers(
-        tf.zeros([4, 9, 16]), range(2), context
-    )
-    assert [x.shape[1] for x in outputs] == [9, tokens]
-
-
 def test_attention_and_gates_of_outputs_need_all_tokens(
     text, method, tiny_config
 ):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import refusals
-import tensorflow as tf
 from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert.encoder import initial_values, truncated_normal
@@ -123,24 +122,3 @@ def test_all_layers_named_leave_only_the_embeddings_layer_norm(tiny_config):
     )
     assert trained == fewer | norm and not fewer & norm
     assert np.array_equal(every.logits(), named.logits())
-
-
-@pytest.mark.parametrize(
-    "layers,lowest", [("all", 0), ("0-1", 1), ("0", 1), ("1", 2)]
-)
-def test_the_gradient_ends_at_the_lowest_adapter(tiny_config, layers, lowest):
-    """Of the outputs of embeddings and layers, it reaches those from there."""
-    tiny = TinyModel(tiny_config, f"houlsby(size=4, layers='{layers}')")
-    trained = [tiny.variables[p.name] for p in tiny.table.trained]
-    context, head = tiny.context(training=True), tiny.model.head
-    with tf.GradientTape(watch_accessed_variables=False) as tape:
-        tape.watch(trained)
-        output = tiny.encode(context)
-        predictions = head(tiny.model.bert, output.sequence_output, context)
-        loss = tf.reduce_mean(head.loss(predictions, tiny.features))
-    outputs = [output.embedding_output, *output.layer_outputs]
-    of_trained, of_outputs = tape.gradient(loss, [trained, outputs])
-    for parameter, gradient in zip(tiny.table.trained, of_trained):
-        assert np.any(gradient), parameter.name
-    reached = [gradient is not None for gradient in of_outputs]
-    assert reached == [place >= lowest for place in range(3)]

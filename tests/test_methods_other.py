@@ -8,30 +8,20 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
+from conftest import open_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from numpy.testing import assert_allclose
-from tiny_model import TASK, TinyModel
+from numpy.testing import assert_allclose, assert_array_equal
+from tiny_model import TinyModel, shaken, table_of
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
+from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.methods import lora
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.squad import SpanHead
-
-
-@pytest.fixture
-def shaken(tiny_config):
-    """Makes a tiny model of a method, with random trained values."""
-
-    def make(text, **more):
-        tiny = TinyModel(tiny_config, text)
-        tiny.shake(**more)
-        return tiny
-
-    return make
 
 
 def arrays(tiny, scope, *names):
@@ -86,8 +76,8 @@ def relu(x):
 FFN = "bert/encoder/layer_1/output"
 
 
-def test_bapna_adds_to_the_finished_layer(shaken, x, f):
-    tiny = shaken("bapna(size=4)")
+def test_bapna_adds_to_the_finished_layer(tiny_config, x, f):
+    tiny = shaken(tiny_config, "bapna(size=4)")
     hidden = layer_norm(x + f)
     scope = f"{FFN}/adapters/LayerNorm"
     gamma, beta = arrays(tiny, scope, "gamma", "beta")
@@ -106,8 +96,8 @@ def gelu(x):
     return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
 
 
-def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
-    tiny = shaken("pals(size=6, heads=2)")
+def test_pals_attend_over_what_the_layer_reads(tiny_config, x, f):
+    tiny = shaken(tiny_config, "pals(size=6, heads=2)")
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
     h = default_rng(5).normal(size=x.shape).astype(np.float32)
     context = Context(tf.constant(mask), layer_input=tf.constant(h))
@@ -129,8 +119,8 @@ def test_pals_attend_over_what_the_layer_reads(shaken, x, f):
     assert_allclose(actual, layer_norm(x + f + extra), atol=1e-5)
 
 
-def test_lora_drops_out_what_a_reads(shaken):
-    tiny = shaken("lora(rank=2, dropout=0.5)")
+def test_lora_drops_out_what_a_reads(tiny_config):
+    tiny = shaken(tiny_config, "lora(rank=2, dropout=0.5)")
     name = "bert/encoder/layer_0/attention/self/query"
     a, b = arrays(tiny, name, "lora_a", "lora_b")
     full, dropped = (
@@ -184,8 +174,17 @@ def test_a_pattern_is_read_as_it_is_written(numbers):
         assert named or numbers.get(place, 5) == 5
 
 
-def test_vera_takes_no_gradient_of_its_matrices(shaken):
-    tiny = shaken("vera(rank=5, targets='query')")
+def test_doras_lengths_begin_as_those_of_berts_columns(tiny_config, tiny_bert):
+    base = open_checkpoint(tiny_bert).weights
+    parameters = table_of(tiny_config, "dora").parameters
+    first = choose_initial_values(parameters, base, None, seed=0)
+    scope = "bert/encoder/layer_1/attention/self/query"
+    expected = np.linalg.norm(base.read(f"{scope}/kernel"), axis=0)
+    assert_array_equal(first[f"{scope}/dora_m"](), expected)
+
+
+def test_vera_takes_no_gradient_of_its_matrices(tiny_config):
+    tiny = shaken(tiny_config, "vera(rank=5, targets='query')")
     hooks, context = tiny.model.bert.hooks, tiny.context(training=True)
     handed_on = hooks.begin(context)
     context = replace(context, handed_on=handed_on)
@@ -198,12 +197,6 @@ def test_vera_takes_no_gradient_of_its_matrices(shaken):
     )
     assert slopes[:-1] == [None, None]
     assert np.abs(slopes[-1]).min() > 0
-
-
-def outputs_of(tiny, context=None, bert=None):
-    ids, segments = (tiny.features[n] for n in ("input_ids", "segment_ids"))
-    bert = bert or tiny.model.bert
-    return bert(ids, segments, context or tiny.context())
 
 
 class TestAdapterDrop:
@@ -224,31 +217,30 @@ class TestAdapterDrop:
         assert np.array_equal(dropped.logits(), upper.logits())
 
     def test_robust_drops_as_many_layers_as_asked_for_in_prediction(
-        self, tiny_config, shaken
+        self, tiny_config
     ):
-        robust, every, plain = map(
-            shaken,
-            (
+        robust, every, plain = (
+            shaken(tiny_config, text)
+            for text in (
                 "adapterdrop(first=1, size=4, robust=True)",
                 "adapterdrop(first=0, size=4, robust=True)",
                 "houlsby(size=4)",
-            ),
+            )
         )
         assert np.array_equal(every.logits(), plain.logits())
         assert not np.array_equal(robust.logits(), plain.logits())
         bare = encoder.Bert(tiny_config, robust.variables, Hooks())
-        bare = outputs_of(robust, bert=bare).layer_outputs[0]
+        bare = robust.encode(bert=bare).layer_outputs[0]
         for tiny, is_bare in ((robust, True), (plain, False)):
-            lowest = outputs_of(tiny).layer_outputs[0]
+            lowest = tiny.encode().layer_outputs[0]
             assert np.array_equal(lowest, bare) == is_bare
 
     def test_robust_drops_a_random_number_for_each_batch(self, steady_config):
-        tiny = TinyModel(
-            steady_config, parse("adapterdrop(first=0, size=4, robust=True)")
+        tiny = shaken(
+            steady_config, "adapterdrop(first=0, size=4, robust=True)"
         )
-        tiny.shake()
         seen = {
-            outputs_of(tiny, tiny.context(True, step))
+            tiny.encode(tiny.context(True, step))
             .sequence_output.numpy()
             .tobytes()
             for step in range(12)
@@ -299,15 +291,29 @@ NO_LAYER = ("only the layers 0 to 1",)
         ],
         "lora(targets='query,pooler', gating=True)": ["gating", "pooler reads"],
         "lt_sft(sparsity=1e-9)": ["expected at least 1", "e-04"],
+        "prompt(length=0)": ["length is 0", "1"],
+        "prompt(heads_read='all')": ["cls, prompt"],
+        "loreft(rank=0)": ["rank is 0, expected at least 1"],
+        "loreft(prefix=0)": ["not both 0"],
+        "loreft(prefix=-1, suffix=2)": ["prefix is -1"],
+        "loreft(dropout=1.0)": ["dropout is 1.0"],
+        "loreft(nonlinearity='abs')": ["expected one of"],
+        "loreft(layers='x')": ["neither a layer"],
+        "loreft(layers='2')": NO_LAYER,
+        "loreft(rank=16)": ["rank is 16"],
+        "adalora(rank=12)": ["adalora", "expected rank below init_rank"],
+        "adalora(rank=0)": ["adalora: rank is 0, expected at least 1"],
+        "adalora(tinit=-0.1)": ["tinit is -0.1, expected 0.0 to 0.999"],
+        "adalora(tinit=0.5)": ["adalora", "tinit + tfinal below 1"],
+        "adalora(beta1=1.0)": ["beta1 is 1.0, expected 0.0 to 0.999"],
+        "adalora(beta2=0)": ["beta2 is 0.0, expected a positive number"],
+        "adalora(orth_reg_weight=-1)": ["_reg_weight is -1.0, expected 0.0 to"],
     }.items(),
 )
-def test_arguments_beyond_the_model_are_refused(tiny_config, text, parts):
-    refusals.check(
-        lambda: task_model.list_parameters(
-            tiny_config, parse(text), TASK.build_head
-        ),
-        *parts,
-    )
+def test_arguments_out_of_range_or_beyond_the_model_are_refused(
+    tiny_config, text, parts
+):
+    refusals.check(lambda: table_of(tiny_config, text), *parts)
 
 
 @pytest.mark.parametrize("method", ["lora", "dora", "vera", "adalora"])

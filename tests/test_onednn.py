@@ -270,8 +270,8 @@ def fail(*_, **__):
     raise tf.errors.UnimplementedError(None, None, "no such instructions")
 
 
-def create(name, *inputs, made=onednn._create, **more):
-    return made("_NoSuchOp", *inputs, **more)
+def create(name, made=onednn._create, **arguments):
+    return made("_NoSuchOp", **arguments)
 
 
 @pytest.mark.parametrize(

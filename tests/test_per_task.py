@@ -16,7 +16,6 @@ from adapter_bert.data.input_pipeline import (
     batch_signature,
     make_batch,
 )
-from adapter_bert.methods.per_task import SCOPE
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.multi_task import of_one_task
 from adapter_bert.training import training_step
@@ -76,23 +75,6 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
     assert outputs[0]["tasks.scores/scores"].shape == [1]
     for name, value in outputs[0].items():
         assert_allclose(outputs[1][name], value, atol=1e-6)
-
-
-def test_a_step_of_one_task_has_no_gradient_for_the_others(tiny_config):
-    tiny = TinyModel(tiny_config, parse("per_task(pals(6, 2), tasks='x,y')"))
-    tiny.shake(0.2)
-    of_tasks = {n: v for n, v in tiny.variables.items() if n.startswith(SCOPE)}
-    context = replace(tiny.context(), task=tf.constant(1))
-    with tf.GradientTape() as tape:
-        predictions = tiny.model(tiny.features, context)
-        losses = tiny.model.head.loss(predictions, tiny.features)
-        loss = tf.reduce_mean(losses)
-    gradients = tape.gradient(loss, list(of_tasks.values()))
-    for name, gradient in zip(of_tasks, gradients):
-        gradient = tf.convert_to_tensor(gradient).numpy()
-        assert not gradient[0].any(), name
-        # That of a key's bias is zero: softmax ignores it.
-        assert gradient[1].any() or name.endswith("key/bias"), name
 
 
 @pytest.mark.parametrize(

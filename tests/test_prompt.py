@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import refusals
 import tensorflow as tf
 from numpy.testing import assert_allclose, assert_array_equal
 from tiny_model import shaken
@@ -52,13 +51,3 @@ def test_what_heads_read_changes_no_other_output(tiny_config, text, buckets):
     )
     assert_array_equal(by_prompt[:, 1:], by_cls[:, 1:])
     assert np.abs(by_prompt[:, 0] - by_cls[:, 0]).max() > 0.1
-
-
-@refusals.table(
-    {
-        "length": (lambda: parse("prompt(length=0)"), "length is 0", "1"),
-        "heads": (lambda: parse("prompt(heads_read='all')"), "cls, prompt"),
-    }
-)
-def test_arguments_out_of_range_are_refused(call, parts):
-    refusals.check(call, *parts)

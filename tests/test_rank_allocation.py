@@ -196,21 +196,3 @@ def test_a_checkpoint_without_importances_is_of_another_training(
         save_tensors(path, left)
         with pytest.raises(UserError, match=slot):
             check_training_checkpoint(path, table.saved)
-
-
-@pytest.mark.newer_stack
-@pytest.mark.parametrize(
-    "text, words",
-    [
-        ("rank=12", "expected rank below init_rank"),
-        ("rank=0", "rank is 0, expected at least 1"),
-        ("tinit=-0.1", "tinit is -0.1, expected 0.0 to 0.999"),
-        ("tinit=0.5", r"tinit \+ tfinal below 1"),
-        ("beta1=1.0", "beta1 is 1.0, expected 0.0 to 0.999"),
-        ("beta2=0", "beta2 is 0.0, expected a positive number"),
-        ("orth_reg_weight=-1", "orth_reg_weight is -1.0, expected 0.0 to inf"),
-    ],
-)
-def test_arguments_out_of_range_are_one_line(text, words):
-    with pytest.raises(UserError, match=f"^adalora.*{words}"):
-        parse(f"adalora({text})")

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import refusals
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from numpy.testing import assert_allclose
 from tiny_model import shaken
 
 from adapter_bert.methods.reft import random_reflectors, reflected
-from adapter_bert.methods.registry import parse
 
 pytestmark = pytest.mark.newer_stack
 
@@ -103,20 +101,3 @@ def test_dropout_is_of_what_a_token_becomes(tiny_config):
     assert 0.2 < kept.mean() < 0.8
     assert_allclose(becomes[kept], 2 * (1 + still[0, :2])[kept], rtol=1e-5)
     assert not np.any(added[0, 2:])
-
-
-@pytest.mark.parametrize(
-    "text, part",
-    [
-        ("rank=0", "rank is 0, expected at least 1"),
-        ("prefix=0", "not both 0"),
-        ("prefix=-1, suffix=2", "prefix is -1"),
-        ("dropout=1.0", "dropout is 1.0"),
-        ("nonlinearity='abs'", "expected one of"),
-        ("layers='x'", "neither a layer"),
-        ("layers='2'", "only the layers 0 to 1"),
-        ("rank=16", "rank is 16"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(tiny_config, text, part):
-    refusals.check(lambda: parse(f"loreft({text})").check(tiny_config), part)

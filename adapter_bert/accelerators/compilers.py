@@ -80,9 +80,6 @@ def jitted(step: Step, cores: Sequence[Any]) -> tuple[Any, tuple]:
     a function of values and batch. It gives the head's outputs. The first
     `step.cores` of JAX's devices are taken.
     """
-    jax.config.update("jax_enable_x64", True)
-    # Deterministic operations ask for a seed, which no operation here reads.
-    tf.random.set_seed(1)
     try:
         function, arguments, places = _program(step)
     except ValueError as error:
@@ -115,8 +112,6 @@ def _why_not_translated(error: str) -> str:
 
 def export_step(step: Step) -> export.Exported:
     """Writes the step that `jitted` makes for one core, for any platform."""
-    jax.config.update("jax_enable_x64", True)
-    tf.random.set_seed(1)
     function, arguments, _ = _program(step)
     return export.export(
         jax.jit(function),
@@ -190,6 +185,9 @@ def _topology(device: Device, cores: int) -> Any:
 
 
 def _program(step: Step) -> tuple[Callable, tuple, tuple]:
+    jax.config.update("jax_enable_x64", True)
+    # Deterministic operations ask for a seed, which no operation here reads.
+    tf.random.set_seed(1)
     frozen, trained, slots = map(_specs, step.shapes())
     batch, core_batch = _specs(step.batch), _specs(step.batch, step.cores)
     if step.schedule is None:

@@ -6,11 +6,8 @@ are equal up to rounding. Dimension letters are those of `encoder.py`; R stands
 for rows of any number of leading dimensions.
 """
 
-import contextlib
-import contextvars
 import itertools
 import math
-from collections.abc import Iterator
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -24,57 +21,21 @@ from adapter_bert.gradient_registry import leave_with_graph
 # google-research/bert calls.
 LAYER_NORM_EPSILON = 1e-12
 
-# Whether gradients come from tapes; see `without_tapes`.
-_HAS_TAPES = contextvars.ContextVar("has_tapes", default=True)
-# Whether XLA compiles for an accelerator; see `for_accelerator`.
-_FOR_ACCELERATOR = contextvars.ContextVar("for_accelerator", default=False)
-# Whether another runtime computes; see `for_runtimes`.
-_FOR_RUNTIMES = contextvars.ContextVar("for_runtimes", default=False)
+# Builds a TensorFlow 1 graph whose gradients come from `tf.gradients`. There
+# `tf.custom_gradient` would leave operations that nothing reads.
+_lacks_tapes, without_tapes = onednn.switch()
+# Builds operations that XLA compiles for a TPU or GPU. Memory is slow there and
+# arithmetic is not, unlike on a CPU: masks of dropout are drawn by
+# `hashed_mask`, and backward passes compute masks, probabilities and normalized
+# values again instead of reading them.
+_is_for_accelerator, for_accelerator = onednn.switch()
+# Builds a graph of prediction that is converted for other runtimes. TensorFlow
+# Lite knows an activation as TensorFlow writes it.
+_is_for_runtimes, for_runtimes = onednn.switch()
 # A mask of dropout, or a function that draws the mask: in the backward pass, as
 # its argument tells, anew.
 Keep = Union[tf.Tensor, Callable[[bool], tf.Tensor]]
 _NUMBERS = itertools.count()
-
-
-@contextlib.contextmanager
-def without_tapes() -> Iterator[None]:
-    """Builds a TensorFlow 1 graph whose gradients come from `tf.gradients`.
-
-    There `tf.custom_gradient` would leave operations that nothing reads.
-    """
-    token = _HAS_TAPES.set(False)
-    try:
-        yield
-    finally:
-        _HAS_TAPES.reset(token)
-
-
-@contextlib.contextmanager
-def for_accelerator(chosen: bool) -> Iterator[None]:
-    """Builds operations that XLA compiles for a TPU or GPU, if `chosen`.
-
-    Memory is slow there and arithmetic is not, unlike on a CPU: masks of
-    dropout are drawn by `hashed_mask`, and backward passes compute masks,
-    probabilities and normalized values again instead of reading them.
-    """
-    token = _FOR_ACCELERATOR.set(chosen)
-    try:
-        yield
-    finally:
-        _FOR_ACCELERATOR.reset(token)
-
-
-@contextlib.contextmanager
-def for_runtimes() -> Iterator[None]:
-    """Builds a graph of prediction that is converted for other runtimes.
-
-    TensorFlow Lite knows an activation as TensorFlow writes it.
-    """
-    token = _FOR_RUNTIMES.set(True)
-    try:
-        yield
-    finally:
-        _FOR_RUNTIMES.reset(token)
 
 
 def anew(*tensors: tf.Tensor) -> list[tf.Tensor]:
@@ -89,7 +50,7 @@ def custom_gradient(function: Callable[..., tuple]) -> Callable:
     """Wraps a function of one tensor like `tf.custom_gradient`."""
 
     def call(*arguments: Any) -> tf.Tensor:
-        if _HAS_TAPES.get() or tf.inside_function():
+        if not _lacks_tapes() or tf.inside_function():
             output = tf.custom_gradient(function)(*arguments)
             leave_with_graph(output)
             return output
@@ -134,7 +95,7 @@ def gelu_erf(x: tf.Tensor) -> tf.Tensor:
 
     With the normal distribution function `Phi` it is `x Phi(x)`.
     """
-    if _FOR_RUNTIMES.get():
+    if _is_for_runtimes():
         return 0.5 * x * (1.0 + tf.math.erf(x * math.sqrt(0.5)))
     log_peak = -0.5 * math.log(2.0 * math.pi)
 
@@ -163,7 +124,7 @@ def _with_slope(
 
         def gradient(upstream):
             derivative = slope
-            if _FOR_ACCELERATOR.get():
+            if _is_for_accelerator():
                 (again,) = anew(x)
                 _, derivative = compute(tf.cast(again, tf.float32))
             return upstream * tf.cast(derivative, x.dtype)
@@ -269,7 +230,7 @@ def layer_norm(
 
         def gradient(upstream):
             factor, standard = inverse, normal
-            if _FOR_ACCELERATOR.get():
+            if _is_for_accelerator():
                 (again,) = anew(x)
                 again = tf.reshape(tf.cast(again, tf.float32), [-1, size])
                 factor, standard = _standardize(again, epsilon)
@@ -378,11 +339,7 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     with one of its two neighbours among multiples of 1/256, which each call
     draws so that an element is dropped with probability `rate` exactly. `seed`
     is int32 [2].
-
-    Raises:
-        ValueError: a greater rate, whose upper neighbour is no byte.
     """
-    _check_rate(rate)
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],
@@ -403,14 +360,9 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     return tf.reshape(octets[:size], shape) >= threshold
 
 
-def _check_rate(rate: float) -> None:
-    if not 0.0 <= rate <= 255 / 256:
-        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
-
-
 def draw_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> Keep:
     """Draws a mask by `keep_mask`, or gives what accelerators draw one by."""
-    if not _FOR_ACCELERATOR.get():
+    if not _is_for_accelerator():
         return keep_mask(shape, rate, seed)
 
     def draw(is_again: bool) -> tf.Tensor:
@@ -435,7 +387,6 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
     Threefry-2x32 with 13 rounds.
     """
-    _check_rate(rate)
     first, second = tf.unstack(tf.bitcast(seed, tf.uint32))
     # Numbers plus the key's first word. The sum begins with the word, which a
     # compiler does not know: of numbers alone it would make a constant.
@@ -544,7 +495,7 @@ def attend(
 
         def gradient(upstream):
             read, probabilities = [query, key, value], weights
-            if _FOR_ACCELERATOR.get():
+            if _is_for_accelerator():
                 read = anew(*read)
                 probabilities = weigh(*read[:2], *bias)
             queries, keys, values = read

@@ -331,3 +331,12 @@ class NoHooks(Hooks):
     alike = True
     by_token = True
     by_values = True
+
+
+class TokenHooks(Hooks):
+    """Acts on each token alike, by a layer's own values alone."""
+
+    alike = True
+    takes_rows = True
+    by_token = True
+    by_values = True

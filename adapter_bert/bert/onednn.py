@@ -9,12 +9,12 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 import tensorflow as tf
+from tensorflow.python.framework import op_def_library
 
 PREDICTION, TRAINING = "prediction", "training"
-_STEP = contextvars.ContextVar("onednn", default=None)
 
 # Names of `functional.ACTIVATIONS` -> oneDNN's.
 ACTIVATIONS = {
@@ -66,22 +66,32 @@ def _try(x: tf.Tensor) -> None:
     compute(x)
 
 
-@contextlib.contextmanager
-def built_for(step: Optional[str]) -> Iterator[None]:
-    """Builds graphs of PREDICTION, without gradients, or TRAINING with these.
+def switch(default: Any = False) -> tuple[Callable, Callable]:
+    """Makes a value by which graphs are built.
 
-    None builds graphs without. The kernels must be available.
+    Gives a function that tells it, and a context manager that sets it.
     """
-    token = _STEP.set(step)
-    try:
-        yield
-    finally:
-        _STEP.reset(token)
+    variable = contextvars.ContextVar("switch", default=default)
+
+    @contextlib.contextmanager
+    def building(value: Any = True) -> Iterator[None]:
+        token = variable.set(value)
+        try:
+            yield
+        finally:
+            variable.reset(token)
+
+    return variable.get, building
+
+
+# Builds graphs of PREDICTION, without gradients, or TRAINING with these, whose
+# kernels must be available; or of None, without them.
+_step, built_for = switch(None)
 
 
 def is_built_for(step: str) -> bool:
     """Tells whether a graph of this step is being built with these kernels."""
-    return _STEP.get() == step
+    return _step() == step
 
 
 def dense(
@@ -101,13 +111,9 @@ def dense(
         # takes as long as the product.
         outputs = _create(
             "_MklFusedBatchMatMulV2",
-            [
-                tf.reshape(x, [1, 1, -1, inputs]),
-                tf.reshape(kernel, [1, 1, inputs, size]),
-                tf.ones([], x.dtype),
-                tf.reshape(bias, [1, 1, 1, size]),
-            ],
-            num_args=2,
+            x=tf.reshape(x, [1, 1, -1, inputs]),
+            y=tf.reshape(kernel, [1, 1, inputs, size]),
+            args=[tf.ones([], x.dtype), tf.reshape(bias, [1, 1, 1, size])],
             fused_ops=["Mul", "Add"],
             adj_x=False,
             adj_y=False,
@@ -119,8 +125,9 @@ def dense(
         named = [] if activation == "linear" else [ACTIVATIONS[activation]]
         outputs = _create(
             "_FusedMatMul",
-            [x, kernel, bias],
-            num_args=1,
+            a=x,
+            b=kernel,
+            args=[bias],
             fused_ops=["BiasAdd", *named],
             transpose_a=False,
             transpose_b=False,
@@ -140,29 +147,16 @@ def layer_norm(
     nearly doubles the error of a model's probabilities.
     """
     flat = tf.reshape(x, [-1, x.shape[-1]])
-    outputs = _create("_MklLayerNorm", [flat, gamma, beta], epsilon=epsilon)
+    outputs = _create(
+        "_MklLayerNorm", x=flat, scale=gamma, offset=beta, epsilon=epsilon
+    )
     outputs = tf.reshape(outputs, tf.shape(x))
     outputs.set_shape(x.shape)
     return outputs
 
 
-def _create(name: str, inputs: list[tf.Tensor], **attributes: Any) -> tf.Tensor:
+def _create(name: str, **arguments: Any) -> tf.Tensor:
     if tf.executing_eagerly():
         raise RuntimeError(f"{name} outside of a graph; use tf.function")
-    make = tf.compat.v1.AttrValue
-    kinds: dict[type, Callable[[Any], Any]] = {
-        bool: lambda x: make(b=x),
-        int: lambda x: make(i=x),
-        float: lambda x: make(f=x),
-        list: lambda x: make(list=make.ListValue(s=[s.encode() for s in x])),
-    }
-    # A variable of the right dtype stays one when it is cast.
-    inputs = [tf.convert_to_tensor(x) for x in inputs]
-    values = {key: kinds[type(x)](x) for key, x in attributes.items()}
-    values["T"] = make(type=inputs[0].dtype.as_datatype_enum)
-    graph = tf.compat.v1.get_default_graph()
     # Names of nodes may not begin with the operation's underscore.
-    (output,) = graph.create_op(
-        name, inputs, [inputs[0].dtype], attrs=values, name=name[1:]
-    ).outputs
-    return output
+    return op_def_library.apply_op(name, name=name[1:], **arguments)

@@ -28,7 +28,6 @@ from adapter_bert.bert.hooks import (
 # Values by name -> hooks that read them.
 MakeHooks = Callable[[Mapping[str, Any]], Hooks]
 
-EMBEDDINGS = re.compile(r"(.*/)?bert/embeddings/.*")
 POOLER = re.compile(r"(.*/)?bert/pooler/.*")
 DISTANCES = re.compile(rf"(.*/)?{RELATIVE_BIAS}/.*")
 # What no layer reads.
@@ -63,18 +62,10 @@ class SharedLayers:
         context: Context,
     ) -> tf.Tensor:
         """Computes layer `number`, of a kind as hooks say, as `Bert.layer`."""
-        trained, frozen = {}, {}
-        for name, variable in _of_layer(number, self._variables).items():
-            # In prediction it may be a tensor, which has no gradient.
-            is_trained = context.training and variable.trainable
-            values = trained if is_trained else frozen
-            values[name] = _to_tensors(variable)
-        handed_on = _of_layer(number, context.handed_on)
         arguments = {
             "number": tf.constant(number),
-            "trained": trained,
-            "frozen": frozen,
-            "handed_on": handed_on,
+            "values": _of_layer(number, self._variables),
+            "handed_on": _of_layer(number, context.handed_on),
             "hidden": hidden,
             "attention_bias": attention_bias,
             "input_mask": context.input_mask,
@@ -82,13 +73,15 @@ class SharedLayers:
             "step_seed": context.step_seed,
             "task": context.task,
         }
-        arguments = {k: v for k, v in arguments.items() if v is not None}
+        arguments = tf.nest.map_structure(
+            tf.convert_to_tensor,
+            {k: v for k, v in arguments.items() if v is not None},
+        )
         has_gradients = {
             **tf.nest.map_structure(lambda _: False, arguments),
-            "trained": dict.fromkeys(trained, True),
             "handed_on": {
                 name: context.training and value.dtype.is_floating
-                for name, value in handed_on.items()
+                for name, value in arguments["handed_on"].items()
             },
             "attention_bias": context.training
             and any(
@@ -99,6 +92,10 @@ class SharedLayers:
             or context.training
             and self._is_trained_below(number),
         }
+        for name, variable in _of_layer(number, self._variables).items():
+            # In prediction it may be a tensor, which has no gradient.
+            if context.training and variable.trainable:
+                has_gradients["values"][name] = True
         sources = [n for n, x in enumerate(tf.nest.flatten(has_gradients)) if x]
         tensors = tf.nest.flatten(arguments)
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
@@ -106,9 +103,8 @@ class SharedLayers:
             layer_kind,
             tuple(sources),
             tuple(specs),
-            frozenset(trained),
-            frozenset(frozen),
-            frozenset(handed_on),
+            frozenset(arguments["values"]),
+            frozenset(arguments["handed_on"]),
             context.training,
             context.dtype,
             context.first_token,
@@ -126,17 +122,9 @@ class SharedLayers:
         context: Context,
     ) -> tf.Tensor:
         """Computes layer `number`, and again in its backward pass."""
-        values, handed_on = (
-            {
-                name: _to_tensors(value)
-                for name, value in all_values.items()
-                if _is_of_layer(number, name)
-            }
-            for all_values in (self._variables, context.handed_on)
-        )
         arguments = {
-            "values": values,
-            "handed_on": handed_on,
+            "values": _of_layer(number, self._variables, number),
+            "handed_on": _of_layer(number, context.handed_on, number),
             "hidden": hidden,
             "attention_bias": attention_bias,
             "seed": context.seed,
@@ -152,15 +140,15 @@ class SharedLayers:
                 number, of["hidden"], of["attention_bias"], layer_context
             )
 
-        return recomputed(compute)(*tf.nest.flatten(arguments))
+        tensors = map(tf.convert_to_tensor, tf.nest.flatten(arguments))
+        return recomputed(compute)(*tensors)
 
     def _is_trained_below(self, number: int) -> bool:
-
         return any(
             variable.trainable
             and not POOLER.fullmatch(name)
             and (
-                EMBEDDINGS.fullmatch(name)
+                OUTSIDE.fullmatch(name)
                 or number > 0
                 and (layer_of(name) or 0) < number
             )
@@ -175,13 +163,12 @@ class SharedLayers:
             of = tf.nest.pack_sequence_as(arguments, tensors)
             values = {
                 rename_layer(name, traced): value
-                for name, value in {**of["trained"], **of["frozen"]}.items()
+                for name, value in of["values"].items()
             }
-            context = Context(
-                of["input_mask"],
-                training=example.training,
+            context = dataclasses.replace(
+                example,
+                input_mask=of["input_mask"],
                 seed=of.get("seed"),
-                dtype=example.dtype,
                 step_seed=of.get("step_seed"),
                 handed_on={
                     rename_layer(name, traced): value
@@ -189,7 +176,6 @@ class SharedLayers:
                 },
                 layer=TracedLayer(of["number"], self._config.num_hidden_layers),
                 task=of.get("task"),
-                first_token=example.first_token,
             )
             hooks = self._make_hooks(values)
             return encoder.Bert(self._config, values, hooks).layer(
@@ -221,17 +207,11 @@ def make_bert(
     return encoder.Bert(config, variables, make_hooks(added), shared)
 
 
-def _to_tensors(value: Any) -> Any:
-    return tf.nest.map_structure(tf.convert_to_tensor, value)
-
-
-def _of_layer(number: int, values: Mapping[str, Any]) -> dict[str, Any]:
+def _of_layer(
+    number: int, values: Mapping[str, Any], called: int = 0
+) -> dict[str, Any]:
     return {
-        rename_layer(name, 0): value
+        rename_layer(name, called): value
         for name, value in values.items()
-        if _is_of_layer(number, name)
+        if layer_of(name) in (number, None) and not OUTSIDE.fullmatch(name)
     }
-
-
-def _is_of_layer(number: int, name: str) -> bool:
-    return layer_of(name) in (number, None) and not OUTSIDE.fullmatch(name)

@@ -71,6 +71,7 @@ class TuningMethod:
     """Says what a method adds and trains; its fields are arguments.
 
     Attributes:
+        trained_names: a pattern of BERT's own variables that are trained.
         undecayed: the groups, "bert" and "head", whose variables do not decay.
         changes_few: whether training changes few entries of BERT's own
             variables, so that the artifact holds those alone.
@@ -87,6 +88,7 @@ class TuningMethod:
 
     name: ClassVar[str] = ""
     learning_rate: ClassVar[float]
+    trained_names: ClassVar[str] = ""
     undecayed: ClassVar[frozenset[str]] = frozenset()
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
@@ -127,8 +129,8 @@ class TuningMethod:
         """Compares the arguments with the model."""
 
     def trains(self, config: encoder.BertConfig) -> str:
-        """Gives a pattern of whole names of BERT's own trained variables."""
-        return ""
+        """Gives `trained_names`, of whole names, of a model."""
+        return self.trained_names
 
     def variables(
         self, config: encoder.BertConfig, pooler: bool = True

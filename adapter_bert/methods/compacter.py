@@ -62,6 +62,7 @@ class Compacter(PlacedMethod):
     # A third of the paper's 3e-3, with which Adam without bias correction
     # learned nothing on CoLA (results/methods.md).
     learning_rate = 1e-3
+    trained_names = LAYER_NORMS
     factored = True
     hooks_class = KroneckerHooks
     scope = "compacter"
@@ -85,9 +86,6 @@ class Compacter(PlacedMethod):
                 f"compacter: n is {self.n}, expected a divisor of the model's "
                 f"hidden size {config.hidden_size}"
             )
-
-    def trains(self, config):
-        return LAYER_NORMS
 
     def declare(self, config, scope):
         """Declares `<scope>/{down,up}/{left,right,bias}`.

@@ -60,26 +60,24 @@ def _as_the_part(place: str) -> Callable:
     return act
 
 
+@dataclasses.dataclass(eq=False)
 class PartHooks(Hooks):
-    """Hooks of a part, with values and dropout of its own."""
+    """Hooks of a part, with values and dropout of its own.
 
-    def __init__(
-        self,
-        mark: str,
-        hooks: Hooks,
-        changes: Mapping[str, Any],
-        is_trained: bool,
-    ):
-        """Takes the hooks of the part's method.
+    `hooks` are of the part's method, `mark` tells it from the other parts.
+    `changes` are added to BERT's own variables, by their names.
+    """
 
-        `mark` tells it from the other parts. `changes` are added to BERT's own
-        variables, by their names.
-        """
-        self.mark, self.hooks, self.changes = mark, hooks, changes
-        self.is_trained = is_trained
+    mark: str
+    hooks: Hooks
+    changes: Mapping[str, Any]
+    is_trained: bool
+
+    def __post_init__(self):
         for trait in TRAITS:
-            setattr(self, trait, getattr(hooks, trait))
-        self.places = hooks.places | ({"parameter"} if changes else set())
+            setattr(self, trait, getattr(self.hooks, trait))
+        changed = {"parameter"} if self.changes else set()
+        self.places = self.hooks.places | changed
 
     def change_of(
         self, name: str, variable: Any, context: Context

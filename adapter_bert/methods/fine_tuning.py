@@ -21,9 +21,7 @@ class Full(FineTuning):
     name = "full"
     # google-research/bert's default.
     learning_rate = 5e-5
-
-    def trains(self, config):
-        return "bert/.*"
+    trained_names = "bert/.*"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +79,7 @@ class BitFit(FineTuning):
     name = "bitfit"
     # Ben Zaken et al. 2022, the published code's default.
     learning_rate = 1e-3
-
-    def trains(self, config):
-        return r"bert/.*/(bias|beta)"
+    trained_names = r"bert/.*/(bias|beta)"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +92,4 @@ class LayerNormOnly(FineTuning):
     name = "layernorm"
     # As of bitfit, which trains as little.
     learning_rate = 1e-3
-
-    def trains(self, config):
-        return LAYER_NORMS
+    trained_names = LAYER_NORMS

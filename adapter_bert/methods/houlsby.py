@@ -8,7 +8,7 @@ import dataclasses
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks, layer_of
+from adapter_bert.bert.hooks import TokenHooks, layer_of
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import (
@@ -98,13 +98,8 @@ class Bottleneck:
         return functional.shaped_as(inner, hidden)
 
 
-class PlacedHooks(Hooks):
+class PlacedHooks(TokenHooks):
     """Adapters at some of the sublayers."""
-
-    alike = True
-    takes_rows = True
-    by_token = True
-    by_values = True
 
     def __init__(self, method: "PlacedMethod", config, values):
         super().__init__(method, config, values)

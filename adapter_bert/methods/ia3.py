@@ -5,23 +5,18 @@ import dataclasses
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import TokenHooks
 from adapter_bert.methods.base import Declared, TuningMethod
 
 OUTPUT = "output/dense"
 KEY_VALUE = ("attention/self/key", "attention/self/value")
 
 
-class Ia3Hooks(Hooks):
+class Ia3Hooks(TokenHooks):
     """Multiplies keys, values and the inputs of the last kernel.
 
     Reads the scales `<kernel's scope>/ia3_scale`.
     """
-
-    alike = True
-    takes_rows = True
-    by_token = True
-    by_values = True
 
     def project(self, name, inputs, dense, context):
         if f"{name}/ia3_scale" not in self.values:

@@ -283,14 +283,15 @@ class Lora(TuningMethod):
             text = getattr(self, argument)
             try:
                 wrong = [
-                    e for e in read_pattern(text) if not is_right(e.number)
+                    entry.text
+                    for entry in read_pattern(text)
+                    if not is_right(entry.number)
                 ]
-                part = wrong[0].text if wrong else ""
             except ValueError as error:
-                part = str(error) or "nothing"
-            if part:
+                wrong = [str(error) or "nothing"]
+            if wrong:
                 raise UserError(
-                    f"{self.name}: {argument} has {part[:80]!r}, expected "
+                    f"{self.name}: {argument} has {wrong[0][:80]!r}, expected "
                     f"{expected} for layers, targets or both, as "
                     "'6-11.query:4, value:16, 0:2'"
                 )

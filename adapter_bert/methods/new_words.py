@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.bert.hooks import TokenHooks
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared, Part, TuningMethod
 from adapter_bert.methods.composition import Stack
@@ -16,16 +16,11 @@ WORDS = "bert/embeddings/word_embeddings"
 NEW_WORDS = "bert/embeddings/new_words"
 
 
-class NewWordsHooks(Hooks):
+class NewWordsHooks(TokenHooks):
     """Embeds the ids from V on by rows of their own.
 
     Reads `bert/embeddings/new_words`, [n, D].
     """
-
-    alike = True
-    takes_rows = True
-    by_token = True
-    by_values = True
 
     def words(self, input_ids, embed, context):
         new = tf.convert_to_tensor(self.values[NEW_WORDS])

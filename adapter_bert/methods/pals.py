@@ -7,7 +7,7 @@ import tensorflow as tf
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.hooks import Hooks, keep_mask
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods.base import TuningMethod
 
 PARTS = ("query", "key", "value")
 
@@ -93,14 +93,12 @@ class Pals(TuningMethod):
             )
 
     def variables(self, config, pooler=True):
-        normal = encoder.truncated_normal(config.initializer_range)
         hidden, size = config.hidden_size, self.size
         sizes = {"encoder": (hidden, size), "decoder": (size, hidden)}
         for layer in range(config.num_hidden_layers):
             for part in PARTS:
                 sizes[f"layer_{layer}/{part}"] = (size, size)
-        declared = {}
+        declared: dict[str, encoder.Declared] = {}
         for name, shape in sizes.items():
-            declared[f"pals/{name}/kernel"] = Declared(shape, normal)
-            declared[f"pals/{name}/bias"] = Declared(shape[1:], encoder.zeros)
+            declared |= encoder.declare_dense(f"pals/{name}", *shape, config)
         return declared

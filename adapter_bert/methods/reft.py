@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, functional
-from adapter_bert.bert.hooks import Hooks, dropout
+from adapter_bert.bert.hooks import Hooks, TokenHooks, dropout
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
 from adapter_bert.methods.base import ALL_LAYERS, Declared, TuningMethod
@@ -47,13 +47,8 @@ def random_reflectors(
     return np.tril(packed.T, -1).astype(np.float32)
 
 
-class ReftHooks(Hooks):
+class ReftHooks(TokenHooks):
     """Moves the outputs of some layers at the first and the last tokens."""
-
-    alike = True
-    takes_rows = True
-    by_token = True
-    by_values = True
 
     def after_norm(self, layer, site, hidden, context):
         scopes = self.method.scopes(layer)

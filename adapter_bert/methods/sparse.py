@@ -60,6 +60,7 @@ class MaskHooks(Hooks):
 class SparseMethod(TuningMethod):
     """A second phase: masked entries stay as they were to the last bit."""
 
+    trained_names = "bert/.*"
     undecayed = UNDECAYED
     changes_few = True
     positive = ("sparsity",)
@@ -79,9 +80,6 @@ class SparseMethod(TuningMethod):
 
     def changed_count(self, count):
         return round(self.sparsity * count)
-
-    def trains(self, config):
-        return "bert/.*"
 
     def variables(self, config, pooler=True):
         return {

@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks, dropout
+from adapter_bert.bert.hooks import TokenHooks, dropout
 from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.lora import (
@@ -22,16 +22,11 @@ from adapter_bert.methods.lora import (
 DOWN, UP = "vera/down", "vera/up"
 
 
-class VeraHooks(Hooks):
+class VeraHooks(TokenHooks):
     """Adds `((dropout(x) A) d B) b` to the products of some kernels.
 
     Reads the scales `<kernel's scope>/vera_d` and `vera_b`.
     """
-
-    alike = True
-    takes_rows = True
-    by_token = True
-    by_values = True
 
     def begin(self, context):
         """A and B, float32 [inputs, R] and [R, outputs] of all targets."""

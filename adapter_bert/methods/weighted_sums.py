@@ -52,18 +52,6 @@ SUMS = AVERAGE, *WAYS, CAT, *OF_UPDATES
 TOTAL, FREQUENCY = "total", "frequency"
 
 
-class Update(NamedTuple):
-    """An adapter's update of a matrix, `scale down up`, and its weight.
-
-    `down` is A, float32 [inputs, R], `up` B, float32 [R, outputs].
-    """
-
-    down: np.ndarray
-    up: np.ndarray
-    scale: float
-    weight: float
-
-
 @dataclasses.dataclass(frozen=True)
 class WeightedSum:
     """Says how adapters are added up.
@@ -204,10 +192,8 @@ class WeightedSum:
 
     def _merge_lora(self, config, methods, values, weights):
         by_updates = self.by in OF_UPDATES
-        every = [
-            _updates(config, *one) for one in zip(methods, values, weights)
-        ]
-        ranks = [max(len(f.up) for f in one.values()) for one in every]
+        every = [method.matrices(config) for method in methods]
+        ranks = [max(one.rank for one in of.values()) for of in every]
         if self.by != CAT and not by_updates and len(set(ranks)) > 1:
             raise UserError(
                 f"the ranks are {', '.join(map(str, ranks))}, but --by="
@@ -226,53 +212,38 @@ class WeightedSum:
         for scope in merged.matrices(config):
             down, up = f"{scope}/lora_a", f"{scope}/lora_b"
             # A matrix may have updates of some adapters only, or of none.
-            factors = [one[scope] for one in every if scope in one]
-            if not factors:
+            some = [n for n, one in enumerate(every) if scope in one]
+            if not some:
                 continue
+            downs, ups = (
+                [values[n][name] for n in some] for name in (down, up)
+            )
+            scales = [every[n][scope].scale for n in some]
+            shares = [weights[n] for n in some]
+            sizes = [w * scale for w, scale in zip(shares, scales)]
             if by_updates:
-                a, b = self._divide(scope, factors, rank)
+                updates = [s * (a @ b) for s, a, b in zip(scales, downs, ups)]
+                update = self(f"{scope}/kernel", updates, shares)
+                a, b = _divide(update, rank)
             elif self.by == CAT:
-                a, b = _concatenate(factors)
+                a = np.concatenate([s * a for s, a in zip(sizes, downs)], 1)
+                b = np.concatenate(ups)
             else:
-                roots = [abs(f.weight * f.scale) ** 0.5 for f in factors]
-                signed = np.multiply(
-                    roots, np.sign([f.weight for f in factors])
-                )
-                a = self(down, [f.down for f in factors], signed)
-                b = self(up, [f.up for f in factors], roots)
+                roots = [abs(size) ** 0.5 for size in sizes]
+                a = self(down, downs, np.multiply(roots, np.sign(shares)))
+                b = self(up, ups, roots)
             # Of a lower rank than the sum's the rest stays zero.
             summed[down][:, : len(b)], summed[up][: len(b)] = a, b
         return merged, summed
 
-    def _divide(self, scope: str, factors: Sequence[Update], rank: int):
-        updates = [f.scale * (f.down @ f.up) for f in factors]
-        weights = [f.weight for f in factors]
-        update = self(f"{scope}/kernel", updates, weights)
-        # In float64, since values far below the greatest matter, too.
-        left, sizes, right = np.linalg.svd(
-            update.astype(np.float64), full_matrices=False
-        )
-        up = sizes[:rank, np.newaxis] * right[:rank]
-        return left[:, :rank].astype(np.float32), up.astype(np.float32)
 
-
-def _updates(
-    config: encoder.BertConfig, method: Lora, values: Values, weight: float
-) -> dict[str, Update]:
-    return {
-        scope: Update(
-            values[f"{scope}/lora_a"],
-            values[f"{scope}/lora_b"],
-            matrix.scale,
-            weight,
-        )
-        for scope, matrix in method.matrices(config).items()
-    }
-
-
-def _concatenate(factors: Sequence[Update]) -> tuple[np.ndarray, np.ndarray]:
-    down = np.concatenate([f.weight * f.scale * f.down for f in factors], 1)
-    return down, np.concatenate([f.up for f in factors])
+def _divide(update: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    # In float64, since values far below the greatest matter, too.
+    left, sizes, right = np.linalg.svd(
+        update.astype(np.float64), full_matrices=False
+    )
+    up = sizes[:rank, np.newaxis] * right[:rank]
+    return left[:, :rank].astype(np.float32), up.astype(np.float32)
 
 
 def _alike(arrays: Sequence[np.ndarray]) -> np.ndarray:
