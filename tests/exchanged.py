@@ -1,14 +1,45 @@
 """What the tests of exchanged adapters share with one another."""
 
+import functools
+import pathlib
+import shutil
+
 import numpy as np
-from conftest import read_json, write_json
+import pytest
+from conftest import open_checkpoint, read_json, write_json
 from safetensors.numpy import load_file, save_file
 
-from adapter_bert.exchange import (
-    foreign_adapters,
-)
+from adapter_bert.checkpoints import sources
+from adapter_bert.exchange import foreign_adapters
 from adapter_bert.exchange.foreign_base import exported
 from lab import exchange
+
+
+@functools.cache
+def config_of(bert):
+    return sources.read_config(open_checkpoint(bert))
+
+
+def reader(golden):
+    """What reads a recorded adapter, or the one of a whole path."""
+
+    def read(case, *arguments, **more):
+        config = config_of(golden / "bert")
+        folder = str(golden / case)
+        return foreign_adapters.read(folder, config, *arguments, **more)
+
+    return read
+
+
+@pytest.fixture
+def copied(request, tmp_path):
+    """A copy of a recorded adapter, whose files may be changed."""
+
+    def copy(case):
+        source = request.module.GOLDEN / case
+        return pathlib.Path(shutil.copytree(source, tmp_path / "copy"))
+
+    return copy
 
 
 def read_examples(folder):

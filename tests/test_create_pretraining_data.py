@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from conftest import flag_words, module_fixture, program_fixture, run_process
+from conftest import module_fixture, program_fixture
 from task_files import put, refusal
 
 from adapter_bert import files
@@ -220,9 +220,3 @@ def test_texts_and_vocabularies_without_what_is_needed(create, raw, tmp_path):
     other = put(tmp_path / "mpnet.txt", words)
     error = refusal(lambda: create(**raw | {"vocab_file": other}))
     assert "mpnet.txt" in error and "<s>" in error
-
-
-def test_the_program_by_its_name(raw):
-    flags = flag_words(raw)
-    run_process(*flags, program="create_pretraining_data.py")
-    assert read(raw["output_file"])

@@ -57,7 +57,7 @@ OTHER_TASKS = (
 
 
 @module_fixture
-def open_bert():
+def open_bert(eagerly):
     """Opens a model once."""
     opened = {}
 

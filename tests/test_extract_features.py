@@ -5,23 +5,18 @@ from shutil import copytree
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from conftest import (
-    flag_words,
     open_bert,
-    open_checkpoint,
     program_fixture,
-    run_process,
     trained_task,
 )
-from graphs import initialize, session
 from numpy.testing import assert_allclose
 from task_files import put, refusal
 from tiny_artifacts import make_artifact
 
 from adapter_bert.answering.embeddings import embed
 from adapter_bert.commands import extract_features as program
-from adapter_bert.upstream import extract_features, modeling
+from adapter_bert.upstream import extract_features
 
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
 
@@ -67,50 +62,16 @@ def test_texts_and_pairs(tmp_path, tokenizer):
     assert batch["unique_ids"].numpy().tolist() == [0, 1, 2, 3]
 
 
-def test_states_are_those_of_bert_model(extract, flags, tiny_bert, tokenizer):
+@pytest.mark.parametrize("with_adapter", [False, True])
+def test_states_of_texts(extract, flags, tiny_bert, tmp_path, with_adapter):
+    bert, task = open_bert(tiny_bert), None
+    if with_adapter:
+        flags["adapter"] = tmp_path / "adapter"
+        make_artifact(flags["adapter"], tiny_bert, "houlsby(size=4)")
+        task = trained_task(bert, flags["adapter"])
     extract(**flags)
-    examples = extract_features.read_examples(str(flags["input_file"]))
-    features = extract_features.convert_examples_to_features(
-        examples, 12, tokenizer
-    )
-    weights = open_checkpoint(tiny_bert).weights
-    config = modeling.BertConfig.from_json_file(str(tiny_bert / "config.json"))
-    config.hidden_act = "gelu_erf"
-    with session() as opened:
-        model = modeling.BertModel(
-            config,
-            False,
-            *(
-                tf.constant([getattr(f, name) for f in features])
-                for name in ("input_ids", "input_mask", "input_type_ids")
-            ),
-        )
-        initialize(opened)
-        for variable in modeling.v1.global_variables():
-            variable.load(weights.read(variable.op.name), opened)
-        layers = model.get_all_encoder_layers()
-        states = opened.run([layers[-1], layers[0]])
     lines = read(flags)
     assert [line["linex_index"] for line in lines] == [0, 1, 2, 3]
-    for row, (line, feature) in enumerate(zip(lines, features)):
-        tokens = line["features"]
-        assert [token["token"] for token in tokens] == feature.tokens
-        for place, token in enumerate(tokens):
-            assert list(token) == ["token", "layers"]
-            assert [x["index"] for x in token["layers"]] == [-1, 0]
-            values = np.array([x["values"] for x in token["layers"]])
-            assert np.array_equal(values, values.round(6))
-            assert_allclose(values, [x[row, place] for x in states], atol=2e-6)
-
-
-def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
-    make_artifact(tmp_path / "adapter", tiny_bert, "houlsby(size=4)")
-    extract(**flags, adapter=tmp_path / "adapter")
-    with_adapter = read(flags)
-    extract(**flags)
-    assert read(flags) != with_adapter
-    bert = open_bert(tiny_bert)
-    task = trained_task(bert, tmp_path / "adapter")
     rows = ["the cat sat", ("is the dog in ?", "a dog ran out !"), ""]
     expected = embed(
         bert,
@@ -120,13 +81,14 @@ def test_states_with_an_adapter(extract, flags, tiny_bert, tmp_path):
         layers=(-1, 0),
         max_seq_length=12,
     )
-    for line, (tokens, vectors) in zip(with_adapter, expected):
+    for line, (tokens, vectors) in zip(lines, expected):
         assert [x["token"] for x in line["features"]] == tokens
-        values = [
-            [number for layer in x["layers"] for number in layer["values"]]
-            for x in line["features"]
-        ]
-        assert_allclose(values, vectors, atol=2e-6)
+        for token, vector in zip(line["features"], vectors):
+            assert list(token) == ["token", "layers"]
+            assert [x["index"] for x in token["layers"]] == [-1, 0]
+            values = np.concatenate([x["values"] for x in token["layers"]])
+            assert np.array_equal(values, values.round(6))
+            assert_allclose(values, vector, atol=2e-6)
 
 
 def test_lines_are_read_as_by_other_programs(
@@ -204,11 +166,3 @@ def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):
     del flags["layers"]
     assert "--layers is -1,-2,-3,-4, expected numbers from -2" in refused()
     assert not flags["output_file"].exists()
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_the_program(flags):
-    words = flag_words(flags)
-    run_process(*words, program="extract_features.py")
-    assert len(read(flags)) == 4

@@ -6,10 +6,12 @@ followed is refused by name; each field of a description is compared, used or
 listed.
 """
 
+# The fixture `copied` is imported.
+# ruff: noqa: F811
+
 import dataclasses
 import json
 import os
-import pathlib
 import pickle
 import re
 import shutil
@@ -24,6 +26,9 @@ from exchanged import (
     assert_same_values,
     change,
     change_tensors,
+    config_of,
+    copied,  # noqa: F401 (a fixture)
+    reader,
     without,
     write,
 )
@@ -32,7 +37,6 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 from torch_writer import written
 
-from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import (
     adapterhub,
@@ -50,6 +54,7 @@ from lab import exchange
 pytestmark = pytest.mark.older_stack
 
 GOLDEN = RECORDED / "exchange"
+read = reader(GOLDEN)
 HUB, PEFT = foreign_adapters.PROGRAMS
 THEIRS = [
     f"{program}/{path.name}"
@@ -68,28 +73,6 @@ LABELS = exchange.THREE["labels"]
 @module_fixture
 def bert(eagerly):
     return open_bert(GOLDEN / "bert")
-
-
-@pytest.fixture
-def copied(tmp_path):
-    """A copy of a recorded adapter, whose files may be changed."""
-
-    def copy(case):
-        return pathlib.Path(shutil.copytree(GOLDEN / case, tmp_path / "copy"))
-
-    return copy
-
-
-def config_of_bert():
-    config = read_json(GOLDEN / "bert" / "config.json")
-    names = BertConfig.__dataclass_fields__
-    return BertConfig(**{k: v for k, v in config.items() if k in names})
-
-
-def read(case, *arguments):
-    """Reads a recorded adapter, or the one of a whole path."""
-    folder = str(GOLDEN / case)
-    return foreign_adapters.read(folder, config_of_bert(), *arguments)
 
 
 def assert_reads_as(folder, case):
@@ -265,7 +248,7 @@ def test_activations_go_there_and_back(name):
 )
 @settings(max_examples=30)
 def test_updates_of_any_ranks_and_scales_stay_what_they_are(wanted):
-    config = config_of_bert()
+    config = config_of(GOLDEN / "bert")
     ranks = {place: rank for place, (rank, _) in wanted.items()}
     alphas = {place: alpha for place, (_, alpha) in wanted.items()}
     method = lora_of(ranks, alphas, config, "a file")
@@ -511,7 +494,8 @@ def test_odd_values_in_a_description_are_refused_or_read(copied, case, file):
     "adapterhub/houlsby_7 adapterhub/lora_7 peft/lora_7 peft/ia3_same".split(),
 )
 def test_an_adapter_of_a_deeper_bert_is_refused(case):
-    config = dataclasses.replace(config_of_bert(), num_hidden_layers=1)
+    config = config_of(GOLDEN / "bert")
+    config = dataclasses.replace(config, num_hidden_layers=1)
     refusals.check(
         lambda: foreign_adapters.read(str(GOLDEN / case), config),
         "of no part that this project reads",

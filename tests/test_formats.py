@@ -7,12 +7,10 @@ import sys
 
 import pytest
 import refusals
-from conftest import SHARED, entry_point, read_json, write_json_lines
+from conftest import SHARED, write_json_lines
 from task_files import listed, put
 
-import adapter_bert as ab
 from adapter_bert.answering import row_stream
-from adapter_bert.commands import predict
 from adapter_bert.data import tables
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import Layout, SplitFiles
@@ -656,42 +654,3 @@ def test_malformed_rows_of_questions(tmp_path, change, part):
     refusals.check(
         lambda: read_questions(str(path), False), "a.jsonl:1: ", part
     )
-
-
-@pytest.mark.gate
-def test_a_training_is_that_of_the_plain_file(tmp_path, tiny_bert):
-    """In Python, by a path; then the command answers and refuses."""
-    flags, rows = READ["qualtrics.csv"]
-    bert = ab.load_bert(tiny_bert)
-    settings = {"max_seq_length": 16, "num_train_epochs": 1}
-    run = ab.train(
-        bert,
-        str(CASES / "qualtrics.csv"),
-        output_dir=tmp_path / "survey",
-        **flags,
-        **settings,
-    )
-    plain = ab.train(
-        bert,
-        [{"Q3": text, "Q4": label} for text, label in rows.items()],
-        output_dir=tmp_path / "plain",
-        **flags,
-        **settings,
-    )
-    about, other = (
-        read_json(x.adapter, "adapter_config.json")["training"]["data"]
-        for x in (run, plain)
-    )
-    assert about == other
-    asked = {"init_checkpoint": tiny_bert, "adapter": run.adapter}
-    output = tmp_path / "answers.jsonl"
-    with entry_point(predict) as program:
-        program(**asked, input=CASES / "qualtrics.csv", output=output)
-        answers = list(map(json.loads, output.read_text().splitlines()))
-        assert len(answers) == len(rows)
-        output.unlink()
-        table = CASES / "workbook_html.csv"
-        refusals.check(
-            lambda: program(**asked, input=table, output=output), "is HTML"
-        )
-    assert not output.exists()

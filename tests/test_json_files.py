@@ -7,21 +7,25 @@ import json
 import numpy as np
 import pytest
 import refusals
-from conftest import module_fixture, open_checkpoint, read_adapter, write_json
+from conftest import (
+    module_fixture,
+    open_checkpoint,
+    read_adapter,
+    read_adapter_config,
+    write_json,
+)
 from fake_runs import FakeRuns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import save_tensorflow
+from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
-from adapter_bert.checkpoints import adapter_artifact, run_record
-from adapter_bert.checkpoints.weights import Base, identify
+from adapter_bert.checkpoints import run_record
 from adapter_bert.commands import ablate as ablate_module
 from adapter_bert.commands import merge
 from adapter_bert.errors import UserError
 from adapter_bert.files import SEAL, read_object, write_sealed
-from adapter_bert.methods import registry
 from adapter_bert.reports import collect_runs
-from adapter_bert.tasks import task_model
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.training import setup
 
@@ -68,50 +72,36 @@ def spoil(value, data):
 
 
 @module_fixture
-def files(tmp_path_factory, tiny_bert, tiny_config, tiny_weights):
+def files(tmp_path_factory, tiny_bert, tiny_config):
     """By what it is: the path of a file, and what reads it."""
     folder = tmp_path_factory.mktemp("files")
     base = open_checkpoint(tiny_bert)
-    base_identity = identify(
-        base.weights, {name: v.shape for name, v in tiny_weights.items()}
-    )
     task = dataclasses.replace(custom_task(dev_share=0.5), labels=("a", "b"))
-    description = {
-        "method": "lora(rank=2)",
-        "trained_with": "lora(rank=2)",
-        "parts": {"a": "0" * 64},
-        "checkpoint": "model.ckpt-3",
-        "base": base_identity.describe(),
-        "data_name": "mine",
-        "task": {
-            "name": "custom",
-            "labels": ["a", "b"],
-            "pairs": False,
-            "held_out": {"share": 0.5, "seed": 1},
-        },
-        "tokenizer": {"vocabulary": "0", "do_lower_case": True},
-        "bert_config": dataclasses.asdict(tiny_config),
-        "training": {"seed": 1},
-        "parameters": {"kept": 5},
-        "versions": run_record.versions(),
-    }
     adapters = {}
-    for method in ("lora(rank=2)", "houlsby(size=4)"):
-        adapter = folder / method / "adapter"
-        adapter.mkdir(parents=True)
-        trained = task_model.list_parameters(
-            tiny_config, registry.parse(method), task.build_head
-        ).trained
-        adapter_artifact.write(
-            str(adapter),
-            {**description, "method": method, "trained_with": method},
-            {p.name: np.zeros(p.shape, np.float32) for p in trained},
+    for method in ("houlsby(size=4)", "lora(rank=2)"):
+        adapters[method] = folder / method / "adapter"
+        make_artifact(
+            adapters[method],
+            tiny_bert,
+            method,
+            description={
+                **CLASSIFICATION,
+                "labels": ["a", "b"],
+                "held_out": {"share": 0.5, "seed": 1},
+            },
+            trained_with=method,
+            parts={"a": "0" * 64},
+            checkpoint="model.ckpt-3",
+            data_name="mine",
+            training={"seed": 1},
+            parameters={"kept": 5},
+            versions=run_record.versions(),
         )
-        adapters[method] = adapter
+    description = read_adapter_config(adapters[method])
     run = folder / "trained"
     run.mkdir()
     save_tensorflow(run / "model.ckpt-3", {"x": np.zeros(3, np.float32)})
-    run_record.write(str(run), description, Base(base_identity.path, ""))
+    run_record.write(str(run), description, read_base(tiny_bert)[2])
     evaluated = FakeRuns(folder, tiny_config).add(
         "mine",
         "houlsby(size=4)",

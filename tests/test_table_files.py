@@ -45,23 +45,10 @@ def test_byte_order_mark_windows_newlines_and_last_lines_are_no_rows(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".csv"])
-def test_empty_lines_of_one_column_are_empty_texts(tmp_path, ending):
-    path = put(tmp_path / f"test{ending}", "text\na\n\nb\n\n")
-    rows = read_rows(str(path), Layout("text"))
-    assert rows == [(1, ["a"]), (2, [""]), (3, ["b"]), (4, [""])]
-
-
 def test_empty_lines_take_no_memory(tmp_path):
     path = put(tmp_path / "test.tsv", "text\tlabel\na\tgood\n" + "\n" * 10**6)
     with limited(more=2**26):
         assert read_rows(str(path), Layout("text")) == [(1, ["a"])]
-
-
-def test_lines_end_at_newlines_only(tmp_path):
-    path = put(tmp_path / "data.tsv", "a\rb\u2028\x0cc\x85\td\ne\tf\n".encode())
-    rows = read_rows(str(path), Layout(0, 1, header=False))
-    assert rows == [(0, ["a\rb\u2028\x0cc\x85", "d"]), (1, ["e", "f"])]
 
 
 HEADER = b"Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -69,6 +56,86 @@ MRPC = get_task("mrpc").labelled
 NAMED = Layout("text", label="label")
 NUMBERED = Layout(1, label=0, header=False)
 MARKED = Layout("text", label_separator="|", label_columns=("a",))
+GOOD = [(1, ["a", "good"]), (2, ["b", "bad"])]
+# Ending -> layouts and contents, and their rows with lines from 0.
+READ = {
+    ".tsv": [
+        # Lines end at newlines only.
+        (
+            Layout(0, 1, header=False),
+            "a\rb\u2028\x0cc\x85\td\ne\tf\n",
+            [(0, ["a\rb\u2028\x0cc\x85", "d"]), (1, ["e", "f"])],
+        ),
+        # Empty lines are texts of one column, and between others.
+        (
+            Layout("text"),
+            "text\na\n\nb\n\n",
+            [(1, ["a"]), (2, [""]), (3, ["b"]), (4, [""])],
+        ),
+        (
+            Layout(0),
+            "x\ty\na\tb\n\n\r\nc\td\n\n\n",
+            [(1, ["a"]), (2, [""]), (3, [""]), (4, ["c"])],
+        ),
+        # Marks of joined files are dropped.
+        (NAMED, "label\ttext\n\ufeffgood\ta\n\ufeff\ufeffbad\tb\n", GOOD),
+        # Other columns may have one name, also where they are numbered.
+        (Layout("x"), "x\ttext\ttext\n" * 2, [(1, ["x"])]),
+        (Layout(2), "x\ttext\ttext\n" * 2, [(1, ["text"])]),
+    ],
+    ".csv": [
+        (
+            Layout("text"),
+            "text\na\n\nb\n\n",
+            [(1, ["a"]), (2, [""]), (3, ["b"]), (4, [""])],
+        ),
+        (NAMED, 'label,text\n\ufeffgood,a\n\ufeff"bad",b\n', GOOD),
+        (NAMED, '\ufeff\ufeff"label",text\n"good",a\n\ufeffbad,b\n', GOOD),
+        (Layout("x"), "x,text,text\n" * 2, [(1, ["x"])]),
+        (Layout(2), "x,text,text\n" * 2, [(1, ["text"])]),
+        # Lines may end with carriage returns alone.
+        (NAMED, "text,label\ra,good\rb,bad\r", GOOD),
+        # Cells may hold commas, quotation marks and lines.
+        (
+            Layout("text", label="label", row_id="id"),
+            'label,text,id\r\ngood,"a, ""b""\nc",1\r\n\r\nbad,d,2\r\n',
+            [(1, ['a, "b"\nc', "good", "1"]), (4, ["d", "bad", "2"])],
+        ),
+        # Empty cells behind the named ones are no harm.
+        (NAMED, "text,label\na,1,,\n", [(1, ["a", "1"])]),
+    ],
+    ".jsonl": [
+        (
+            NAMED,
+            '{"label": "good", "text": "a"}\n'
+            '\ufeff{"label": "bad", "text": "b"}\n',
+            [(0, ["a", "good"]), (1, ["b", "bad"])],
+        ),
+        # Values are read as text.
+        (
+            Layout("t", label="l"),
+            '{"t": "a\\tb", "l": 1}\n\n{"l": true, "t": "é"}\n'
+            '{"t": "", "l": 0.5}',
+            [(0, ["a\tb", "1"]), (2, ["é", "true"]), (3, ["", "0.5"])],
+        ),
+    ],
+    # Endings may be in capitals.
+    ".TSV": [(Layout(0), "text\nthe cat, a dog\n", [(1, ["the cat, a dog"])])],
+    ".CSV": [(Layout(0), 'text\n"a, b"\n', [(1, ["a, b"])])],
+    ".JSONL": [(Layout("text"), '{"text": "a"}\n', [(0, ["a"])])],
+    ".JSON": [(Layout("text"), '[{"text": "a"}]\n', [(0, ["a"])])],
+}
+
+
+@pytest.mark.parametrize(
+    "ending, layout, content, rows",
+    [(ending, *case) for ending, cases in READ.items() for case in cases],
+)
+def test_rows_of_tables(tmp_path, ending, layout, content, rows):
+    path = put(tmp_path / f"a{ending}", content)
+    assert read_rows(str(path), layout) == rows
+
+
 CR = "end with a carriage return (CR) alone"
 REFUSED = {
     "a.tsv": [
@@ -169,53 +236,6 @@ def test_an_unknown_label_is_refused_with_its_line(tmp_path, label):
 
 
 @pytest.mark.parametrize(
-    "ending, line", [(".tsv", "x\ttext\ttext"), (".csv", "x,text,text")]
-)
-def test_other_columns_may_have_one_name(tmp_path, ending, line):
-    """Also where columns are numbered."""
-    path = put(tmp_path / f"a{ending}", f"{line}\n{line}\n")
-    assert read_rows(str(path), Layout("x")) == [(1, ["x"])]
-    assert read_rows(str(path), Layout(2)) == [(1, ["text"])]
-
-
-def test_empty_lines_between_rows_are_texts_of_one_column(tmp_path):
-    path = put(tmp_path / "a.tsv", "x\ty\na\tb\n\n\r\nc\td\n\n\n")
-    assert read_rows(str(path), Layout(0)) == [
-        (1, ["a"]),
-        (2, [""]),
-        (3, [""]),
-        (4, ["c"]),
-    ]
-
-
-@pytest.mark.parametrize(
-    "name, content",
-    [
-        ("a.tsv", "label\ttext\n\ufeffgood\ta\n\ufeff\ufeffbad\tb\n"),
-        ("a.csv", 'label,text\n\ufeffgood,a\n\ufeff"bad",b\n'),
-        ("a.csv", '\ufeff\ufeff"label",text\n"good",a\n\ufeffbad,b\n'),
-        (
-            "a.jsonl",
-            '{"label": "good", "text": "a"}\n'
-            '\ufeff{"label": "bad", "text": "b"}\n',
-        ),
-    ],
-)
-def test_byte_order_marks_of_joined_files_are_dropped(tmp_path, name, content):
-    path = put(tmp_path / name, content)
-    rows = read_rows(str(path), NAMED)
-    assert [cells for _, cells in rows] == [["a", "good"], ["b", "bad"]]
-
-
-def test_lines_of_csv_may_end_with_carriage_returns_alone(tmp_path):
-    path = put(tmp_path / "a.csv", b"text,label\rgood day,a\rbad day,b\r")
-    assert read_rows(str(path), NAMED) == [
-        (1, ["good day", "a"]),
-        (2, ["bad day", "b"]),
-    ]
-
-
-@pytest.mark.parametrize(
     "header, hint",
     [
         (" text ,label", "' text ' differs in blanks, letter case or char"),
@@ -299,51 +319,11 @@ def test_any_bytes_are_rows_or_refused(
     assert all(len(cells) == width for _, cells in rows)
 
 
-# CSV and JSON Lines
-
-
-def test_csv_cells_may_hold_commas_quotation_marks_and_lines(tmp_path):
-    path = put(
-        tmp_path / "train.csv",
-        b'label,text,id\r\ngood,"a, ""b""\nc",1\r\n\r\nbad,d,2\r\n',
-    )
-    layout = Layout("text", label="label", row_id="id")
-    assert read_rows(str(path), layout) == [
-        (1, ['a, "b"\nc', "good", "1"]),
-        (4, ["d", "bad", "2"]),
-    ]
-
-
-def test_json_values_are_read_as_text(tmp_path):
-    path = put(
-        tmp_path / "train.jsonl",
-        '{"t": "a\\tb", "l": 1}\n\n{"l": true, "t": "é"}\n{"t": "", "l": 0.5}',
-    )
-    assert read_rows(str(path), Layout("t", label="l")) == [
-        (0, ["a\tb", "1"]),
-        (2, ["é", "true"]),
-        (3, ["", "0.5"]),
-    ]
-
-
 def test_broken_rows_are_passed_over_where_a_layout_says_so(tmp_path, caplog):
     path = put(tmp_path / "a.tsv", "x\ty\na\tb\nc\nd\te\nf\tg\th\n")
     layout = Layout(0, label=1, skips_broken_rows=True)
     assert read_rows(str(path), layout) == [(1, ["a", "b"]), (3, ["d", "e"])]
     assert "2 rows with fewer or more columns than the header" in caplog.text
-
-
-@pytest.mark.parametrize("ending", READERS)
-def test_endings_may_be_in_capitals(tmp_path, ending):
-    rows = {
-        ".tsv": "text\nthe cat, a dog\n",
-        ".csv": 'text\n"the cat, a dog"\n',
-        ".jsonl": '{"text": "the cat, a dog"}\n',
-        ".json": '[{"text": "the cat, a dog"}]\n',
-    }
-    path = put(tmp_path / f"EXPORT{ending.upper()}", rows[ending])
-    ((_, cells),) = read_rows(str(path), Layout("text"))
-    assert cells == ["the cat, a dog"]
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -375,12 +355,6 @@ def test_tables_that_libraries_wrote_are_read_back(
         return
     table = read_rows(str(path), NAMED)
     assert [tuple(cells) for _, cells in table] == rows
-
-
-def test_empty_cells_behind_the_named_ones_are_no_harm(tmp_path):
-    path = put(tmp_path / "a.csv", "text,label\na,1,,\n")
-    layout = NAMED
-    assert read_rows(str(path), layout) == [(1, ["a", "1"])]
 
 
 ENDINGS = (".tsv", ".csv")

@@ -13,6 +13,7 @@ from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import (
     FullTokenizer,
     in_chunks,
+    lower_sigmas,
     make_row,
     read_vocabulary,
     vocabulary_bytes,
@@ -36,6 +37,7 @@ TEXTS = st.lists(
         ),
         st.sampled_from(WORDS),
         st.sampled_from([" ", "\t", "\u2028", "e\u0301", "\u0130", "\uac01"]),
+        st.sampled_from(["[SEP]", "[CLS]"]),
     ),
     max_size=12,
 ).map("".join)
@@ -67,22 +69,22 @@ def test_texts_are_read_some_at_a_time(monkeypatch):
     ]
 
 
-@module_fixture
-def tokenizers(tmp_path_factory):
-    path = write_vocabulary(tmp_path_factory.mktemp("vocabulary"), WORDS)
+def in_both_cases(path):
     return {
         "uncased": FullTokenizer(path, do_lower_case=True),
         "cased": FullTokenizer(path, do_lower_case=False),
     }
+
+
+@module_fixture
+def tokenizers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vocabulary")
+    return in_both_cases(write_vocabulary(folder, WORDS))
 
 
 @module_fixture
 def pretrained_tokenizers(pretrained_dir):
-    path = str(pretrained_dir / "vocab.txt")
-    return {
-        "uncased": FullTokenizer(path, do_lower_case=True),
-        "cased": FullTokenizer(path, do_lower_case=False),
-    }
+    return in_both_cases(str(pretrained_dir / "vocab.txt"))
 
 
 def check_recording(tokenizer, case, path):
@@ -116,24 +118,23 @@ def test_golden_real_text_tokens_and_ids(
     )
 
 
-def check_any_text(tokenizer, text):
+@CASES
+@PROPERTY
+@given(TEXTS)
+def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
+    """None of them is special: a typed one is plain text."""
+    tokenizer = tokenizers[case]
     [tokens] = tokenizer.encode([text])
     assert tokenizer.encode_ids([text, text]) == [tokens.ids] * 2
     assert len(tokens.ids) == len(tokens.offsets)
     assert set(tokens.ids) <= set(tokenizer.vocabulary.values())
+    assert not {tokenizer.classify_id, tokenizer.separate_id} & {*tokens.ids}
     for first, end in tokens.offsets:
         assert 0 <= first < end <= len(text)
     for offsets, following in zip(tokens.offsets, tokens.offsets[1:]):
         assert offsets[0] <= following[0] and offsets[1] <= following[1]
     strings = tokenizer.tokenize(text)
     assert tokenizer.convert_tokens_to_ids(strings) == tokens.ids
-
-
-@CASES
-@PROPERTY
-@given(TEXTS)
-def test_any_text_has_tokens_with_ordered_offsets(tokenizers, case, text):
-    check_any_text(tokenizers[case], text)
 
 
 @CASES
@@ -151,19 +152,6 @@ def test_the_file_for_the_library_makes_the_same_rows(
     file = Tokenizer.from_str(tokenizer.to_json(length))
     encoding = file.encode(*texts)
     assert (encoding.ids, encoding.type_ids) == expected
-
-
-@CASES
-@PROPERTY
-@given(
-    st.lists(
-        st.sampled_from(["[SEP]", "[CLS]", "[", "]", " ", "\0", "##s", "a"])
-    ).map("".join)
-)
-def test_typed_special_tokens_are_plain_text(tokenizers, case, text):
-    [tokens] = tokenizers[case].encode([text])
-    special = {tokenizers[case].classify_id, tokenizers[case].separate_id}
-    assert not special & set(tokens.ids)
 
 
 @CASES
@@ -282,8 +270,6 @@ def test_what_is_no_vocabulary_is_refused(tmp_path, content, message):
     "word", ["ΟΔΟΣ", "ΣΟΦΟΣ", "ΟΔΟΣ.", "ΑΣ-Σ", "İΣ", "Σ", "ΑΣ́ ΣΑ"]
 )
 def test_capital_sigmas_are_lowered_as_python_lowers_them(word):
-    from adapter_bert.data.tokenization import lower_sigmas
-
     assert lower_sigmas(word).lower() == word.lower()
     assert len(lower_sigmas(word)) == len(word)
 

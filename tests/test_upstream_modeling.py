@@ -55,20 +55,14 @@ def test_shapes_of_outputs(is_training):
         outputs = [
             model.get_embedding_output(),
             model.get_sequence_output(),
-            model.get_pooled_output(),
             *model.get_all_encoder_layers(),
+            model.get_pooled_output(),
         ]
         graph = tf.compat.v1.get_default_graph()
         left = [name for name in unread(graph, outputs) if "Identity" in name]
         initialize(opened)
-        arrays = opened.run(outputs)
-        assert [x.shape for x in arrays] == [
-            (3, 7, 16),
-            (3, 7, 16),
-            (3, 16),
-            (3, 7, 16),
-            (3, 7, 16),
-        ]
+        *states, pooled = [x.shape for x in opened.run(outputs)]
+        assert states == [(3, 7, 16)] * 4 and pooled == (3, 16)
         assert model.get_embedding_table().shape == [40, 16]
         assert not [n for n in left if re.match(r"bert/Identity(_\d+)?$", n)]
 

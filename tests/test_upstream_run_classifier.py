@@ -190,31 +190,6 @@ def test_processors_that_are_refused(tiny_data, tmp_path):
     assert "gives no examples" in message
 
 
-def test_labels_that_are_numbers(tiny_data):
-    class Stars(Reviews):
-        missing = ()
-
-        def _read(self, data_dir, split):
-            examples = super()._read(data_dir, split)
-            for n, example in enumerate(examples):
-                example.label = None if n in self.missing else n % 2
-            return examples
-
-        def get_labels(self):
-            return [0, 1]
-
-    task = processor_task(Stars(), str(tiny_data), ["train"])
-    learned, rows = task.read(str(tiny_data), ["train"])
-    assert rows["train"].label[:3] == ["0", "1", "0"]
-    assert task.labels == ("0", "1")
-    Stars.missing = (1, 2)
-    message = refusal(processor_task, Stars(), str(tiny_data), ["dev"])
-    assert (
-        "dev_examples gives 2 examples without a label, as 'dev-1'" in message
-    )
-    assert processor_task(Stars(), str(tiny_data), ["test"])
-
-
 def processor_of(labels, **changes):
     """A processor whose third example has other attributes."""
 
@@ -242,6 +217,7 @@ def processor_of(labels, **changes):
         ({"label": b"bad", "guid": b"x"}, (None, "bad", "x")),
         ({"label": 1.0, "guid": None}, (None, "1", "2")),
         ({"label": True, "guid": 7}, (None, "1", "7")),
+        ({"label": 1}, (None, "1", "dev-2")),
     ],
 )
 def test_examples_are_read_as_bert_reads_them(tiny_data, changes, expected):
@@ -264,6 +240,7 @@ def test_examples_are_read_as_bert_reads_them(tiny_data, changes, expected):
         ({"text_a": float("nan")}, "'dev-2' is nan, a float"),
         ({"text_b": float("nan")}, "text_b of the example 'dev-2' is nan"),
         ({"label": float("nan")}, "1 examples without a label, as 'dev-2'"),
+        ({"label": None}, "dev_examples gives 1 examples without a label"),
     ],
 )
 def test_examples_that_are_none(tiny_data, changes, message):
@@ -291,11 +268,18 @@ def test_errors_name_a_program_s_own_tasks(classify, flags, message):
 
 
 @pytest.mark.parametrize(
-    "name", ["run_classifier", "run_squad", "extract_features"]
+    "name",
+    [
+        "bert/run_classifier",
+        "bert/run_squad",
+        "bert/extract_features",
+        "extract_features",
+        "create_pretraining_data",
+    ],
 )
-def test_the_programs_of_the_folder_bert(name):
+def test_programs_by_their_names(name):
     done = run_command(
-        *(sys.executable, ROOT / "bert" / f"{name}.py"),
+        *(sys.executable, ROOT / f"{name}.py"),
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 1

@@ -53,7 +53,7 @@ class Texts:
                 rows[rows > 1].sum(),
             )
         # Dictionaries keep the order of labels.
-        joined: list[dict[Any, None]] = [{} for _ in rows]
+        joined = [{} for _ in rows]
         for number, labels in zip(self.numbers.tolist(), sets):
             joined[number].update(dict.fromkeys(labels))
         counts = collections.Counter(x for labels in joined for x in labels)
@@ -133,7 +133,7 @@ class HeldOut:
 
 
 def _places(sets: Iterable[Iterable[Any]]) -> dict[Any, list[int]]:
-    places: dict[Any, list[int]] = collections.defaultdict(list)
+    places = collections.defaultdict(list)
     for place, elements in enumerate(sets):
         for element in elements:
             places[element].append(place)

@@ -308,7 +308,7 @@ def _log_header(path: str, count: int) -> None:
 
 def _turk(path: str, records: Records, labels: Any) -> Records:
     """Leaves out labels of workers that were rejected."""
-    left_out: collections.Counter = collections.Counter()
+    left_out = collections.Counter()
     place = None
     for count, cells in records:
         if not labels or not cells:
@@ -350,7 +350,7 @@ def accepted(
     Without names of `labels` all are kept. Lines that are no JSON are left to
     their reader.
     """
-    left_out: collections.Counter = collections.Counter()
+    left_out = collections.Counter()
     for line in lines:
         row = line
         if isinstance(line, str):

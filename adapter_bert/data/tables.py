@@ -208,7 +208,7 @@ def shown(labels: Iterable[str]) -> dict[str, str]:
     that cannot be seen at an end.
     """
     labels = list(dict.fromkeys(labels))
-    quote: Any = str
+    quote = str
     if len(set(map(appearance, labels))) < len(labels) or not all(
         label == label.strip() and (label[:1] + label[-1:]).isprintable()
         for label in labels
@@ -436,16 +436,9 @@ class Rows:
 
     def take(self, chosen: np.ndarray) -> "Rows":
         """Takes the rows that are chosen, bool [rows]."""
-
-        def cells(column: Optional[list[str]]) -> Optional[list[str]]:
-            return column and list(itertools.compress(column, chosen))
-
-        names = "text_a", "text_b", "label", "row_id"
-        return dataclasses.replace(
-            self,
-            lines=self.lines[chosen],
-            choices=tuple(map(cells, self.choices)),
-            **{name: cells(getattr(self, name)) for name in names},
+        return self._changed(
+            self.lines[chosen],
+            lambda column: list(itertools.compress(column, chosen)),
         )
 
     def first_queries(self, count: int) -> "Rows":
@@ -459,16 +452,24 @@ class Rows:
 
         Each row keeps its line in its own file.
         """
-        names = "text_a", "text_b", "label", "row_id"
-        columns = {name: getattr(self, name) for name in names}
+        lines = np.concatenate([self.lines, more.lines])
+        return self._changed(lines, operator.add, more)
+
+    def _changed(
+        self, lines: np.ndarray, change: Callable, *others: "Rows"
+    ) -> "Rows":
+        """Changes each column that there is, with those of other rows."""
+        rows = self, *others
+
+        def columns(name: str) -> Optional[list[str]]:
+            first, *more = (getattr(one, name) for one in rows)
+            return first and change(first, *more)
+
         return dataclasses.replace(
             self,
-            lines=np.concatenate([self.lines, more.lines]),
-            choices=tuple(map(operator.add, self.choices, more.choices)),
-            **{
-                name: cells and cells + getattr(more, name)
-                for name, cells in columns.items()
-            },
+            lines=lines,
+            choices=tuple(map(change, *(one.choices for one in rows))),
+            **{n: columns(n) for n in ("text_a", "text_b", "label", "row_id")},
         )
 
 

@@ -279,7 +279,7 @@ def encode_texts(
     tokenizer: TextTokenizer,
 ) -> Iterator[tuple[list[int], Optional[list[int]]]]:
     """Token ids of each text, and of its pair's second one."""
-    ids_b: Iterator[Optional[list[int]]] = itertools.repeat(None)
+    ids_b = itertools.repeat(None)
     if texts_b is not None:
         ids_b = in_chunks(tokenizer.encode_ids, texts_b)
     return zip(in_chunks(tokenizer.encode_ids, texts_a), ids_b)

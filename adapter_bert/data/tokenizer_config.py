@@ -80,10 +80,13 @@ def read_rules(folder: str, described: Mapping[str, Any], nearby: str) -> Rules:
     path = os.path.join(folder, TOKENIZER_CONFIG_FILE)
     if not files.exists(path):
         path = os.path.join(nearby, TOKENIZER_CONFIG_FILE)
-    fields = _read(path, FIELD_TYPES)
     of_model = os.path.join(nearby, "config.json")
+    about, fields = (
+        files.read_optional(place, "a description of a model", kinds)
+        for place, kinds in ((of_model, {}), (path, FIELD_TYPES))
+    )
     kind = ""
-    for place, content in ((of_model, _read(of_model, {})), (path, fields)):
+    for place, content in ((of_model, about), (path, fields)):
         kind = str(content.get("tokenizer_class") or kind)
         if kind in FOREIGN:
             raise UserError(
@@ -164,7 +167,3 @@ def _described(
             f"{wrong[0]!r:.80}, expected true or false"
         )
     return switches
-
-
-def _read(path: str, kinds: dict[str, Any]) -> dict[str, Any]:
-    return files.read_optional(path, "a description of a model", kinds)

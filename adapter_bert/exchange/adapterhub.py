@@ -257,7 +257,7 @@ class Bottlenecks(HubSpec):
         left = set(range(config.num_hidden_layers))
         left -= set(base.choose_layers(method.layers, config))
         # The library divides by these and rounds down.
-        factors: Any = {"default": config.hidden_size / (method.size + 0.5)}
+        factors = {"default": config.hidden_size / (method.size + 0.5)}
         for layer, size in base.layer_sizes(method.sizes).items():
             factors[str(layer)] = config.hidden_size / (size + 0.5)
         described = {
@@ -517,7 +517,7 @@ class Refts(HubSpec):
         return {**super().arguments(adapter), "layers": layers}
 
     def describe(self, method, config):
-        layers: Any = method.layers
+        layers = method.layers
         if layers != ALL_LAYERS:
             layers = base.choose_layers(layers, config)
         return {**super().describe(method, config), "layers": layers}

@@ -15,7 +15,8 @@ from adapter_bert import files
 from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.config import BertConfig, same_activation
 from adapter_bert.checkpoints import foreign_fields
-from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
+from adapter_bert.checkpoints.foreign_tensors import Tensors
+from adapter_bert.checkpoints.hugging_face import hugging_face_name
 from adapter_bert.errors import UserError
 from adapter_bert.exchange import foreign_heads
 from adapter_bert.exchange.foreign_base import (
@@ -88,7 +89,7 @@ WRITTEN = {
 def _masked_lm_modules(config: BertConfig) -> dict[str, str]:
     names = ("transform/dense/bias", "transform/LayerNorm/beta")
     theirs = [
-        foreign_heads.theirs_of(f"{MASKED_LM_SCOPE}{name}", config)[0]
+        hugging_face_name(f"{MASKED_LM_SCOPE}{name}", config.model_type)[0]
         for name in names
     ]
     theirs.append(foreign_heads.decoder(config))
@@ -184,9 +185,7 @@ def _read_flexible(
     # Modules are numbered: dropout, dense layer, activation if there is one.
     places = [f"{prefix}{1 + (3 if between else 2) * n}" for n in range(count)]
     hidden = config.hidden_size
-    layers: list[Layer] = [
-        tensors.take_layer(p, hidden, hidden) for p in places[:-1]
-    ]
+    layers = [tensors.take_layer(p, hidden, hidden) for p in places[:-1]]
     outputs = 1 if kind == CHOICE else fields.get("num_labels", 2)
     layers.append(tensors.take_layer(places[-1], outputs, hidden, bias))
     names = {**fields, THRESHOLD: described.get(THRESHOLD)}
@@ -252,7 +251,7 @@ def write(
         tensors[f"{place}.weight"] = weights
         if bias is not None:
             tensors[f"{place}.bias"] = bias
-    labels: list[str] = list(head.labels)
+    labels = list(head.labels)
     if not labels:
         labels = [f"LABEL_{i}" for i in range(len(head.layers[-1][0]))]
     values = {

@@ -23,7 +23,7 @@ from adapter_bert.data.added_tokens import NEW, NewToken
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
-from adapter_bert.methods.ia3 import KEY_VALUE, OUTPUT
+from adapter_bert.methods.ia3 import Ia3
 from adapter_bert.methods.lora import (
     NAMES,
     Lora,
@@ -159,14 +159,9 @@ def module_of(scope: str) -> str:
 
 def unit_scales(config: BertConfig) -> dict[str, np.ndarray]:
     """Makes (IA)^3 that changes nothing: ones, float32 [outputs]."""
-    sizes = dict.fromkeys(KEY_VALUE, config.hidden_size)
-    sizes[OUTPUT] = config.intermediate_size
     return {
-        f"bert/encoder/layer_{layer}/{name}/ia3_scale": np.ones(
-            size, np.float32
-        )
-        for layer in range(config.num_hidden_layers)
-        for name, size in sizes.items()
+        name: np.ones(declared.shape, np.float32)
+        for name, declared in Ia3().variables(config).items()
     }
 
 
@@ -195,7 +190,7 @@ def task_of(
             for name, value in zip(layer.variables(number), layer.values)
         }
         return {"name": VECTORS, **head.pooled.describe()}, values
-    description: dict[str, Any] = {"name": "custom", "pairs": pairs}
+    description = {"name": "custom", "pairs": pairs}
     if head.kind == QUESTIONS:
         description = {"name": "squad"}
     elif head.kind == TAGGING:
@@ -250,7 +245,7 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
         )
     count = shape.fitted_to(config).layers
     *hidden, (last, bias) = _variables(kind, count)
-    layers: list[Layer] = [tuple(map(weights.read, names)) for names in hidden]
+    layers = [tuple(map(weights.read, names)) for names in hidden]
     output = weights.read(last), weights.read(bias) if shape.bias else None
     if kind == REGRESSION:
         # Other programs have no place for a unit.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from adapter_bert.bert.architectures import ARCHITECTURES, OUTPUT_WEIGHTS
+from adapter_bert.bert.architectures import ARCHITECTURES
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.checkpoints.foreign_tensors import Layer, Tensors
 from adapter_bert.checkpoints.hugging_face import (
@@ -23,11 +23,7 @@ from adapter_bert.checkpoints.hugging_face import (
 )
 from adapter_bert.checkpoints.hugging_face_heads import pooler_of
 from adapter_bert.errors import UserError
-from adapter_bert.exchange.foreign_base import (
-    MASKED_LM_SCOPE,
-    Head,
-    usual_shape,
-)
+from adapter_bert.exchange.foreign_base import Head, usual_shape
 from adapter_bert.tasks.custom import MOST_CHOICES
 from adapter_bert.tasks.kinds import (
     CHOICE,
@@ -38,6 +34,7 @@ from adapter_bert.tasks.kinds import (
     REGRESSION,
     TAGGING,
 )
+from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.text_task import HeadShape
 
 # A head of texts whose kind follows from its number of outputs.
@@ -78,7 +75,7 @@ def modules_of(kind: str, config: BertConfig) -> tuple[str, ...]:
         is_pooled = usual_shape(kind).pooler and not config.pooler
         return (pooler_of(architecture), *modules) if is_pooled else modules
     names = (
-        theirs_of(name, config)[0].partition(".")[0]
+        hugging_face_name(name, config.model_type)[0].partition(".")[0]
         for name in masked_lm_shapes(config)
     )
     return tuple(dict.fromkeys((*names, decoder(config).partition(".")[0])))
@@ -93,11 +90,6 @@ def with_pooler(config: BertConfig) -> BertConfig:
 def decoder(config: BertConfig) -> str:
     """Names the matrix of a head of masked words, often the word embeddings."""
     return ARCHITECTURES[config.model_type].decoder
-
-
-def theirs_of(name: str, config: BertConfig) -> tuple[str, bool]:
-    """Gives transformers' name of a variable, and whether to transpose it."""
-    return hugging_face_name(name, config.model_type)
 
 
 class HeadOptions(NamedTuple):
@@ -262,7 +254,7 @@ def masked_lm_tensors(head: Head, config: BertConfig) -> dict[str, np.ndarray]:
     """Returns a masked-word head's tensors, without the word embeddings."""
     tensors = {}
     for name, value in head.values.items():
-        theirs, transposed = theirs_of(name, config)
+        theirs, transposed = hugging_face_name(name, config.model_type)
         tensors[theirs] = value.T if transposed else value
     biases = ARCHITECTURES[config.model_type].biases
     return {**tensors, **dict.fromkeys(biases, tensors[biases[0]])}
@@ -270,14 +262,6 @@ def masked_lm_tensors(head: Head, config: BertConfig) -> dict[str, np.ndarray]:
 
 def masked_lm_shapes(config: BertConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of the variables of a head of masked words."""
-    size, width = config.hidden_size, config.embedding_width
-    transform = f"{MASKED_LM_SCOPE}transform"
-    matrix = {OUTPUT_WEIGHTS: (config.vocab_size, width)}
-    return {
-        **({} if config.tie_word_embeddings else matrix),
-        f"{transform}/dense/kernel": (size, width),
-        f"{transform}/dense/bias": (width,),
-        f"{transform}/LayerNorm/gamma": (width,),
-        f"{transform}/LayerNorm/beta": (width,),
-        f"{MASKED_LM_SCOPE}output_bias": (config.vocab_size,),
-    }
+    shapes: dict[str, tuple[int, ...]] = {}
+    MaskedLMHead(config, lambda name, shape, _: shapes.update({name: shape}))
+    return shapes

@@ -64,10 +64,6 @@ print(model.encode(["A text."]).shape)
 """
 
 
-def _text(pairs: bool) -> str:
-    return '"A text.", "Another one."' if pairs else '"A text."'
-
-
 def make_card(
     program: str,
     exported: Exported,
@@ -211,7 +207,9 @@ def _usage(program, exported, folder, description) -> str:
         )
     if head.kind == VECTORS:
         return VECTOR_USAGE.format(folder=repr(folder))
-    text = _text(bool(description["task"].get("pairs")))
+    text = '"A text."'
+    if description["task"].get("pairs"):
+        text += ', "Another one."'
     if head.kind == QUESTIONS:
         text = '"Who sat down?", "He sat down."'
     labels = [] if head.kind == CHOICE else list(head.labels)

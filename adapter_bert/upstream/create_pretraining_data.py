@@ -24,10 +24,6 @@ DRAWS = 10
 # An instance is told of in the log, of so many first ones.
 SHOWN = 20
 
-# A sentence, tokens; a document, sentences.
-Sentence = list[str]
-Document = list[Sentence]
-
 MaskedLmInstance = collections.namedtuple(
     "MaskedLmInstance", ["index", "label"]
 )
@@ -105,7 +101,7 @@ def make_instances(
     """
     rng.shuffle(documents)
     words = sorted(vocab, key=vocab.get)
-    instances: list[TrainingInstance] = []
+    instances = []
     for _ in range(dupe_factor):
         for number in range(len(documents)):
             instances += create_instances_from_document(
@@ -123,7 +119,7 @@ def _lines(input_files):
 
 def read_documents(lines, tokenizer):
     """Divides lines into documents, without empty sentences and documents."""
-    documents: list[Document] = [[]]
+    documents = [[]]
     for line in lines:
         text = tokenization.convert_to_unicode(line).strip()
         if not text:
@@ -203,7 +199,7 @@ def _random_text(
         if drawn != excluded:
             break
     document = documents[drawn]
-    tokens: list[str] = []
+    tokens = []
     for sentence in document[rng.randint(0, len(document) - 1) :]:
         tokens += sentence
         if len(tokens) >= wanted:
@@ -226,7 +222,7 @@ def create_masked_lm_predictions(
     Returns:
         The masked tokens; the places of the tokens to predict; these tokens.
     """
-    words: list[list[int]] = []
+    words = []
     for place, token in enumerate(tokens):
         if token in (CLASSIFY, SEPARATE):
             continue

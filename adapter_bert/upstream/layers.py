@@ -6,7 +6,6 @@ them. `modeling.py` has all of their names.
 
 import math
 import re
-from typing import Any
 
 import tensorflow as tf
 
@@ -14,8 +13,6 @@ from adapter_bert.bert import encoder, functional
 from adapter_bert.upstream.optimization import ADAPTERS, HEAD, LAYER_NORM
 
 v1 = tf.compat.v1
-# Dimensions as `get_shape_list` gives them: int, or int32 [].
-Shape = list[Any]
 
 
 def gelu(x):

@@ -438,7 +438,7 @@ def start_from(init_checkpoint, use_tpu):
         The `scaffold_fn` of a TPU, or None.
     """
     variables = v1.trainable_variables()
-    initialized: dict[str, int] = {}
+    initialized = {}
     scaffold = None
     if init_checkpoint:
         assignment, initialized = get_assignment_map_from_checkpoint(

@@ -6,7 +6,6 @@ trains what the method trains, and not BERT.
 
 import json
 import re
-from typing import Any
 
 import tensorflow as tf
 
@@ -122,7 +121,7 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay = exclude_from_weight_decay
         # Factors of the rate, by name of the variable.
-        self.rates: dict[str, float] = {}
+        self.rates = {}
 
     def apply_gradients(
         self,
@@ -151,7 +150,7 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
             # `all_reduce` finds no mirrored variables in a graph.
             gradients = replica.merge_call(_means, (gradients, variables))
             moving = list(zip(gradients, variables))
-        updates: list[Any] = []
+        updates = []
         for gradient, variable in moving:
             variable_name = self._get_variable_name(variable.name)
             m, v = (

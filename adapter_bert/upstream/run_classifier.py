@@ -8,11 +8,12 @@ import csv
 import dataclasses
 import importlib
 import os
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Optional
+from collections.abc import Sequence
+from typing import Optional
 
 import tensorflow as tf
 
+from adapter_bert.data.tables import Layout
 from adapter_bert.upstream import modeling, records
 
 v1 = tf.compat.v1
@@ -76,18 +77,13 @@ class DataProcessor:
             return list(csv.reader(file, delimiter="\t", quotechar=quotechar))
 
 
-class _File(NamedTuple):
-    name: str
-    text_a: int
-    text_b: Optional[int]
-    # None where there is no label: it is the task's first one then.
-    label: Optional[int]
-    has_header: bool = True
-
-
 class _TableProcessor(DataProcessor):
     labels: Sequence[str] = ("0", "1")
-    splits: Mapping[str, _File]
+    labelled: Layout
+    # Of the test set, whose labels are the task's first one.
+    unlabelled: Layout
+    # Which of a task's several dev and test sets these are.
+    which = ""
     # The column that names an example, or None for its line number.
     guid: Optional[int] = None
 
@@ -104,21 +100,20 @@ class _TableProcessor(DataProcessor):
         return list(self.labels)
 
     def _read(self, data_dir, split):
-        file = self.splits[split]
-        lines = self._read_tsv(os.path.join(data_dir, file.name))
+        layout = self.unlabelled if split == "test" else self.labelled
+        name = split if split == "train" else f"{split}{self.which}"
+        lines = self._read_tsv(os.path.join(data_dir, f"{name}.tsv"))
         # As in upstream's MNLI, whose guids say which development set.
-        name = os.path.splitext(file.name)[0] if split == "dev" else split
+        prefix = split if split == "test" else name
         return [
             InputExample(
-                guid=f"{name}-{n if self.guid is None else line[self.guid]}",
-                text_a=line[file.text_a],
-                text_b=None if file.text_b is None else line[file.text_b],
-                label=(
-                    self.labels[0] if file.label is None else line[file.label]
-                ),
+                guid=f"{prefix}-{n if self.guid is None else line[self.guid]}",
+                text_a=line[layout.text_a],
+                text_b=None if layout.text_b is None else line[layout.text_b],
+                label=self.labels[0] if split == "test" else line[layout.label],
             )
             for n, line in enumerate(lines)
-            if n or not file.has_header
+            if n or not layout.header
         ]
 
 
@@ -126,32 +121,21 @@ class MnliProcessor(_TableProcessor):
     """MultiNLI, as GLUE has it."""
 
     labels = ("contradiction", "entailment", "neutral")
+    labelled, unlabelled = Layout(8, 9, -1), Layout(8, 9)
+    which = "_matched"
     guid = 0
-    splits = {
-        "train": _File("train.tsv", 8, 9, -1),
-        "dev": _File("dev_matched.tsv", 8, 9, -1),
-        "test": _File("test_matched.tsv", 8, 9, None),
-    }
 
 
 class MrpcProcessor(_TableProcessor):
     """Reads the Microsoft Research Paraphrase Corpus, as GLUE has it."""
 
-    splits = {
-        "train": _File("train.tsv", 3, 4, 0),
-        "dev": _File("dev.tsv", 3, 4, 0),
-        "test": _File("test.tsv", 3, 4, None),
-    }
+    labelled, unlabelled = Layout(3, 4, 0), Layout(3, 4)
 
 
 class ColaProcessor(_TableProcessor):
     """Reads the Corpus of Linguistic Acceptability, as GLUE has it."""
 
-    splits = {
-        "train": _File("train.tsv", 3, None, 1, has_header=False),
-        "dev": _File("dev.tsv", 3, None, 1, has_header=False),
-        "test": _File("test.tsv", 1, None, None),
-    }
+    labelled, unlabelled = Layout(3, label=1, header=False), Layout(1)
 
 
 class XnliProcessor(DataProcessor):
@@ -260,7 +244,7 @@ def file_based_input_fn_builder(
 ):
     """Makes an `input_fn` over what `file_based_convert_...` wrote."""
     row = [seq_length]
-    shapes: dict[str, list[int]] = {
+    shapes = {
         "input_ids": row,
         "input_mask": row,
         "segment_ids": row,

@@ -134,8 +134,8 @@ def read_squad_examples(input_file, is_training):
 
 
 def _split(context):
-    words: list[str] = []
-    word_of: list[int] = []
+    words = []
+    word_of = []
     is_inside = False
     for character in context:
         if character in " \t\r\n\u202f":
@@ -374,7 +374,7 @@ def model_fn_builder(
 
 def input_fn_builder(input_file, seq_length, is_training, drop_remainder):
     """Makes an `input_fn` over what `FeatureWriter` wrote."""
-    shapes: dict[str, list[int]] = {
+    shapes = {
         "unique_ids": [],
         "input_ids": [seq_length],
         "input_mask": [seq_length],

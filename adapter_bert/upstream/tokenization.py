@@ -7,11 +7,8 @@ and hand in vocabularies of their own.
 import collections
 import re
 import unicodedata
-from typing import Union
 
 import tensorflow as tf
-
-Text = Union[str, bytes]
 
 # Blocks of CJK ideographs. Source: google-research/bert, `tokenization.py`,
 # `BasicTokenizer._is_chinese_char`.
@@ -184,7 +181,7 @@ class WordpieceTokenizer:
     def _pieces(self, word):
         if len(word) > self.max_input_chars_per_word:
             return [self.unk_token]
-        pieces: list[str] = []
+        pieces = []
         start, mark = 0, ""
         while start < len(word):
             for end in range(len(word), start, -1):
