@@ -89,6 +89,19 @@ class LabelUnit(NamedTuple):
         )
 
 
+def check_number(
+    text: str, where: str, scale: Optional[tuple[float, float]] = None
+) -> None:
+    """Refuses what is no number of float32, or outside the scale."""
+    score = float(text) if NUMBER.fullmatch(text) else math.nan
+    low, high = scale or (-FLOAT_MAX, FLOAT_MAX)
+    if not low <= score <= high:
+        expected = f" from {low:g} to {high:g}" if scale else ""
+        raise UserError(
+            f"{where}: the score is {text[:80]!r}, expected a number{expected}"
+        )
+
+
 # The unit of GLUE's heads, and of heads from other programs.
 AS_IS = LabelUnit(0.0, 1.0, -math.inf, math.inf)
 
@@ -197,14 +210,7 @@ class TextRegression(TextTask):
         return super()._check(rows)
 
     def check_label(self, label, where):
-        score = float(label) if NUMBER.fullmatch(label) else math.nan
-        low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
-        if not low <= score <= high:
-            expected = f" from {low:g} to {high:g}" if self.scale else ""
-            raise UserError(
-                f"{where}: the score is {label[:80]!r}, expected a number"
-                f"{expected}"
-            )
+        check_number(label, where, self.scale)
         return label
 
     def label_features(self, labels):
