@@ -395,36 +395,18 @@ def test_a_training_file_without_labels_is_refused(tmp_path):
     )
 
 
-ABOUT = {"name": "custom", "labels": ["a", "b,c"], "pairs": False}
-ABOUT_SETS = {**ABOUT, **MANY}
-COMMAS = custom_task(**MANY, label_separator=",")
-
-
-@refusals.table(
-    {
-        "sets": ((custom_task(), ABOUT_SETS, {}), "any number of labels"),
-        "one label": ((SETS, ABOUT, {}), "one label each"),
-        "separator": ((COMMAS, ABOUT_SETS, {}), "'b,c' holds ','"),
-        "number": (
-            (None, ABOUT_SETS, {"label_separator": 1}),
-            "x: task_settings.label_separator is",
-        ),
-        "text": (
-            (None, ABOUT_SETS, {"label_threshold": "x"}),
-            "x: task_settings.label_threshold is",
-        ),
-        **{
-            f"threshold {value}": (
-                (None, {**ABOUT_SETS, "label_threshold": value}, {}),
-                "x: task.label_threshold is",
-            )
-            for value in ("x", 0.0, 1.0, True)
-        },
-    }
+@pytest.mark.parametrize(
+    "threshold, settings, part",
+    [
+        (0.5, {"label_separator": ","}, "'b,c' holds ','"),
+        (0.5, {"label_separator": 1}, "task_settings.label_separator is"),
+        (0.5, {"label_threshold": "x"}, "task_settings.label_threshold is"),
+        *((x, {}, "x: task.label_threshold is") for x in ("x", 0.0, 1.0, True)),
+    ],
 )
-def test_heads_and_settings_that_do_not_fit_are_refused(call, parts):
-    task, description, settings = call
-    if task:
-        refusals.check(lambda: task.restore(description, "x"), *parts)
-    else:
-        refusals.check(lambda: restore_task(description, settings, "x"), *parts)
+def test_heads_and_settings_that_do_not_fit_are_refused(
+    threshold, settings, part
+):
+    about = {"name": "custom", "labels": ["a", "b,c"], "pairs": False, **MANY}
+    about["label_threshold"] = threshold
+    refusals.check(lambda: restore_task(about, settings, "x"), part)

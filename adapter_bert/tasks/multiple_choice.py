@@ -79,14 +79,6 @@ class MultipleChoice(TextTask):
     def describe(self):
         return {"choices": self.choice_count, **super().describe()}
 
-    def restore(self, description, source):
-        if "choices" not in description:
-            raise UserError(
-                f"{source} was trained on the task {description['name']}, "
-                f"which has no choices; not on {self.name}"
-            )
-        return super().restore(description, source)
-
     @property
     def least_length(self):
         return 5

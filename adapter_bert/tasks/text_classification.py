@@ -184,27 +184,19 @@ class TextClassification(TextTask):
         return dataclasses.replace(self, labels=tuple(sorted(labels)))
 
     def restore(self, description, source):
+        task = super().restore(description, source)
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
         least = 1 if self.has_sets else 2
         if not isinstance(labels, list) or len(labels) < least:
             raise UserError(f"{trained}, without labels; not on {self.name}")
-        several = bool(description.get("multi_label"))
-        if several != self.has_sets:
-            raise UserError(
-                f"{trained}, whose rows have "
-                + ("any number of labels" if several else "one label each")
-                + f"; not on {self.name} with --multi_label={self.has_sets}"
-            )
         labels = tuple(map(str, labels))
         if self.labels not in (None, labels):
             raise UserError(
                 f"{trained} for the labels {list_labels(labels)}, but the "
                 f"task {self.name} has {list_labels(self.labels)}"
             )
-        return dataclasses.replace(
-            super().restore(description, source), labels=labels
-        )
+        return dataclasses.replace(task, labels=labels)
 
     def check_label(self, label, where):
         if (spelling := spelled(label, self.labels)) is not None:

@@ -160,11 +160,6 @@ class TextRegression(TextTask):
         return self.unit not in (None, AS_IS)
 
     def restore(self, description, source):
-        if not description.get("regression"):
-            raise UserError(
-                f"{source} was trained on the task {description['name']}, "
-                f"which gives labels; not on {self.name}, which gives a number"
-            )
         task = super().restore(description, source)
         return task.go_on(description, source)
 
