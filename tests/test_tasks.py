@@ -47,12 +47,7 @@ from adapter_bert.tasks.task import Head, Task
     ],
 )
 def test_a_class_that_lacks_a_method_cannot_be_made(kind, methods):
-    methods = set(methods.split())
-    assert kind.__abstractmethods__ == methods
-    for name in methods:
-        half = type("Half", (kind,), dict.fromkeys(methods - {name}))
-        with pytest.raises(TypeError, match=name):
-            half()
+    assert kind.__abstractmethods__ == set(methods.split())
 
 
 # Reading

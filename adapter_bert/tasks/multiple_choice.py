@@ -100,9 +100,7 @@ class MultipleChoice(TextTask):
             )
 
     def _check(self, rows):
-        columns = (rows.text_a, rows.text_b, *rows.choices)
-        present = [column for column in columns if column is not None]
-        for row, texts in enumerate(zip(*present)):
+        for row, texts in enumerate(rows.texts):
             self.check_texts(texts, rows.where(row))
         return super()._check(rows)
 

@@ -41,7 +41,7 @@ from adapter_bert.tasks.retrieval import (
     retrieval_scores,
     unit,
 )
-from adapter_bert.tasks.task import BatchHead, Task
+from adapter_bert.tasks.task import BatchHead, Task, with_values
 from adapter_bert.tasks.text_regression import check_number
 from adapter_bert.tasks.text_task import divide
 from adapter_bert.tasks.vector_form import (
@@ -336,14 +336,7 @@ class Vectors(Task[Union[Rows, Search]]):
             for number, layer in enumerate(self.form.dense)
             for name, value in zip(layer.variables(number), layer.values)
         }
-        if not values:
-            return base
-        read = base.read
-        return dataclasses.replace(
-            base,
-            shapes={**base.shapes, **{n: x.shape for n, x in values.items()}},
-            read=lambda n: values[n] if n in values else read(n),
-        )
+        return with_values(base, values) if values else base
 
     def fit_tokenizer(self, tokenizer, max_seq_length):
         counts = {
