@@ -185,7 +185,7 @@ BAD = [
         )
     ),
     (PLAIN, {"text_a_column": "message"}, "no column is named 'message'"),
-    (PLAIN, {"class_weights": '{"z": 2}', **HEAD}, "names the label 'z'"),
+    (PLAIN, {"class_weights": '{"z": 2}', **HEAD}, "unknown label 'z'"),
     (PLAIN, {"adapter": "missing"}, "leave it out"),
 ]
 

@@ -112,6 +112,18 @@ def test_the_expected_error_by_hand():
     assert calibrating.calibration_error(points) == pytest.approx(expected)
 
 
+def test_a_threshold_that_is_not_reached_is_told(caplog):
+    """The surest rows are wrong, and all are answered."""
+    logits = np.float32([[0, 9]] * 4 + [[0, 1]] * 4)
+    labels = np.array([0] * 4 + [1] * 4)
+    measured = np.arange(8) % 2 == 0
+    fitted, record = calibrating.fit(logits, labels, measured, 0.99)
+    assert fitted.abstain_below == 0 and record["abstain_below"] is None
+    calibrating._log(record, "calibration.json")
+    message = "precision of 0.99: the adapter answers all rows; lower --abst"
+    assert message in caplog.text
+
+
 PAIRS = st.lists(
     st.tuples(st.sampled_from([0.5, 0.6, 0.7, 0.8, 0.9, 1.0]), st.booleans()),
     min_size=1,
@@ -305,25 +317,6 @@ def fitting_flags(tiny_flags, tmp_path):
     }
 
 
-@pytest.mark.gate
-def test_a_further_training_says_that_both_go(
-    classify, fitting_flags, tmp_path, caplog
-):
-    classify(**fitting_flags, score_novelty=True)
-    before = fitting_flags["output_dir"] / "adapter"
-    settings = adapter_artifact.settings_of(str(before))
-    settings["calibration"] = FITTED["calibration"]
-    adapter_artifact.change_settings(str(before), settings)
-    caplog.clear()
-    more = {"adapter": before, "output_dir": tmp_path / "more"}
-    classify(**{**fitting_flags, **more, "calibrate": False})
-    for name, flag in (("calibration", "calibrate"), ("novelty", "score_nov")):
-        assert f"the {name} of {before}" in caplog.text
-        assert f"--{flag}" in caplog.text
-    kept = adapter_artifact.settings_of(str(tmp_path / "more/adapter"))
-    assert not {"calibration", "novelty"} & set(kept)
-
-
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify, fitting_flags, tiny_bert, tmp_path
 ):
@@ -382,24 +375,6 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
         read_adapter_config(out / "adapter")["task_settings"]
         == before["task_settings"]
     )
-
-
-def test_a_threshold_that_is_not_reached_is_told(
-    classify, fitting_flags, caplog, monkeypatch
-):
-    monkeypatch.setattr(
-        calibrating, "choose_threshold", lambda *arguments: None
-    )
-    classify(**fitting_flags, abstain_at=0.99)
-    message = (
-        "precision of 0.99: the adapter answers all rows; lower --abstain_at"
-    )
-    assert message in caplog.text
-    out = fitting_flags["output_dir"]
-    assert read_json(out / "calibration.json")["abstain_below"] is None
-    config = read_adapter_config(out / "adapter")
-    kept = config["task_settings"].get("calibration", {})
-    assert kept.get("abstain_below", 0) == 0
 
 
 @refusals.table(

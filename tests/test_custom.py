@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+import refusals
 from conftest import write_json_lines
 from task_files import (
     CUSTOM,
@@ -227,19 +228,6 @@ def test_a_share_that_leaves_no_dev_set_is_refused(tmp_path, share, rows):
     assert f"--dev_share={share} takes none" in message
 
 
-@pytest.mark.parametrize(
-    "options, part",
-    [
-        ({"dev_share": -0.1}, "--dev_share is -0.1"),
-        ({"dev_share": 1.0}, "--dev_share is 1.0"),
-        ({"dev_share": float("nan")}, "--dev_share is nan"),
-        ({"dev_share": 0.1, "split_seed": -1}, "--split_seed is -1"),
-    ],
-)
-def test_what_is_no_share_or_seed_is_refused(options, part):
-    assert part in refusal(lambda: custom_task(**options))
-
-
 def test_what_was_held_out_stays_so(tmp_path):
     task = many(tmp_path, {"a": 9, "b": 9}, dev_share=0.2)
     description = json.loads(json.dumps({"name": "custom", **task.describe()}))
@@ -264,18 +252,74 @@ def test_rows_held_out_of_what_was_trained_on_whole_are_warned_of(
     assert "it has seen the rows that are held out now" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "columns, part",
-    [
-        (("text", "text", "label"), "--text_a_column and --text_b_column both"),
-        (("text", None, "text"), "--text_a_column and --label_column"),
-        (("a", "label", "label"), "both name the column 'label'; expected"),
-        (("1", None, "01"), "both name the column 1;"),
-    ],
+MANY = {"multi_label": True}
+NUMBERED = {"header": False, "text_a_column": "0", "label_column": "3"}
+CHOICES = {"choice_columns": ("a", "b")}
+SAME_TEXT = {"text_b_column": "text"}
+SAME_NUMBER = {"text_a_column": "1", "label_column": "01", "header": False}
+
+
+@refusals.table(
+    {
+        "share": ({"dev_share": -0.1}, "--dev_share is -0.1"),
+        "whole": ({"dev_share": 1.0}, "--dev_share is 1.0"),
+        "no share": ({"dev_share": float("nan")}, "--dev_share is nan"),
+        "seed": ({"dev_share": 0.1, "split_seed": -1}, "--split_seed is -1"),
+        "texts": (SAME_TEXT, "--text_a_column and --text_b_column both"),
+        "label": ({"label_column": "text"}, "--text_a_column and --label_colu"),
+        "usual": (
+            {"text_b_column": "label"},
+            "both name the column 'label'; expected",
+        ),
+        "number": (SAME_NUMBER, "both name the column 1;"),
+        "numbers": ({"regression": True, **MANY}, "exclude each other"),
+        "separator alone": ({"label_separator": ";"}, "is for --multi_label"),
+        "threshold alone": ({"label_threshold": 0.4}, "is for --multi_label"),
+        "no separator": ({**MANY, "label_separator": ""}, "single character"),
+        "line": ({**MANY, "label_separator": "\u2028"}, "neither a tab"),
+        "two": ({**MANY, "label_separator": "ab"}, "single character"),
+        "all": ({**MANY, "label_threshold": 1.0}, "below 1"),
+        "nan": ({**MANY, "label_threshold": float("nan")}, "below 1"),
+        "text": ({"label_columns": ("a", "text")}, "--label_columns", "'text'"),
+        "twice": (
+            {"label_columns": ("a", "a")},
+            "--label_columns (2) both nam",
+        ),
+        "id": ({"id_column": "a", "label_columns": ("b", "a")}, "--id_column"),
+        "bar": ({"label_columns": ("a|b",)}, "the label 'a|b' holds"),
+        "list": ({"label_columns": ("[a]",)}, "the label '[a]' begin"),
+        "scores": (
+            {"label_columns": ("a",), "regression": True},
+            "--regression and --label_columns exclude each other",
+        ),
+        "choices": (
+            {"label_columns": ("c",), **CHOICES},
+            "--label_columns and --choice_columns exclude each other",
+        ),
+        "one choice": ({"choice_columns": ("a",)}, "names 1 columns, expected"),
+        "equal choices": (
+            {"choice_columns": ("a", "a")},
+            "both name the column 'a'",
+        ),
+        "choice text": ({"choice_columns": ("text", "b")}, "the column 'text'"),
+        "choice label": (
+            {"choice_columns": ("a", "label")},
+            "name the column 'l",
+        ),
+        "choice number": (
+            {**NUMBERED, "choice_columns": ("1", "01")},
+            "both name the column 1;",
+        ),
+        "digit": ({"choice_columns": ("a", "1")}, "rename the column"),
+        "choice scores": (
+            {**CHOICES, "regression": True},
+            "--regression and --choice_columns exclude each other",
+        ),
+        "choice name": ({**NUMBERED, **CHOICES}, "is no number"),
+    }
 )
-def test_a_column_that_two_flags_name_is_refused(columns, part):
-    header = not columns[0].isdigit()
-    assert part in refusal(lambda: custom_task(*columns, None, header))
+def test_arguments_that_make_no_sense_are_refused(call, parts):
+    refusals.check(lambda: custom_task(**call), *parts)
 
 
 @pytest.mark.parametrize(

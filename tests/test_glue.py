@@ -259,17 +259,6 @@ def test_scores_outside_the_scale_are_refused(published, score):
     assert "dev.tsv:2: the score is" in message and "from 0 to 5" in message
 
 
-def test_a_classifiers_head_gives_no_scores():
-    description = {**get_task("rte").describe(), "name": "rte"}
-    assert "gives labels" in refusal(
-        get_task("sts-b").restore, description, "head"
-    )
-    description = {**get_task("sts-b").describe(), "name": "sts-b"}
-    assert "without labels" in refusal(
-        get_task("rte").restore, description, "head"
-    )
-
-
 def test_scores_are_written_within_the_scale(tmp_path):
     task = get_task("sts-b")
     rows = make_rows("a", "b", "c")

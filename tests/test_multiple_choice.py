@@ -19,7 +19,6 @@ from conftest import (
     entry_point,
     load_predictor,
     read_json,
-    read_json_lines,
     read_lines,
     write_json_lines,
     write_lines,
@@ -42,8 +41,6 @@ from adapter_bert.tasks.multiple_choice import ChoiceHead
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
 LACKING = object()
-ABOUT = {"name": "custom", "pairs": False}
-NUMBERED = {"header": False, "text_a_column": "0", "label_column": "3"}
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
 
 
@@ -167,28 +164,6 @@ def test_a_malformed_row_is_refused_with_its_place(tmp_path, call, parts):
     refusals.check(lambda: read(task, tmp_path, "train"), f"{path}:2: ", *parts)
 
 
-@refusals.table(
-    {
-        "one": ({"choice_columns": ("a",)}, "names 1 columns, expected 2"),
-        "twice": ({"choice_columns": ("a", "b", "a")}, "names 'a', a column"),
-        "text": ({"choice_columns": ("text", "b")}, "names 'text', a column"),
-        "label": ({"choice_columns": ("a", "label")}, "names 'label', a col"),
-        "number": (
-            {**NUMBERED, "choice_columns": ("1", "01")},
-            "names '1', a column that",
-        ),
-        "digit": ({"choice_columns": ("a", "1")}, "rename the column"),
-        "scores": (
-            {"choice_columns": ("a", "b"), "regression": True},
-            "--regression and --choice_columns exclude each other",
-        ),
-        "name": ({**NUMBERED, "choice_columns": ("a", "b")}, "is no number"),
-    }
-)
-def test_arguments_that_make_no_sense_are_refused(call, parts):
-    refusals.check(lambda: custom_task(**call), *parts)
-
-
 def test_a_part_of_the_training_file_is_held_out(tmp_path):
     write_own(tmp_path, [(f"q{i}", "x", f"y{i}", "z", "0") for i in range(20)])
     task = custom_task("q", choice_columns=("a", "b", "c"), dev_share=0.25)
@@ -224,25 +199,11 @@ def test_scores_and_files_are_of_the_chosen(tmp_path):
     assert first["probability"] == first["scores"]["b"]
 
 
-@refusals.table(
-    {
-        **{
-            repr(number): (
-                (None, {**ABOUT, "choices": number}),
-                "task.choices is",
-            )
-            for number in (-1, True, 10**9, "2")
-        },
-        "labels": ((OWN, {**ABOUT, "labels": ["a", "b"]}), "has no choices"),
-        "choices": ((custom_task(), {**ABOUT, "choices": 2}), "without labels"),
-    }
-)
-def test_other_heads_are_not_mistaken(call, parts):
-    task, description = call
-    restore = (
-        task.restore if task else lambda x, source: restore_task(x, {}, source)
-    )
-    refusals.check(lambda: restore(description, "head"), *parts)
+@pytest.mark.parametrize("number", [-1, True, 10**9, "2"])
+def test_a_number_of_choices_that_is_none(number):
+    about = {"name": "custom", "pairs": False, "choices": number}
+    call = functools.partial(restore_task, about, {}, "head")
+    refusals.check(call, "task.choices is")
 
 
 # Long texts
@@ -329,34 +290,20 @@ def test_a_byte_level_question_is_told_from_its_choices(golden_dir, name):
 
 # Serving
 
-CHOICE_ROWS = [
-    ("the cat sat", "cause", "good", "not bad , the dog ran fast"),
-    ("a dog ran", "effect", "the film was slow !", "in"),
-    ("is the cat in ?", "cause", "mat", "out"),
-]
-DESCRIPTION = {"name": "copa", **COPA.describe()}
-
 
 @pytest.fixture
-def folders(tiny_bert, tmp_path):
-    made_by_name = {}
-    for seed, (name, method) in enumerate(
-        (("one", "houlsby(size=3)"), ("two", "lora(rank=2)"))
-    ):
-        folder = tmp_path / name
-        made = make_artifact(
-            folder, tiny_bert, method, COPA, DESCRIPTION, seed=seed
-        )
-        made_by_name[name] = str(folder), made
-    return made_by_name
+def adapter(tiny_bert, tmp_path):
+    about = {"name": "copa", **COPA.describe()}
+    make_artifact(tmp_path / "a", tiny_bert, "houlsby(size=3)", COPA, about)
+    return tmp_path / "a"
 
 
 def test_an_empty_choice_from_an_open_pipe_ends_predict(
-    folders, tiny_bert, monkeypatch
+    adapter, tiny_bert, monkeypatch
 ):
     receive, send = os.pipe()
     os.write(send, json.dumps(copa_row(choice1="")).encode() + b"\n")
-    flags = {"init_checkpoint": tiny_bert, "adapter": folders["one"][0]}
+    flags = {"init_checkpoint": tiny_bert, "adapter": adapter}
     with open(receive) as stdin, entry_point(predict) as run:
         monkeypatch.setattr(sys, "stdin", stdin)
         words = "stdin:1: the choice 'choice1' is empty"
@@ -364,15 +311,15 @@ def test_an_empty_choice_from_an_open_pipe_ends_predict(
         os.close(send)
 
 
-def test_what_cannot_be_chosen_from_is_refused(folders, tiny_bert):
-    predictor = load_predictor(tiny_bert, {"one": folders["one"][0]})
+def test_what_cannot_be_chosen_from_is_refused(adapter, tiny_bert):
+    predictor = load_predictor(tiny_bert, {"one": adapter})
+    good = "the cat sat", "cause", "good", "not bad , the dog ran fast"
     for row, part in (
         (("a", "cause", " ", "b"), "the choice 'choice1' is empty"),
         (("a", "why", "a", "b"), "expected cause or effect"),
         (("a", "cause", "a"), "found 3 texts"),
     ):
-        rows = [CHOICE_ROWS[0], row]
-        call = functools.partial(predictor, "one", rows)
+        call = functools.partial(predictor, "one", [good, row])
         refusals.check(call, "row 2: ", part)
 
 
@@ -387,9 +334,7 @@ def write_copa(folder):
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_training_learns_to_choose_and_an_adapter_answers_alike(
-    classify, tiny_flags, tiny_bert, tmp_path
-):
+def test_training_learns_to_choose(classify, tiny_flags, tmp_path):
     write_copa(tmp_path)
     tiny_flags.update(
         task_name="COPA",
@@ -410,13 +355,6 @@ def test_training_learns_to_choose_and_an_adapter_answers_alike(
     assert lines[0] == "index\tprediction"
     predicted = [line.split("\t")[1] for line in lines[1:]]
     assert predicted == ["1", "0"] * 4
-    predictor = load_predictor(tiny_bert, [out / "adapter"])
-    rows = read_json_lines(tmp_path / "test.jsonl")
-    answers = predictor("copa", [tuple(map(r.get, COPA.columns)) for r in rows])
-    assert [str(answer["choice"]) for answer in answers] == predicted
-    shares = np.loadtxt(out / "test_results.tsv")
-    for answer, row in zip(answers, shares):
-        assert list(answer["scores"].values()) == pytest.approx(row, abs=1e-5)
 
 
 @pytest.mark.older_stack

@@ -88,17 +88,6 @@ def test_a_query_does_not_find_itself(copy_is_relevant, monkeypatch):
 
 
 @pytest.mark.older_stack
-def test_a_text_of_less_gain_that_is_first_costs_ndcg_alone():
-    """Gains 1 and 3 in the wrong order, by hand; else all is found."""
-    queries, corpus = np.eye(2)[:1], np.eye(2)
-    expected = (1 + 3 / math.log2(3)) / (3 + 1 / math.log2(3))
-    scores = retrieval.retrieval_scores(queries, corpus, [{0: 1.0, 1: 3.0}])
-    assert scores.pop("ndcg_at_10") == pytest.approx(expected)
-    assert scores.pop("recall_at_1") == 0.5
-    assert set(scores.values()) == {1.0}
-
-
-@pytest.mark.older_stack
 def test_cosines_of_vectors_and_of_zeros():
     first = np.array([[3.0, 4.0], [0.0, 0.0], [1.0, 0.0]], np.float32)
     second = np.array([[4.0, 3.0], [1.0, 1.0], [-2.0, 0.0]], np.float32)

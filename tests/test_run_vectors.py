@@ -1,7 +1,5 @@
 """Vectors' entry point: a run's files, further runs, refusals."""
 
-import dataclasses
-
 import pytest
 import refusals
 from conftest import (
@@ -15,8 +13,7 @@ from run_folders import artifact_bytes
 from test_methods_runs import without_size
 
 from adapter_bert import api
-from adapter_bert.data.divisions import HeldOut
-from adapter_bert.data.tables import Layout, SplitFiles
+from adapter_bert.data.tables import Layout
 from adapter_bert.tasks.vectors import Vectors, layout_of_columns
 
 TEXTS = [text for text, _ in SENTENCES]
@@ -113,25 +110,6 @@ def test_a_corpus_is_searched_and_rows_are_held_out(
         "share": 0.25,
         "seed": 3,
     }
-    # The same pairs in files of their own.
-    held_out = tmp_path / "held_out.tsv"
-    again = {**without_size(flags), "do_train": False, "eval_file": held_out}
-    for name in ("train_file", "dev_share", "split_seed", "tuning_method"):
-        again.pop(name, None)
-    again.update(adapter=out / "adapter", output_dir=tmp_path / "again")
-    task = dataclasses.replace(
-        Vectors(layout=Layout(1, 0, header=False)),
-        split_files=SplitFiles(str(pairs)),
-        held_out=HeldOut(0.25, 3),
-    )
-    rows = task.read("", ["dev"])[1]["dev"]
-    held_out.write_text(
-        "".join(f"{b}\t{a}\n" for a, b in zip(rows.text_a, rows.text_b))
-    )
-    vectors(**again)
-    other = read_json(tmp_path / "again", "eval_results.json")
-    assert other["dev_data"] == scores["dev_data"]
-    assert other["eval_ndcg_at_10"] == scores["eval_ndcg_at_10"]
 
 
 @pytest.mark.older_stack

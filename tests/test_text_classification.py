@@ -139,7 +139,7 @@ def test_named_weights():
     assert task.class_weights == (1.0, 2.5, 1.0)
     refusals.check(
         lambda: weigh_classes(TASK, '{"d": 1}').learn(make_rows("abc")),
-        "names the label 'd', expected one of",
+        "--class_weights: unknown label 'd', expected one of a, b, c",
     )
 
 

@@ -282,12 +282,6 @@ def test_methods_that_two_sides_cannot_have(tiny_config, method):
 
 
 @pytest.mark.older_stack
-def test_single_texts_have_one_side():
-    message = refusal(lambda: Vectors(two_adapters=True))
-    assert "pass --text_b_column" in message
-
-
-@pytest.mark.older_stack
 def test_a_run_of_one_adapter_does_not_go_on_with_two():
     one = replace(TWO, two_adapters=False)
     for task, other in ((one, TWO), (TWO, one)):
@@ -420,8 +414,7 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"text_b_column": None}, "--two_adapters is for pairs"),
-        ({"tuning_method": "full"}, "--two_adapters: full is not for two"),
+        ({"text_b_column": None}, "adapter, but these are single texts; pass"),
         ({"tuning_method": "head"}, "trains the task's head alone"),
     ],
 )

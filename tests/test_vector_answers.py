@@ -53,15 +53,14 @@ def tasks(bert, folders):
 @module_fixture
 def expected(bert, tasks):
     """Each task's vectors, computed without a head or other tasks."""
-    forms = {"query": ("mean", True), "document": ("cls", False)}
+    forms = {
+        name: {key: about[key] for key in ("pooling", "normalize")}
+        for name, (_, about) in TASKS.items()
+        if about["name"] == "vectors"
+    }
     return {
-        name: embed(
-            bert, TEXTS, task=tasks[name], pooling=pooling, normalize=normalize
-        )
-        for name, (pooling, normalize) in {
-            **forms,
-            "other": ("mean", False),
-        }.items()
+        name: embed(bert, TEXTS, task=tasks[name], **form)
+        for name, form in forms.items()
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.task import has_numbers
 from adapter_bert.tasks.text_task import CALIBRATION, Calibration
 
 # Least and greatest temperature.
@@ -24,11 +25,9 @@ def restore(settings: Mapping[str, Any], source: str) -> Calibration:
         return Calibration()
     fields = [field.name for field in dataclasses.fields(Calibration)]
     if (
-        not isinstance(recorded, dict)
-        or sorted(recorded) != sorted(fields)
-        or any(type(value) not in (int, float) for value in recorded.values())
-        or not COLDEST <= recorded["temperature"] <= HOTTEST
-        or not 0 <= recorded["abstain_below"] <= 1
+        not has_numbers(recorded, fields, 0, HOTTEST)
+        or recorded["temperature"] < COLDEST
+        or recorded["abstain_below"] > 1
     ):
         raise UserError(
             f"{source}: task_settings.{CALIBRATION} is "

@@ -2,10 +2,9 @@
 
 import dataclasses
 import pkgutil
-from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any
 
-from adapter_bert.data.table_flags import SEPARATOR, Column, OwnTables
+from adapter_bert.data.table_flags import SEPARATOR, OwnTables
 from adapter_bert.data.tables import (
     NONE_NAMED,
     Layout,
@@ -15,7 +14,6 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flags import check
-from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.tasks.text_task import TextTask
 
 MOST_CHOICES = 1000
@@ -33,27 +31,21 @@ def custom_task(
     """
     table = check(OwnTables(*columns, **settings))
     has_sets = bool(table.label_columns) or table.multi_label
-    sets = "--label_columns" if table.label_columns else "--multi_label"
-    kinds = {
-        "--regression": (table.regression, "text_regression:TextRegression"),
-        sets: (has_sets, "multi_label:MultiLabel"),
-        "--choice_columns": (
-            table.choice_columns,
-            "multiple_choice:MultipleChoice",
-        ),
-    }
-    options = {flag: place for flag, (is_it, place) in kinds.items() if is_it}
-    if len(options) > 1:
-        raise UserError(f"{' and '.join(options)} exclude each other")
-    make: type = TextClassification
-    for place in options.values():
-        make = pkgutil.resolve_name(f"adapter_bert.tasks.{place}")
-    about_sets = {
-        "separator": table.label_separator,
-        "threshold": table.label_threshold,
-    }
+    kinds = {}
+    if table.regression:
+        kinds["--regression"] = "text_regression:TextRegression"
+    if has_sets:
+        flag = "--label_columns" if table.label_columns else "--multi_label"
+        kinds[flag] = "multi_label:MultiLabel"
+    if table.choice_columns:
+        kinds["--choice_columns"] = "multiple_choice:MultipleChoice"
+    if len(kinds) > 1:
+        raise UserError(f"{' and '.join(kinds)} exclude each other")
+    [place] = kinds.values() or ["text_classification:TextClassification"]
     more: dict[str, Any] = {
-        k: x for k, x in about_sets.items() if x is not None
+        name: value
+        for name in ("separator", "threshold")
+        if (value := getattr(table, f"label_{name}")) is not None
     }
     if more and not has_sets:
         raise UserError(
@@ -63,7 +55,7 @@ def custom_task(
     separator = None
     if has_sets:
         separator = table.label_separator or SEPARATOR
-    elif make is TextClassification:
+    elif not kinds:
         more["metrics"] = ("accuracy", "macro_f1")
     elif table.choice_columns:
         _check_choices(table)
@@ -72,16 +64,22 @@ def custom_task(
     label = None if table.label_columns else table.place(table.label_column)
     choices = tuple(map(table.place, table.choice_columns))
     marks = tuple(map(table.place, table.label_columns))
-    _check_columns(
-        {
-            "--text_a_column": text_a,
-            "--text_b_column": text_b,
-            "--label_column": label,
-        },
-        row_id,
-        {"--label_columns": marks, "--choice_columns": choices},
+    lists = {
+        f"{flag} ({number})": column
+        for flag, columns in (
+            ("--label_columns", marks),
+            ("--choice_columns", choices),
+        )
+        for number, column in enumerate(columns, 1)
+    }
+    flags = "--text_a_column", "--text_b_column", "--label_column"
+    check_distinct(
+        {**dict(zip(flags, (text_a, text_b, label))), **lists}, USUAL_LABEL
     )
+    # The column of the rows' names may be a text's.
+    check_distinct({"--id_column": row_id, **lists})
     texts = Layout(text_a, text_b, header=table.header, choices=choices)
+    make = pkgutil.resolve_name(f"adapter_bert.tasks.{place}")
     task = make(
         "custom",
         labelled=dataclasses.replace(
@@ -99,27 +97,6 @@ def custom_task(
     # Refuses labels that no cell can hold.
     join_labels(labels, separator, "--label_columns")
     return task.with_labels(labels, "--label_columns")
-
-
-def _check_columns(
-    flags: Mapping[str, Optional[Column]],
-    row_id: Optional[Column],
-    lists: Mapping[str, Sequence[Column]],
-) -> None:
-    """Refuses a column for two of texts, labels and choices.
-
-    `flags` have a column each, `lists` several. The column of the rows' names
-    may be a text's.
-    """
-    used = {row_id, *check_distinct(flags, USUAL_LABEL)}
-    for flag, columns in lists.items():
-        for name in columns:
-            if name in used:
-                raise UserError(
-                    f"{flag} names {str(name)!r}, a column that it or another "
-                    "flag names too"
-                )
-            used.add(name)
 
 
 def _check_choices(table: OwnTables) -> None:

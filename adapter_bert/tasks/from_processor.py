@@ -59,18 +59,14 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     examples = list(examples or ())
     if not examples:
         raise UserError(f"{name} gives no examples of {data_dir}")
-    texts = [
-        (example, column, getattr(example, column))
-        for example in examples
-        for column in ("text_a", "text_b")
-        if column == "text_a" or example.text_b is not None
-    ]
-    for example, column, text in texts:
-        if not isinstance(text, (str, bytes)):
-            raise UserError(
-                f"{name}: {column} of the example {example.guid!r} is {text!r},"
-                f" a {type(text).__name__}; expected a text"
-            )
+    for example in examples:
+        for column in ("text_a", "text_b")[: 1 + (example.text_b is not None)]:
+            text = getattr(example, column)
+            if not isinstance(text, (str, bytes)):
+                raise UserError(
+                    f"{name}: {column} of the example {example.guid!r} is "
+                    f"{text!r}, a {type(text).__name__}; expected a text"
+                )
     # A label is one of these by Python's equality, as in BERT: 1.0 is 1.
     names = {label: _text(label) for label in processor.get_labels()}
     columns: dict[str, Any] = {

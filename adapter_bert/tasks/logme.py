@@ -5,12 +5,10 @@ Transfer Learning, section 4.
 """
 
 import numpy as np
+from scipy import optimize
 
 # Powers of ten of the precisions' ratio that are tried first.
 POWERS = np.linspace(-12, 12, 97)
-# Golden sections after that, which divide the interval by 1e9.
-SECTIONS = 44
-GOLDEN = (np.sqrt(5) - 1) / 2
 
 
 def logme(features: np.ndarray, targets: np.ndarray) -> float:
@@ -52,17 +50,14 @@ def logme(features: np.ndarray, targets: np.ndarray) -> float:
             lost = np.log1p(squares / t).sum() / rows
             return (np.log(rows / (2 * np.pi * error)) - 1 - lost) / 2
 
-        start = int(np.argmax([evidence(power) for power in POWERS]))
-        low = POWERS[max(start - 1, 0)]
-        high = POWERS[min(start + 1, len(POWERS) - 1)]
-        for _ in range(SECTIONS):
-            first = high - GOLDEN * (high - low)
-            second = low + GOLDEN * (high - low)
-            if evidence(first) >= evidence(second):
-                high = second
-            else:
-                low = first
-        return evidence((low + high) / 2)
+        start = int(np.argmax(list(map(evidence, POWERS))))
+        near = POWERS[max(start - 1, 0) : start + 2]
+        best_power = optimize.minimize_scalar(
+            lambda power: -evidence(power),
+            bounds=(near[0], near[-1]),
+            options={"xatol": 1e-9},
+        )
+        return -best_power.fun
 
     columns = np.asarray(targets, np.float64).T
     return float(np.mean([best(column) for column in columns]))

@@ -12,7 +12,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.flags import PROBABILITY
 from adapter_bert.tasks import kinds, metrics
 from adapter_bert.tasks.metrics import LABEL_SET_METRICS
-from adapter_bert.tasks.task import results_path, write_table
+from adapter_bert.tasks.task import has_numbers, results_path, write_table
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
@@ -86,13 +86,7 @@ class MultiLabel(TextClassification):
         fitted = settings.get(FITTED)
         if fitted is None:
             return self
-        if (
-            not isinstance(fitted, dict)
-            or sorted(fitted) != sorted(self.labels)
-            or not all(
-                type(x) in (int, float) and 0 <= x <= 1 for x in fitted.values()
-            )
-        ):
+        if not has_numbers(fitted, self.labels, 0, 1):
             raise UserError(
                 f"{source}: task_settings.{FITTED} is {str(fitted)[:200]}, "
                 "expected a probability for each label"

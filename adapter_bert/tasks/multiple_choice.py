@@ -79,14 +79,6 @@ class MultipleChoice(TextTask):
     def describe(self):
         return {"choices": self.choice_count, **super().describe()}
 
-    def restore(self, description, source):
-        if "choices" not in description:
-            raise UserError(
-                f"{source} was trained on the task {description['name']}, "
-                f"which has no choices; not on {self.name}"
-            )
-        return super().restore(description, source)
-
     @property
     def least_length(self):
         return 5
@@ -108,9 +100,7 @@ class MultipleChoice(TextTask):
             )
 
     def _check(self, rows):
-        columns = (rows.text_a, rows.text_b, *rows.choices)
-        present = [column for column in columns if column is not None]
-        for row, texts in enumerate(zip(*present)):
+        for row, texts in enumerate(rows.texts):
             self.check_texts(texts, rows.where(row))
         return super()._check(rows)
 

@@ -22,6 +22,7 @@ from adapter_bert.data.tables import (
     spelled,
 )
 from adapter_bert.errors import UserError
+from adapter_bert.tasks.task import with_values
 from adapter_bert.tasks.text_classification import (
     ClassificationHead,
     TextClassification,
@@ -191,22 +192,13 @@ class NewLabels(TextClassification):
     def begin_from(self, trained):
         """Adds zeros for rows of new labels to the adapter's values."""
         more = len(self.labels) - len(self.old_labels)
-
-        def read(name: str) -> np.ndarray:
-            value = trained.read(name)
-            if name not in (WEIGHTS, BIAS):
-                return value
-            return np.concatenate(
-                [value, np.zeros((more, *value.shape[1:]), np.float32)]
-            )
-
-        wider = {
-            name: (shape[0] + more, *shape[1:])
-            for name, shape in trained.shapes.items()
-            if name in (WEIGHTS, BIAS)
-        }
-        shapes = {**trained.shapes, **wider}
-        return dataclasses.replace(trained, shapes=shapes, read=read)
+        values = {}
+        for name in (WEIGHTS, BIAS):
+            if name in trained.shapes:
+                old = trained.read(name)
+                new = np.zeros((more, *old.shape[1:]), np.float32)
+                values[name] = np.concatenate([old, new])
+        return with_values(trained, values)
 
     @property
     def training_settings(self):

@@ -84,18 +84,14 @@ class Sketch:
     quantiles: np.ndarray
 
     def shares(self, features: np.ndarray) -> list[float]:
-        values = shares(features, self.mean, self.directions, self.quantiles)
-        return values.numpy().tolist()
+        return shares(features, **vars(self)).numpy().tolist()
 
     @property
     def settings(self) -> dict[str, Any]:
         """Gives JSON: base64 of little-endian float32, row by row."""
-        fields = dataclasses.fields(self)
         return {
-            field.name: base64.b64encode(
-                getattr(self, field.name).astype(FLOATS).tobytes()
-            ).decode()
-            for field in fields
+            name: base64.b64encode(array.astype(FLOATS).tobytes()).decode()
+            for name, array in vars(self).items()
         }
 
     @classmethod

@@ -212,22 +212,34 @@ class Reranking(TextRegression):
         settings = {}
         if trained and trained["task"]["name"] == kinds.RERANK:
             settings = trained.get("task_settings", {})
-        before = _columns(settings, "the adapter")
         return cls._of_table(
-            dataclasses.replace(table, **{**before, **flags}),
-            _loss_in(settings, "the adapter"),
-            split_files=split_files,
+            table, settings, "the adapter", flags, split_files=split_files
         )
 
     @classmethod
     def from_settings(cls, recorded, settings, source):
-        table = OwnTables(**_columns(settings, source))
-        return cls._of_table(table, _loss_in(settings, source))
+        return cls._of_table(OwnTables(), settings, source)
 
     @classmethod
     def _of_table(
-        cls, table: OwnTables, rank_loss: str, **more: Any
+        cls,
+        table: OwnTables,
+        settings: Mapping[str, Any],
+        source: str,
+        flags: Mapping[str, Any] = {},
+        **more: Any,
     ) -> "Reranking":
+        """Completes a table by `settings`, where no flag is given."""
+        rank_loss = settings.get("rank_loss", kinds.BCE)
+        if rank_loss not in kinds.RANK_LOSSES:
+            raise UserError(
+                f"{source}: task_settings.rank_loss is {str(rank_loss)[:80]!r},"
+                f" expected one of {', '.join(kinds.RANK_LOSSES)}"
+            )
+        *texts, _ = COLUMNS.values()
+        settings = {"columns": texts, **settings}
+        before = custom_arguments({"pairs": True}, settings, source)
+        table = dataclasses.replace(table, **{**before, **flags})
         names = *COLUMNS, "id_column"
         places = [table.place(getattr(table, name)) for name in names]
         text_a, text_b, label, row_id = places
@@ -390,22 +402,6 @@ class Reranking(TextRegression):
 
     def cells(self, answer):
         return {"score": format(answer["score"], ".7g")}
-
-
-def _columns(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    *texts, _ = COLUMNS.values()
-    settings = {"columns": texts, **settings}
-    return custom_arguments({"pairs": True}, settings, source)
-
-
-def _loss_in(settings: Mapping[str, Any], source: str) -> str:
-    rank_loss = settings.get("rank_loss", kinds.BCE)
-    if rank_loss not in kinds.RANK_LOSSES:
-        raise UserError(
-            f"{source}: task_settings.rank_loss is {str(rank_loss)[:80]!r}, "
-            f"expected one of {', '.join(kinds.RANK_LOSSES)}"
-        )
-    return rank_loss
 
 
 def _check_together(rows: Rows) -> None:

@@ -330,6 +330,8 @@ class Learning(abc.ABC):
         self, folder: str, values: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Selects the trained values of one of `members`, by its own names."""
+        if not self.trained_together:
+            return dict(values)
         scopes = tuple(scoped(name, "") for name in self.trained_together)
         shared = {n: v for n, v in values.items() if not n.startswith(scopes)}
         return {**shared, **unscoped(os.path.basename(folder), values)}
@@ -511,6 +513,31 @@ class Task(Reading[RowsType], Learning, Answering[RowsType]):
         A trained head also works with other settings (`restore_task`).
         """
         return {}
+
+
+def with_values(weights: Any, values: Mapping[str, np.ndarray]) -> Any:
+    """Adds tensors to `Weights`, or puts them in the place of others."""
+    shapes = {name: value.shape for name, value in values.items()}
+    read = weights.read
+    return dataclasses.replace(
+        weights,
+        shapes={**weights.shapes, **shapes},
+        read=lambda name: values[name] if name in values else read(name),
+    )
+
+
+def has_numbers(
+    recorded: Any, names: Iterable[str], least: float, most: float
+) -> bool:
+    """Tells whether JSON is an object with a number for each name."""
+    return (
+        isinstance(recorded, dict)
+        and sorted(recorded) == sorted(names)
+        and all(
+            type(number) in (int, float) and least <= number <= most
+            for number in recorded.values()
+        )
+    )
 
 
 def with_suffix(name: str, suffix: str) -> str:

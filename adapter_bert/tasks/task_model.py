@@ -9,8 +9,7 @@ import dataclasses
 import functools
 import math
 import re
-import zlib
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Hashable
 from typing import Any, Callable, Optional
 
 import tensorflow as tf
@@ -30,8 +29,6 @@ BuildHead = Callable[[encoder.BertConfig, encoder.CreateVariable], Any]
 KERNEL = re.compile(r"bert/.*/(kernel|bias)")
 # Among features, what is read in the place of the tokens' word embeddings.
 WORD_VECTORS = "word_vectors"
-# Features of each text of a row, [B, C, ...].
-OF_TEXTS = ("input_ids", "input_mask", "segment_ids", "frozen_outputs")
 
 
 class TaskModel:
@@ -52,12 +49,17 @@ class TaskModel:
         self.head = build_head(config, create)
         pooler = self.head.needs_pooler
         declared = method.variables(config, pooler)
-        trained = {name for name, one in declared.items() if one.trained}
-        trained.update(trained_of_bert(method, config, pooler))
+        creators = [create]
+        if self.head.sides:
+            from adapter_bert.tasks import sides
+
+            trained = {name for name, one in declared.items() if one.trained}
+            trained.update(trained_of_bert(method, config, pooler))
+            creators = sides.creators(self.head.sides, trained, create)
         make_hooks = functools.partial(method.hooks, config)
         functions: dict[Hashable, Callable] = {}
         self.berts: list[encoder.Bert] = []
-        for create_of_side in _of_sides(self.head.sides, trained, create):
+        for create_of_side in creators:
             added = make_variables(declared, create_of_side)
             variables = make_variables(
                 encoder.declare(config, pooler), create_of_side
@@ -84,62 +86,18 @@ class TaskModel:
         or [B, C, ...] of the texts of two sides.
         """
         if not self.head.sides:
-            return self._compute(self.bert, features, context)
-        if len(features["input_ids"].shape) == 2:
-            return self._compute_texts(features, context)
-        predictions = []
-        places = slice(1), slice(1, None)
-        for side, bert, texts in zip(self.head.sides, self.berts, places):
-            of_side = {
-                name: value[:, texts] if name in OF_TEXTS else value
-                for name, value in features.items()
-            }
-            number = zlib.crc32(side.encode()) & 0x7FFFFFFF
-            context_of_side = dataclasses.replace(
-                context,
-                input_mask=context.input_mask[:, texts],
-                seed=context.seed ^ tf.constant([number, 0]),
-            )
-            outputs = self._compute(bert, of_side, context_of_side)
-            shape = -1, of_side["input_ids"].shape[1]
-            predictions.append(
-                {
-                    name: tf.reshape(value, [*shape, *value.shape[1:]])
-                    for name, value in outputs.items()
-                }
-            )
-        return _joined(predictions, lambda values: tf.concat(values, axis=1))
+            return self.compute(self.bert, features, context)
+        from adapter_bert.tasks import sides
 
-    def _compute_texts(
-        self, features: dict[str, tf.Tensor], context: Context
-    ) -> dict[str, tf.Tensor]:
-        """Computes texts, each of the side, or task, in `task_ids`."""
-        features = dict(features)
-        sides, mask = features.pop("task_ids"), context.input_mask
-        if features["input_ids"].shape.is_fully_defined():
-            # Compilers take no number of rows that depends on values.
-            predictions = [
-                self._compute(x, features, context) for x in self.berts
-            ]
-            return _joined(predictions, functools.partial(_choose, sides))
-        places, predictions = [], []
-        for number, bert in enumerate(self.berts):
-            rows = tf.where(tf.equal(sides, number))[:, 0]
-            row_features = {
-                n: tf.gather(value, rows) for n, value in features.items()
-            }
-            row_mask = tf.gather(mask, rows)
-            context = dataclasses.replace(context, input_mask=row_mask)
-            predictions.append(self._compute(bert, row_features, context))
-            places.append(tf.cast(rows, tf.int32))
-        return _joined(predictions, lambda x: tf.dynamic_stitch(places, x))
+        return sides.compute(self, features, context)
 
-    def _compute(
+    def compute(
         self,
         bert: encoder.Bert,
         features: dict[str, tf.Tensor],
         context: Context,
     ) -> dict[str, tf.Tensor]:
+        """Computes a batch by one of `berts`."""
         ids, segments = features["input_ids"], features["segment_ids"]
         if "task_ids" in features:
             # A batch is of one task; a lane without rows takes any.
@@ -184,43 +142,6 @@ class TaskModel:
         """Computes BERT's last layer, float32 [B, T, D], of tokens [B, T]."""
         words = features.get(WORD_VECTORS)
         return bert(ids, segments, context, words).sequence_output
-
-
-def _joined(
-    predictions: Sequence[Mapping[str, tf.Tensor]], join: Callable
-) -> dict[str, tf.Tensor]:
-    return {
-        name: join([one[name] for one in predictions])
-        for name in predictions[0]
-    }
-
-
-def _choose(sides: tf.Tensor, values: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Takes of each row, [B, ...], the value of its side, int32 [B]."""
-    chosen = values[0]
-    for number, value in enumerate(values[1:], 1):
-        shape = [-1, *[1] * (value.shape.rank - 1)]
-        is_side = tf.reshape(tf.equal(sides, number), shape)
-        chosen = tf.where(is_side, value, chosen)
-    return chosen
-
-
-def _of_sides(
-    sides: Sequence[str],
-    trained: Collection[str],
-    create: encoder.CreateVariable,
-) -> list[encoder.CreateVariable]:
-    if not sides:
-        return [create]
-    made: dict[str, Any] = {}
-
-    def create_of_side(side: str, name: str, *more: Any) -> Any:
-        side_name = scoped(side, name) if name in trained else name
-        if side_name not in made:
-            made[side_name] = create(side_name, *more)
-        return made[side_name]
-
-    return [functools.partial(create_of_side, side) for side in sides]
 
 
 # Groups of variables, in the order of tables.
@@ -401,11 +322,13 @@ def list_parameters(
     hooks = method.hooks(config, added)
     plain = {name: name for name in declared}
     if head.sides:
+        from adapter_bert.tasks import sides
+
         of_bert = declared.keys() - added.keys() - of_head.keys()
-        _check_sides(method, hooks, of_bert, declared)
+        sides.check(method, hooks, of_bert, declared)
         plain = {
             scoped(side, name)
-            if one.trained and groups[name] != "head"
+            if one.trained and name not in of_head
             else name: name
             for name, one in declared.items()
             for side in head.sides
@@ -432,26 +355,6 @@ def list_parameters(
         hooks,
         head.sides,
     )
-
-
-def _check_sides(
-    method: TuningMethod,
-    hooks: Hooks,
-    of_bert: Collection[str],
-    declared: Mapping[str, Declared],
-) -> None:
-    changes = any(
-        declared[name].trained and len(declared[name].shape) > 1
-        for name in of_bert
-    )
-    shares = any(one.allocation for one in declared.values())
-    acts = {"parameter", "prepare"} & hooks.places or method.observes
-    if changes or shares or acts or method.first_phase:
-        raise UserError(
-            f"--two_adapters: {str(method)[:200]} is not for two adapters at "
-            "once; expected a method that adds values of fixed sizes to BERT, "
-            "as houlsby or lora"
-        )
 
 
 def narrow_variables(table: ParameterTable) -> frozenset[str]:

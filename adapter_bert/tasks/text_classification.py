@@ -43,7 +43,7 @@ from adapter_bert.tasks.text_task import (
 
 # `TextClassification.weighting` by how common labels are.
 BALANCED = "balanced"
-# The greatest weight.
+# The greatest weight, and the greatest score of a regression.
 FLOAT_MAX = float(np.finfo(np.float32).max)
 # Rows of `eval_hardest.tsv`.
 HARDEST = 50
@@ -184,27 +184,19 @@ class TextClassification(TextTask):
         return dataclasses.replace(self, labels=tuple(sorted(labels)))
 
     def restore(self, description, source):
+        task = super().restore(description, source)
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
         least = 1 if self.has_sets else 2
         if not isinstance(labels, list) or len(labels) < least:
             raise UserError(f"{trained}, without labels; not on {self.name}")
-        several = bool(description.get("multi_label"))
-        if several != self.has_sets:
-            raise UserError(
-                f"{trained}, whose rows have "
-                + ("any number of labels" if several else "one label each")
-                + f"; not on {self.name} with --multi_label={self.has_sets}"
-            )
         labels = tuple(map(str, labels))
         if self.labels not in (None, labels):
             raise UserError(
                 f"{trained} for the labels {list_labels(labels)}, but the "
                 f"task {self.name} has {list_labels(self.labels)}"
             )
-        return dataclasses.replace(
-            super().restore(description, source), labels=labels
-        )
+        return dataclasses.replace(task, labels=labels)
 
     def check_label(self, label, where):
         if (spelling := spelled(label, self.labels)) is not None:
@@ -260,15 +252,10 @@ class TextClassification(TextTask):
                 for label in self.labels
             ]
         else:
-            weights_of = {}
-            for label, weight in self.weighting.items():
-                spelling = spelled(label, self.labels)
-                weights_of[spelling] = weight
-                if spelling is None:
-                    raise UserError(
-                        f"--class_weights names the label {label!r}, expected "
-                        f"one of {list_labels(self.labels)}"
-                    )
+            weights_of = {
+                self.check_label(label, "--class_weights"): weight
+                for label, weight in self.weighting.items()
+            }
             weights = [weights_of.get(label, 1.0) for label in self.labels]
         logging.info(
             "weights of the classes: %s",
@@ -296,30 +283,29 @@ class TextClassification(TextTask):
         # Slow to load, and of no use to a run that only trains.
         from sklearn.metrics import confusion_matrix
 
-        has = np.eye(len(self.labels), dtype=bool)
-        numbers = range(len(self.labels))
-        confusion = [("label", *self.labels)]
+        names = self.labels
+        has = np.eye(len(names), dtype=bool)
+        counts = confusion_matrix(labels, chosen, labels=range(len(names)))
+        confusion = [("label", *names)]
         confusion += [
-            (label, *map(str, counts))
-            for label, counts in zip(
-                self.labels, confusion_matrix(labels, chosen, labels=numbers)
-            )
+            (name, *map(str, of_label)) for name, of_label in zip(names, counts)
         ]
+        texts = list(rows.texts)
         hardest = [
             ("line", "label", "predicted", "probability_of_label", "loss")
             + TEXT_COLUMNS[: 1 + (rows.text_b is not None)]
         ]
-        for row in np.argsort(-losses, kind="stable")[:HARDEST]:
-            texts = [x[row] for x in (rows.text_a, rows.text_b) if x]
-            right, predicted = (
-                self.labels[labels[row]],
-                self.labels[chosen[row]],
+        hardest += [
+            (
+                str(rows.lines[row] + 1),
+                names[labels[row]],
+                names[chosen[row]],
+                f"{np.exp(-losses[row]):.6f}",
+                f"{losses[row]:.4f}",
+                *map(cell, texts[row]),
             )
-            numbers = f"{np.exp(-losses[row]):.6f}", f"{losses[row]:.4f}"
-            line = str(rows.lines[row] + 1)
-            hardest.append(
-                (line, right, predicted, *numbers, *map(cell, texts))
-            )
+            for row in np.argsort(-losses, kind="stable")[:HARDEST]
+        ]
         tables = {
             "eval_labels": self.label_table(has[labels], has[chosen]),
             "eval_confusion": confusion,

@@ -12,7 +12,11 @@ import tensorflow as tf
 from adapter_bert.data.tables import Layout
 from adapter_bert.errors import UserError
 from adapter_bert.tasks import kinds
-from adapter_bert.tasks.text_classification import ClassificationHead
+from adapter_bert.tasks.task import has_numbers, with_values
+from adapter_bert.tasks.text_classification import (
+    FLOAT_MAX,
+    ClassificationHead,
+)
 from adapter_bert.tasks.text_task import POOLED, TextTask
 
 # Python's own rule takes more: 1_000, infinity, digits of any script.
@@ -20,7 +24,6 @@ NUMBER = re.compile(r" *[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)? *")
 DECIMAL_COMMA = re.compile(" *[+-]?[0-9]+,[0-9]+ *")
 # Or a comma between thousands.
 AMBIGUOUS = re.compile(" *[+-]?[1-9][0-9]*,[0-9]{3} *")
-FLOAT_MAX = float(np.finfo(np.float32).max)
 
 
 class LabelUnit(NamedTuple):
@@ -61,13 +64,8 @@ class LabelUnit(NamedTuple):
         if recorded is None:
             return AS_IS
         if (
-            not isinstance(recorded, dict)
-            or set(recorded) != set(cls._fields)
-            or not all(
-                type(x) in (int, float) and abs(x) <= FLOAT_MAX
-                for x in recorded.values()
-            )
-            or not recorded["deviation"] >= np.finfo(np.float32).tiny
+            not has_numbers(recorded, cls._fields, -FLOAT_MAX, FLOAT_MAX)
+            or recorded["deviation"] < np.finfo(np.float32).tiny
         ):
             raise UserError(
                 f"{source}: task.label_unit is {str(recorded)[:200]}, expected "
@@ -86,6 +84,19 @@ class LabelUnit(NamedTuple):
         return (
             np.asarray(weights * self.deviation, np.float32),
             np.asarray(bias, np.float32).reshape(1),
+        )
+
+
+def check_number(
+    text: str, where: str, scale: Optional[tuple[float, float]] = None
+) -> None:
+    """Refuses what is no number of float32, or outside the scale."""
+    score = float(text) if NUMBER.fullmatch(text) else math.nan
+    low, high = scale or (-FLOAT_MAX, FLOAT_MAX)
+    if not low <= score <= high:
+        expected = f" from {low:g} to {high:g}" if scale else ""
+        raise UserError(
+            f"{where}: the score is {text[:80]!r}, expected a number{expected}"
         )
 
 
@@ -147,11 +158,6 @@ class TextRegression(TextTask):
         return self.unit not in (None, AS_IS)
 
     def restore(self, description, source):
-        if not description.get("regression"):
-            raise UserError(
-                f"{source} was trained on the task {description['name']}, "
-                f"which gives labels; not on {self.name}, which gives a number"
-            )
         task = super().restore(description, source)
         return task.go_on(description, source)
 
@@ -173,16 +179,15 @@ class TextRegression(TextTask):
     def begin_head(self, base):
         if not self._is_scaled:
             return base
-        mean, deviation = self.unit.mean, self.unit.deviation
-
-        def read(name: str) -> np.ndarray:
-            value = base.read(name)
-            if name not in ("output_weights", "output_bias"):
-                return value
-            shift = mean if name == "output_bias" else 0.0
-            return np.asarray((value - shift) / deviation, np.float32)
-
-        return dataclasses.replace(base, read=read)
+        shifts = {"output_weights": 0.0, "output_bias": self.unit.mean}
+        values = {
+            name: (base.read(name) - shift) / self.unit.deviation
+            for name, shift in shifts.items()
+            if name in base.shapes
+        }
+        return with_values(
+            base, {name: np.float32(value) for name, value in values.items()}
+        )
 
     def _check(self, rows):
         """Reads decimal commas, unless all may be between thousands."""
@@ -197,14 +202,7 @@ class TextRegression(TextTask):
         return super()._check(rows)
 
     def check_label(self, label, where):
-        score = float(label) if NUMBER.fullmatch(label) else math.nan
-        low, high = self.scale or (-FLOAT_MAX, FLOAT_MAX)
-        if not low <= score <= high:
-            expected = f" from {low:g} to {high:g}" if self.scale else ""
-            raise UserError(
-                f"{where}: the score is {label[:80]!r}, expected a number"
-                f"{expected}"
-            )
+        check_number(label, where, self.scale)
         return label
 
     def label_features(self, labels):

@@ -32,6 +32,7 @@ from adapter_bert.data.tables import (
 )
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
 from adapter_bert.errors import UserError
+from adapter_bert.tasks import kinds
 from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
@@ -281,10 +282,21 @@ class TextTask(Task[Rows]):
 
     def restore(self, description, source):
         trained = f"{source} was trained on the task {description['name']}"
+        described = self.describe()
+        if any(
+            bool(description.get(fact)) != bool(described.get(fact))
+            for fact in kinds.BY_FACT
+        ):
+            raise UserError(
+                f"{trained}, of the kind {kinds.kind_of(description)}; not on "
+                f"{self.name}, of the kind {self.kind.name} (--regression, "
+                "--multi_label and --choice_columns choose the kind of your "
+                "own tables)"
+            )
         self.check_held_out(description, source)
         # Other programs do not say it.
         pairs = description.get("pairs")
-        if pairs not in (None, self.describe()["pairs"]):
+        if pairs not in (None, described["pairs"]):
             raise UserError(
                 f"{trained}, with pairs: {pairs}; give it "
                 "the same kind of input (--text_b_column)"

@@ -41,8 +41,8 @@ from adapter_bert.tasks.retrieval import (
     retrieval_scores,
     unit,
 )
-from adapter_bert.tasks.task import BatchHead, Task
-from adapter_bert.tasks.text_regression import FLOAT_MAX, NUMBER
+from adapter_bert.tasks.task import BatchHead, Task, with_values
+from adapter_bert.tasks.text_regression import check_number
 from adapter_bert.tasks.text_task import divide
 from adapter_bert.tasks.vector_form import (
     CLS,
@@ -54,6 +54,11 @@ from adapter_bert.tasks.vector_form import (
 )
 
 INFONCE, COSENT = "infonce", "cosent"
+# Loss -> the feature that it compares, and its function.
+LOSSES = {
+    INFONCE: ("text_ids", vector_losses.info_nce),
+    COSENT: ("label_scores", vector_losses.cosent),
+}
 # The texts of a row: the first, and all others.
 SIDES = "question", "document"
 # Flags of the form of vectors that are not given.
@@ -92,12 +97,11 @@ class VectorHead(BatchHead):
         self.dense = form.dense
         self.layers = create_layers(self.dense, create)
         self.reads_first_token = self.pooling == CLS and not self.left_out
-        self.loss_name, self.temperature = task.loss_name, task.temperature
+        self.temperature = task.temperature
         self.sizes = form.sizes or (width,)
         self.sides = task.trained_together
-        self.compares = (
-            ("label_scores",) if self.loss_name == COSENT else ("text_ids",)
-        )
+        compared, self.compute_loss = LOSSES[task.loss_name]
+        self.compares = (compared,)
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"vectors": float32 [B, D]}."""
@@ -111,14 +115,12 @@ class VectorHead(BatchHead):
         Source: Kusupati et al. 2022 (Matryoshka), equation 1, with weights of
         1; sentence-transformers, `MatryoshkaLoss`.
         """
-        compute = {
-            INFONCE: vector_losses.info_nce,
-            COSENT: vector_losses.cosent,
-        }[self.loss_name]
-        [compared] = (features[name] for name in self.compares)
+        compared = features[self.compares[0]]
         losses = tf.add_n(
             [
-                compute(vectors[..., :size], compared, self.temperature)
+                self.compute_loss(
+                    vectors[..., :size], compared, self.temperature
+                )
                 for size in self.sizes
             ]
         )
@@ -334,14 +336,7 @@ class Vectors(Task[Union[Rows, Search]]):
             for number, layer in enumerate(self.form.dense)
             for name, value in zip(layer.variables(number), layer.values)
         }
-        if not values:
-            return base
-        read = base.read
-        return dataclasses.replace(
-            base,
-            shapes={**base.shapes, **{n: x.shape for n, x in values.items()}},
-            read=lambda n: values[n] if n in values else read(n),
-        )
+        return with_values(base, values) if values else base
 
     def fit_tokenizer(self, tokenizer, max_seq_length):
         counts = {
@@ -359,10 +354,7 @@ class Vectors(Task[Union[Rows, Search]]):
     @property
     def training_settings(self):
         settings = {"loss": self.loss_name, "temperature": self.temperature}
-        return {
-            **settings,
-            **({"two_adapters": True} if self.two_adapters else {}),
-        }
+        return settings | ({"two_adapters": True} if self.two_adapters else {})
 
     @property
     def trained_together(self):
@@ -461,26 +453,24 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def _read(self, data_dir: str, splits: Sequence[str]) -> dict[str, Rows]:
-        unscored = dataclasses.replace(self.layout, choices=())
         if self.held_out:
             rows = read_rows(self.find(data_dir, "train"), self.layout)
             sets = [()] * len(rows)
             by_split = divide(rows, self.held_out, rows.text_a, sets)
             dev = dataclasses.replace(by_split["dev"], choices=())
             return {split: {**by_split, "dev": dev}[split] for split in splits}
-        paths = {split: self.find(data_dir, split) for split in splits}
-        if self.layout is QUESTIONS:
-            return {n: squad_data.read_pairs(path) for n, path in paths.items()}
-        by_split = {
-            n: read_rows(path, self.layout if n == "train" else unscored)
-            for n, path in paths.items()
-        }
+        return {split: self._read_split(data_dir, split) for split in splits}
+
+    def _read_split(self, data_dir: str, split: str) -> Rows:
+        path, layout = self.find(data_dir, split), self.layout
+        if layout is QUESTIONS:
+            return squad_data.read_pairs(path)
+        if split != "train":
+            layout = dataclasses.replace(layout, choices=())
+        rows = read_rows(path, layout)
         if not self.questions_file:
-            return by_split
-        return {
-            n: add_questions(rows, self.questions_file)
-            for n, rows in by_split.items()
-        }
+            return rows
+        return add_questions(rows, self.questions_file)
 
     def _is_match(self, rows: Rows) -> np.ndarray:
         """Tells which pairs belong together, bool [rows]."""
@@ -488,32 +478,24 @@ class Vectors(Task[Union[Rows, Search]]):
             return np.ones(len(rows), bool)
         if self.matching is None:
             sought = "a score above 0"
-            is_match = np.array([float(score) > 0 for score in rows.label])
+            is_match = [float(score) > 0 for score in rows.label]
         else:
             sought = f"the label {self.matching!r}"
-            is_match = np.array(
-                [label == self.matching for label in rows.label]
-            )
-        if not is_match.any():
+            is_match = [label == self.matching for label in rows.label]
+        if not any(is_match):
             raise UserError(
                 f"{rows.path}: no pair has {sought}, which means that both "
                 "texts belong together"
             )
-        return is_match
+        return np.array(is_match)
 
     def _check(self, rows: Rows) -> None:
         has_numbers = self.matching is None and rows.label is not None
         for row, label in enumerate(rows.label if has_numbers else ()):
-            if not (NUMBER.fullmatch(label) and abs(float(label)) <= FLOAT_MAX):
-                raise UserError(
-                    f"{rows.where(row)}: the score is {label[:80]!r}, expected "
-                    f"a number of at most {FLOAT_MAX:.2g}"
-                )
-        texts = {"text": rows.text_a}
+            check_number(label, rows.where(row))
+        columns = [("text", rows.text_a)]
         if not self.corpus_file:
-            texts["match of the text"] = rows.text_b
-        columns = [*texts.items()]
-        if not self.corpus_file:
+            columns.append(("match of the text", rows.text_b))
             columns += [("negative", column) for column in rows.choices]
         is_used = self._is_match(rows)
         for what, column in columns:
@@ -554,8 +536,8 @@ class Vectors(Task[Union[Rows, Search]]):
         int32 [rows], is 1 where both belong together; `label_scores` are
         float32 [rows]. In a search each text is a row.
         """
+        first, second = self.prompts
         if isinstance(rows, Search):
-            first, second = self.prompts
             texts = [first + text for text in rows.questions]
             texts += [second + text for text in rows.documents]
             return SearchTexts.from_rows(
@@ -565,23 +547,22 @@ class Vectors(Task[Union[Rows, Search]]):
                 copies=rows.copies,
                 has_sides=self.two_adapters,
             )
-        columns = [rows.text_a, rows.text_b, *rows.choices]
-        first, second = self.prompts
-        prompts = [first, *[second] * (len(columns) - 1)]
         if rows.text_b is None:
             texts = [first + text for text in rows.text_a]
             made = join_texts(texts, None, tokenizer, max_seq_length)
             return Texts.from_rows(made, {})
+        columns = [rows.text_a, rows.text_b, *rows.choices]
+        prompts = [first, *[second] * (len(columns) - 1)]
         labels: dict[str, np.ndarray] = {}
         if self.has_scores:
             scores = list(map(float, rows.label))
             labels["label_scores"] = np.array(scores, np.float32)
         else:
             numbers: dict[str, int] = {}
-            for column in columns:
-                for text in column:
-                    numbers.setdefault(text, len(numbers))
-            ids = [[numbers[text] for text in column] for column in columns]
+            ids = [
+                [numbers.setdefault(text, len(numbers)) for text in column]
+                for column in columns
+            ]
             labels["text_ids"] = np.array(ids, np.int32).T
             if rows.label is not None:
                 labels["is_match"] = self._is_match(rows).astype(np.int32)
@@ -705,9 +686,8 @@ def named_pairs(name: str) -> tuple[Layout, Optional[str]]:
             "whose pairs belong together or have scores, or custom for files "
             "of your own"
         )
-    layouts = {SQUAD: QUESTIONS, BEIR: JUDGEMENTS}
-    layout = layouts[task] if task in layouts else TASKS[task].labelled
-    return layout, MATCHING[task]
+    layout = {SQUAD: QUESTIONS, BEIR: JUDGEMENTS}.get(task)
+    return layout or TASKS[task].labelled, MATCHING[task]
 
 
 def layout_of_columns(
@@ -729,20 +709,17 @@ def layout_of_columns(
         "--score_column": score,
         "--query_id_column": row_id,
     }
-    is_of_pairs = {
-        "--negative_column": bool(negatives),
-        "--score_column": score is not None,
-    }
-    for flag, is_named in is_of_pairs.items():
-        if is_named and text_b is None:
-            raise UserError(
-                f"{flag} is for pairs; pass --text_b_column, the column of the "
-                "text's match"
-            )
-    if all(is_of_pairs.values()) and not are_gains:
+    of_pairs = ["--negative_column"] if negatives else []
+    of_pairs += [] if score is None else ["--score_column"]
+    if of_pairs and text_b is None:
         raise UserError(
-            "--negative_column and --score_column exclude each other: pairs "
-            "with scores are compared with one another"
+            f"{of_pairs[0]} is for pairs; pass --text_b_column, the column of "
+            "the text's match"
+        )
+    if of_pairs[1:] and not are_gains:
+        raise UserError(
+            f"{' and '.join(of_pairs)} exclude each other: pairs with scores "
+            "are compared with one another"
         )
     for number, negative in enumerate(negatives, 1):
         named["--negative_column" + f" ({number})" * (number > 1)] = negative
