@@ -235,32 +235,23 @@ def test_what_shared_layers_mean_for_methods(folder_of):
 
 
 @NEWER
-@pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])
-def test_several_groups_are_refused(folder_of, key):
-    path = folder_of("albert") / "config.json"
-    config = read_json(path)
-    write_json(path, {**config, key: 2})
-    refusals.check(
-        lambda: encoder.BertConfig.from_json_file(str(path)),
-        f"{key} is 2, but only 1 can be",
-    )
-
-
-@NEWER
 @pytest.mark.parametrize(
     "name, change, fault",
     [
-        ("albert", {"model_type": ["albert"]}, r"model_type is \['albert'\]"),
+        ("albert", {"num_hidden_groups": 2}, "groups is 2, but only 1 can be"),
+        ("albert", {"inner_group_num": 2}, "num is 2, but only 1 can be"),
+        ("albert", {"model_type": ["albert"]}, "model_type is ['albert']"),
         ("albert", {"embedding_size": 0}, "embedding_size is 0"),
         ("electra", {"type_vocab_size": 0}, "type_vocab_size is 0"),
         ("mpnet", {"relative_attention_num_buckets": 16}, "is 16, but only 32"),
     ],
 )
-def test_damaged_configs_are_refused(folder_of, name, change, fault):
+def test_configs_that_cannot_be_computed_are_refused(
+    folder_of, name, change, fault
+):
     path = folder_of(name) / "config.json"
     write_json(path, {**read_json(path), **change})
-    with pytest.raises(UserError, match=fault):
-        encoder.BertConfig.from_json_file(str(path))
+    refusals.check(lambda: encoder.BertConfig.from_json_file(str(path)), fault)
 
 
 @NEWER
@@ -448,7 +439,6 @@ def test_a_merged_model_computes_the_same(
 @pytest.mark.parametrize(
     "name, engine",
     [
-        ("distilbert", "strategy"),
         ("electra", "strategy"),
         ("albert", "estimator"),
         ("mpnet", "strategy"),
@@ -536,7 +526,7 @@ def test_frozen_layers_are_cached(
 
 @NEWER
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet", "roberta"])
+@pytest.mark.parametrize("name", ["albert", "mpnet"])
 def test_masked_tokens_are_learned(
     folder_of, tiny_texts, tmp_path, caplog, name
 ):

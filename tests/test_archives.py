@@ -1,5 +1,8 @@
 """Pretrained models in archives, as they are downloaded."""
 
+# Fixtures are imported.
+# ruff: noqa: F401, F811
+
 import io
 import os
 import pathlib
@@ -16,7 +19,8 @@ import tensorflow as tf
 from conftest import open_checkpoint
 from hub_modules import write_tf2
 from limits import limited
-from test_sources import check_values, google_bert  # noqa: F401 (a fixture)
+from test_sources import check_values
+from test_sources import google_bert as google
 
 from adapter_bert.checkpoints import published_models, sources
 from adapter_bert.errors import UserError
@@ -50,11 +54,6 @@ def check(opened, weights, config):
     check_values(opened.weights, weights)
     assert sources.read_config(opened) == config
     assert sources.read_tokenizer(opened, config).do_lower_case
-
-
-@pytest.fixture
-def google(google_bert):  # noqa: F811 (the fixture)
-    return google_bert
 
 
 @pytest.mark.parametrize("inner", ["", "uncased_L-2_H-16_A-2"])

@@ -48,29 +48,22 @@ def test_a_run_in_a_bucket_goes_on_to_the_same_bits(
         "init_checkpoint": to_memory(google_bert, "bucket-bert"),
         "output_dir": "ram://bucket-out",
     }
-    update = TrainingProgress.update
+    update, seen = TrainingProgress.update, []
 
-    def update_until_preempted(self, step, *arguments, **named):
-        if step == 4:
+    def note(self, step, *arguments, **named):
+        seen.append(step)
+        if len(seen) == 4:
             raise Preempted
         return update(self, step, *arguments, **named)
 
-    with monkeypatch.context() as patch, pytest.raises(Preempted):
-        patch.setattr(TrainingProgress, "update", update_until_preempted)
+    monkeypatch.setattr(TrainingProgress, "update", note)
+    with pytest.raises(Preempted):
         classify(**remote)
     artifact = "ram://bucket-out/adapter/adapter.safetensors"
     assert not tf.io.gfile.exists(artifact)
     assert tf.io.gfile.exists("ram://bucket-out/model.ckpt-2.index")
-    seen = []
-
-    def update_and_note(self, step, *arguments, **named):
-        seen.append(step)
-        return update(self, step, *arguments, **named)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingProgress, "update", update_and_note)
-        classify(**remote)
-    assert seen == list(range(3, STEPS + 1))
+    classify(**remote)
+    assert seen == [1, 2, 3, 4, *range(3, STEPS + 1)]
     for name in ("adapter/adapter.safetensors", "test_results.tsv"):
         local = (tiny_flags["output_dir"] / name).read_bytes()
         assert read(f"ram://bucket-out/{name}") == local

@@ -29,11 +29,9 @@ def test_how_long_the_best_was_not_bettered():
         scores = scores.add(step, {"f1": f1})
     assert [scores.count_since_best(s) for s in (2, 4, 6, 8)] == [0, 1, 2, 0]
     assert scores.best_step == 8
-    by_loss = dev_scores.DevScores(
-        "loss_mismatched",
-        {1: {"loss_mismatched": 2.0}, 2: {"loss_mismatched": 1.0}},
-    )
-    assert by_loss.best_step == 2
+    for name in ("loss", "loss_mismatched", "loss_sts-b", "perplexity"):
+        by_step = {1: {name: 2.0}, 2: {name: 0.5}, 3: {name: 1.0}}
+        assert dev_scores.DevScores(name, by_step).best_step == 2
 
 
 def test_weights_of_which_no_scores_are_left_are_not_deleted(tmp_path):

@@ -22,7 +22,7 @@ from engine_jobs import (
 )
 from test_methods import METHOD_TEXTS
 
-from adapter_bert.bert.hooks import Hooks
+from adapter_bert.errors import UserError
 from adapter_bert.methods.sparse import Gates
 from adapter_bert.training.frozen_outputs import KnownOutputs
 from adapter_bert.training.settings import Hardware
@@ -93,17 +93,14 @@ def tpu_engine():
 
 
 def tpu_training_graph(
-    config, folder, rows=None, reduce=None, recompute_layers=False, **job
+    config, folder, rows=None, recompute_layers=False, **job
 ):
     """Builds the training graph for eight cores and returns it."""
     capture = CaptureGraph()
-    patch = unittest.mock.patch.object
-    with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(tpu_engine())
-        hook = patch(estimator_module, "TrainingHook", lambda *_: capture)
-        stack.enter_context(hook)
-        if reduce is not None:
-            stack.enter_context(patch(v1.tpu, "cross_replica_sum", reduce))
+    hook = unittest.mock.patch.object(
+        estimator_module, "TrainingHook", lambda *_: capture
+    )
+    with tpu_engine() as engine, hook:
         job = make_job(config, folder, length=LENGTH, share_layers=False, **job)
         job = replace(
             job, for_accelerator=True, recompute_layers=recompute_layers
@@ -144,12 +141,28 @@ def tpu_graph(task, tiny_config, tmp_path_factory):
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("method", [*ONE_TEXT_A_METHOD, Gates()], ids=str)
-def test_every_method_builds_a_tpu_graph(method, tiny_config, tmp_path):
-    # Of whose layers the first has no adapter.
-    layers = 1 + str(method).startswith("adapterdrop")
-    config = replace(tiny_config, num_hidden_layers=layers)
-    check_inside(tpu_training_graph(config, tmp_path, method=method))
+def test_every_method_builds_a_tpu_graph(tiny_config, folders):
+    """Methods that train other variables share a graph, which takes long."""
+    unions = []
+    for text in ONE_TEXT_A_METHOD:
+        for union in unions:
+            method = f"union({', '.join([*union, text])})"
+            with contextlib.suppress(UserError):
+                make_job(tiny_config, "unused", method)
+                union.append(text)
+                break
+        else:
+            unions.append([text])
+    methods = [
+        f"union({', '.join(union)})" if union[1:] else union[0]
+        for union in unions
+    ]
+    for number, method in enumerate([*methods, Gates()]):
+        # Of whose layers the first has no adapter.
+        layers = 1 + ("adapterdrop" in str(method))
+        config = replace(tiny_config, num_hidden_layers=layers)
+        folder = folders(str(number))
+        check_inside(tpu_training_graph(config, folder, method=method))
 
 
 @pytest.mark.gate
@@ -248,46 +261,6 @@ def test_tpu_graph_trains_what_it_should_on_all_cores(
     slots = re.compile("(.*)/adam_[mv]")
     names = (slots.fullmatch(n.name) for n in tpu_graph.as_graph_def().node)
     assert trained == {match[1] for match in names if match}
-
-
-def test_dynamic_lengths_fail_on_a_tpu(tiny_config, tmp_path):
-    """A negative control: shapes must be static."""
-    shape = pytest.raises((ValueError, RuntimeError), match="shape")
-    job = make_job(tiny_config, tmp_path, length=None, share_layers=False)
-    with tpu_engine() as engine, shape:
-        train(engine, job, make_rows(CLASSIFICATION), batch_size=16)
-
-
-def test_a_missing_reduction_is_seen(tiny_config, tmp_path):
-    """A negative control: the count of reductions can fail."""
-    graph = tpu_training_graph(tiny_config, tmp_path, reduce=lambda x: x)
-    assert not all_operations(graph, "CrossReplicaSum")
-
-
-def test_a_refused_operation_is_seen(tiny_config, tmp_path):
-    """A negative control: the search looks where the TPU computes."""
-    convert = Hooks.parameter
-
-    def convert_and_print(self, name, variable, context):
-        return v1.Print(convert(self, name, variable, context), [])
-
-    with unittest.mock.patch.object(Hooks, "parameter", convert_and_print):
-        graph = tpu_training_graph(tiny_config, tmp_path)
-    assert "Print" in inside_tpu(graph) & REFUSED_OPS
-
-
-def test_variables_without_resources_fail_on_a_tpu(tiny_config, tmp_path):
-    """A negative control: references cannot be used inside."""
-    create = v1.Variable
-
-    def create_reference(*args, **options):
-        return create(*args, **{**options, "use_resource": False})
-
-    patch = unittest.mock.patch.object(
-        estimator_module.v1, "Variable", create_reference
-    )
-    with patch, pytest.raises((TypeError, SystemError)):
-        tpu_training_graph(tiny_config, tmp_path)
 
 
 def test_tpu_prediction_graph_has_static_batches_for_each_core(

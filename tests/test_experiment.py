@@ -20,14 +20,11 @@ from conftest import (
 from safetensors.numpy import load_file, save_file
 
 from adapter_bert.bert import onednn
-from adapter_bert.checkpoints import weights
-from adapter_bert.checkpoints.weights import Base
 from adapter_bert.commands import run_classifier
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import Schedule
 from adapter_bert.tasks.custom import custom_task
-from adapter_bert.tasks.squad import Squad
 from adapter_bert.tasks.text_task import TextTask
 from adapter_bert.training import engines, experiment
 from adapter_bert.training.run import make_schedule
@@ -91,28 +88,28 @@ class Stopped(Exception):
 
 
 @pytest.fixture
-def stopped(classify, monkeypatch):
-    """Runs as far as the training; gives what it takes."""
+def stopped(monkeypatch):
+    """Runs a program as far as the training; gives what that takes."""
     seen = []
 
     def stop(run):
         seen.append(run)
         raise Stopped
 
-    def run(**flags):
+    def run(program, **flags):
         monkeypatch.setattr(experiment, "_train", stop)
         with pytest.raises(Stopped):
-            classify(**flags)
+            program(**flags)
         return seen.pop()
 
     return run
 
 
 def test_the_job_says_what_is_kept_narrow_and_how_much_is_predicted(
-    stopped, short
+    stopped, classify, short
 ):
     job = stopped(
-        **short, compute_dtype="bfloat16", predict_batch_tokens=77
+        classify, **short, compute_dtype="bfloat16", predict_batch_tokens=77
     ).job
     assert job.predict_tokens == 77
     name = "bert/encoder/layer_0/output/dense/kernel"
@@ -170,44 +167,38 @@ def test_other_data_is_refused_before_training(
 # What is kept of the data
 
 
-@pytest.fixture
-def left(monkeypatch):
-    """The rows that are kept of each split."""
-    tokenize, kept = experiment._tokenize, {}
-
-    def watched(run):
-        splits = list(run.rows)
-        tokenize(run)
-        assert list(run.features) == splits
-        kept.update(run.rows)
-
-    monkeypatch.setattr(experiment, "_tokenize", watched)
-    return kept
-
-
-@pytest.mark.gate
-def test_rows_are_let_go_when_they_are_tokenized(classify, short, left):
-    classify(**short, do_eval=True, do_predict=True)
-    assert list(left) == ["dev", "test"]
-    assert left["test"].text_a is None
+def test_rows_are_let_go_when_they_are_tokenized(stopped, classify, short):
+    run = stopped(classify, **short, do_eval=True, do_predict=True)
+    assert list(run.features) == ["train", "dev", "test"]
+    assert list(run.rows) == ["dev", "test"]
+    assert run.rows["test"].text_a is None
     # Those of labelled rows are told again: which were hardest.
-    assert len(left["dev"].text_a) == 8
+    assert len(run.rows["dev"].text_a) == 8
 
 
 def test_the_predicted_files_questions_are_kept_alone(
-    answer, squad_flags, left
+    stopped, answer, squad_flags
 ):
-    squad_flags["num_train_epochs"] = 1
-    answer(**squad_flags, do_predict=True)
-    assert {split: len(rows) for split, rows in left.items()} == {"test": 16}
+    run = stopped(answer, **squad_flags, do_predict=True)
+    assert {split: len(rows) for split, rows in run.rows.items()} == {
+        "test": 16
+    }
 
 
 # Outputs that are no numbers
 
 
 def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
-    classify, short, tmp_path, spoiled
+    classify, short, tmp_path, spoiled, monkeypatch
 ):
+    """Before they are decoded, which may not be able to."""
+    decoded, decode = [], TextTask.decode
+
+    def note(task, rows, *arguments):
+        decoded.append(len(rows))
+        return decode(task, rows, *arguments)
+
+    monkeypatch.setattr(TextTask, "decode", note)
     trained = [row for row in SENTENCES if "film" not in row[0]]
     write_table(tmp_path / "train.tsv", trained * 5)
     write_table(tmp_path / "dev.tsv", trained)
@@ -224,35 +215,16 @@ def test_outputs_that_are_no_numbers_end_the_run_in_one_line(
         f"outputs for {bad} of 8 rows are infinite",
     )
     assert sorted(short["output_dir"].rglob("*")) == before
+    assert decoded == [len(trained)]
     classify(**short)
     content = (short["output_dir"] / "eval_results.json").read_text()
     json.loads(content, parse_constant=pytest.fail)
 
 
-@pytest.mark.gate
-def test_answers_that_are_no_numbers_end_the_run_in_one_line(
-    answer, squad_flags, spoiled, monkeypatch
-):
-    squad_flags["num_train_epochs"] = 1
-    answer(**squad_flags)
-    base, out = spoiled("mat", np.nan), squad_flags["output_dir"]
-    forbid(monkeypatch, Squad, "decode")
-    # Which the folder takes for its own.
-    run = read_json(out / "run.json")
-    bert = Base(str(base), run["base"]["fingerprint"])
-    monkeypatch.setattr(weights, "identify", lambda *_: bert)
-    squad_flags.update(do_train=False, init_checkpoint=base)
-    refusals.check(
-        lambda: answer(**squad_flags, do_predict=True),
-        "test: ",
-        "for 4 of 16 rows are infinite",
-    )
-    assert not (out / "predictions.json").exists()
-
-
-def test_the_flags_of_a_training_reach_it(stopped, short):
+def test_the_flags_of_a_training_reach_it(stopped, classify, short):
     """Else `run.json` would tell of a training that was not made."""
     run = stopped(
+        classify,
         **short,
         gradient_accumulation_steps=2,
         adam_bias_correction=True,
@@ -272,10 +244,12 @@ def test_the_flags_of_a_training_reach_it(stopped, short):
 
 
 @pytest.mark.parametrize("xla", [False, True])
-def test_large_batches_are_divided_and_kernels_chosen(stopped, short, xla):
+def test_large_batches_are_divided_and_kernels_chosen(
+    stopped, classify, short, xla
+):
     """By the rows of a part that the flags ask for."""
-    short.update(train_batch_size=384, cpu_lanes=2)
-    job = stopped(**short, gradient_accumulation_steps=2, use_xla=xla).job
+    short.update(train_batch_size=384, cpu_lanes=2, use_xla=xla)
+    job = stopped(classify, **short, gradient_accumulation_steps=2).job
     assert (job.lanes, job.parts) == (2, 2 if xla else 2 * 3)
     available = onednn.is_available("float32") and not xla
     assert job.use_onednn == available

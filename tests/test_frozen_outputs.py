@@ -19,6 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from safetensors.numpy import load_file, save_file
 from test_multiple_choice import copa_row
+from tiny_artifacts import make_artifact
 
 from adapter_bert.data.input_pipeline import Features, make_batch
 from adapter_bert.data.tables import Layout
@@ -104,7 +105,6 @@ def test_the_lowest_layer_that_is_not_the_pretrained_ones(
 @pytest.mark.parametrize(
     "engine, text, more",
     [
-        ("estimator", "head", {}),
         ("strategy", TOP, {"gradient_accumulation_steps": 2}),
         (
             "estimator",
@@ -382,12 +382,13 @@ def test_what_cannot_be_kept_is_refused(classify, cached, change, parts):
     refusals.check(lambda: classify(**{**cached, **change}), *parts)
 
 
-@pytest.mark.gate
-def test_an_evaluation_does_not_mind(classify, cached):
+def test_an_evaluation_does_not_mind(classify, cached, still_bert, tmp_path):
     """As of a method for which nothing could be kept."""
-    cached["tuning_method"] = "houlsby(size=4)"
-    classify(**{**cached, "cache_frozen_layers": False})
-    classify(**{**cached, "do_train": False, "do_eval": True})
+    adapter = tmp_path / "adapter"
+    make_artifact(adapter, still_bert, "houlsby(size=4)")
+    del cached["tuning_method"]
+    cached.update(do_train=False, do_eval=True, adapter=adapter)
+    classify(**cached)
 
 
 @given(

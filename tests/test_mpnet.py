@@ -7,11 +7,8 @@ import pytest
 import tensorflow as tf
 from run_folders import artifact_bytes, kill_and_go_on
 from test_roberta import reader
-from test_serve import ask, end, start
-from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
-from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert import architectures, encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.checkpoints import adapter_artifact, sources
@@ -38,74 +35,6 @@ def test_a_killed_training_ends_in_the_same_bits(
     assert artifact_bytes(killed) == artifact_bytes(whole)
     names = adapter_artifact.read(str(whole / "adapter")).weights.shapes
     assert f"{architectures.RELATIVE_BIAS}/weights" in names
-
-
-PROMPTED = {
-    "name": "vectors",
-    "pooling": "mean",
-    "normalize": True,
-    "prompts": {"query": "the film is "},
-    "default_prompt_name": "query",
-}
-TEXTS = ["good", "the cat sat on a mat", ""]
-
-
-@pytest.fixture
-def adapters(tiny, tmp_path):
-    """The folders of an adapter of vectors with a prompt, and of another."""
-    places = {name: tmp_path / name for name in ("search", "label")}
-    make_artifact(places["search"], tiny, "lora(rank=2)", None, PROMPTED)
-    make_artifact(places["label"], tiny, "houlsby(size=3)", seed=1)
-    return {name: str(place) for name, place in places.items()}
-
-
-@pytest.fixture
-def shelf(adapters, tmp_path):
-    library = ab.Library(str(tmp_path / "shelf"))
-    for name, folder in adapters.items():
-        library.add(folder, name=name)
-    return library
-
-
-@pytest.fixture
-def expected(tiny, adapters):
-    """The vectors of `TEXTS` as the adapter says they are made."""
-    bert = ab.load_bert(str(tiny))
-    found = ab.embed(bert, TEXTS, adapter=adapters["search"])
-    plain = ab.embed(bert, TEXTS, adapter=adapters["search"], prompt="")
-    assert np.abs(found - plain).max() > 1e-2
-    return found
-
-
-def close(found, right):
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-5)
-
-
-@pytest.mark.newer_stack
-def test_a_library_of_two_adapters(tiny, adapters, shelf, expected):
-    bert = ab.load_bert(str(tiny))
-    predictor = ab.Predictor(bert, shelf)
-    answers = predictor.predict(TEXTS, task="search")
-    close([answer.vector for answer in answers], expected)
-    found = [a.scores for a in predictor.predict(TEXTS, task="label")]
-    alone = Predictor.load(str(tiny), {"label": adapters["label"]})
-    for scores, answer in zip(found, alone("label", TEXTS)):
-        assert scores == pytest.approx(answer.scores, abs=1e-5)
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_server_puts_the_prompt_before_texts(tiny, shelf, expected):
-    process, port = start(
-        f"--init_checkpoint={tiny}", f"--library={shelf.path}"
-    )
-    try:
-        rows = [{"task": "search", "text": text} for text in TEXTS]
-        status, found = ask(port, rows, "answer")
-        assert status == 200
-        close([answer["vector"] for answer in found["answers"]], expected)
-    finally:
-        end(process)
 
 
 @pytest.mark.gate

@@ -96,12 +96,6 @@ def test_another_model_or_task_is_refused(folder, place, value, do_train):
     assert ("fingerprint" in message) == (place == "base.fingerprint")
 
 
-def test_another_training_is_refused_but_its_evaluation_fits(folder):
-    record = changed("training.learning_rate", 1e-3)
-    assert "training.learning_rate was 0.0003" in refusal(folder, record)
-    run_record.check(str(folder), record, do_train=False)
-
-
 def test_a_partial_record_is_compared_by_what_it_has(folder):
     partial = deepcopy(RECORD)
     del partial["task"]["labels"], partial["training"]["data"]

@@ -219,7 +219,8 @@ def test_a_training_is_looked_at_where_it_pauses_and_may_end_there(
 def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
     tiny_config, folders, name
 ):
-    job = make_job(tiny_config, folders("run"))
+    folder = folders("run")
+    job = make_job(tiny_config, folder)
     train(
         new_engine(name), job, make_rows(CLASSIFICATION), steps=7, save_steps=1
     )
@@ -229,16 +230,12 @@ def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
         *(f"{name}/adam_{slot}" for name in trained for slot in "mv"),
         "global_step",
     }
-    names = {
-        name.split(".")[1]
-        for name in os.listdir(job.output_dir)
-        if name.startswith("model.")
-    }
+    names = {path.name.split(".")[1] for path in folder.glob("model.*")}
     assert names == {f"ckpt-{step}" for step in range(3, 8)}
     state = tf.train.get_checkpoint_state(job.output_dir)
     assert len(state.all_model_checkpoint_paths) == 5
-    text = (folders("other") / "..").resolve() / "run" / "checkpoint"
-    assert 'model_checkpoint_path: "model.ckpt-7"' in text.read_text()
+    listed = (folder / "checkpoint").read_text()
+    assert 'model_checkpoint_path: "model.ckpt-7"' in listed
 
 
 @pytest.mark.newer_stack

@@ -97,7 +97,7 @@ def test_a_container_knows_it_by_two_variables(monkeypatch):
 )
 def test_what_is_missing_for_a_lookup_is_told(place, part):
     """An address needs none."""
-    assert part in str(tpu.refusal(*place))
+    refusals.check(lambda: tpu.refuse(*place), part)
 
 
 def test_without_the_client_its_installation_is_told(monkeypatch):
@@ -112,9 +112,9 @@ def test_without_the_client_its_installation_is_told(monkeypatch):
 @pytest.mark.parametrize("name", [n for n, x in NODES.items() if x != 403])
 def test_every_state_is_one_line(name, monkeypatch):
     monkeypatch.setattr(tpu, "look_up", lambda *_: NODES[name])
-    error = tpu.refusal(name, google_cloud.ZONE, google_cloud.PROJECT)
-    assert re.search(TOLD[name], str(error))
-    assert WHERE in str(error)
+    with pytest.raises(UserError, match=TOLD[name]) as error:
+        tpu.refuse(name, google_cloud.ZONE, google_cloud.PROJECT)
+    assert WHERE in str(error.value)
 
 
 def pins(name):

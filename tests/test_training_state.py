@@ -10,18 +10,15 @@ import tensorflow as tf
 from conftest import latest_step, module_fixture
 from engine_jobs import (
     CLASSIFICATION,
-    ESTIMATOR,
     check_equal,
     make_job,
     make_rows,
-    predict,
+    new_engine,
     train,
     trained_values,
 )
 
 from adapter_bert.checkpoints import training_state
-from adapter_bert.training.engines import choose_engine
-from adapter_bert.training.settings import Hardware
 
 
 @module_fixture
@@ -265,31 +262,10 @@ def test_damaged_checkpoints_are_never_forgotten(folder):
     assert steps == {4, 15, 16, 17, 18, 19}
 
 
-def four_steps(make, job):
+def four_steps(engine, job):
     """Trains, or goes on, and saves after two steps."""
     rows = make_rows(CLASSIFICATION)
-    return train(make(Hardware()), job, rows, steps=4, save_steps=2)
-
-
-@pytest.mark.gate
-@pytest.mark.parametrize(
-    "engine, fault",
-    [pytest.param("estimator", delete, marks=ESTIMATOR), ("strategy", cut)],
-)
-def test_a_training_goes_on_from_the_checkpoint_before(
-    engine, tiny_config, tmp_path, fault
-):
-    """The bits are those of a training that nothing happened to."""
-    rows = make_rows(CLASSIFICATION)
-    job = make_job(tiny_config, tmp_path)
-    make = choose_engine(engine)[0]
-    losses = four_steps(make, job)
-    fault(tmp_path / ("model.ckpt-4" + (".index" if fault is delete else DATA)))
-    training_state.recover(str(tmp_path))
-    assert four_steps(make, job) == losses[2:]
-    outputs = predict(make(Hardware()), job, rows, 8)
-    assert outputs["logits"].shape == (40, 2)
-    assert latest_step(tmp_path)[1] == 4
+    return train(new_engine(engine), job, rows, steps=4, save_steps=2)
 
 
 # What drops out or is drawn again, has gates, patterns or virtual tokens.
@@ -309,13 +285,12 @@ def test_each_kind_of_values_goes_on_with_the_same_bits(
 ):
     """As after a kill before the last checkpoint was whole."""
     job = make_job(tiny_config, tmp_path, method)
-    make = choose_engine(engine)[0]
-    losses = four_steps(make, job)
+    losses = four_steps(engine, job)
     assert len({loss for _, loss in losses}) == 4
     whole = trained_values(job)
     delete(tmp_path / "model.ckpt-4.index")
     training_state.recover(str(tmp_path))
-    assert four_steps(make, job) == losses[2:]
+    assert four_steps(engine, job) == losses[2:]
     check_equal(trained_values(job), whole)
 
 
@@ -324,7 +299,7 @@ def test_checkpoints_are_on_the_disk_before_older_ones_go(
 ):
     events = disk_order.watch(monkeypatch)
     train(
-        choose_engine(engine)[0](Hardware()),
+        new_engine(engine),
         make_job(tiny_config, tmp_path),
         make_rows(CLASSIFICATION),
         steps=6,

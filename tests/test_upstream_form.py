@@ -121,7 +121,6 @@ def test_same_outputs(convert, google_tiny, tmp_path, method, size):
     config = {
         **read_adapter_config(adapter),
         "method": f"houlsby(size={size})",
-        "base": read_base(google_tiny)[2].describe(),
     }
     whole.mkdir()
     kept = {

@@ -7,7 +7,7 @@ from typing import Any
 from absl import logging
 
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import run_record
+from adapter_bert.checkpoints.differences import differences_of
 from adapter_bert.checkpoints.sources import _some_added
 from adapter_bert.checkpoints.weights import Base
 from adapter_bert.data.added_tokens import ADDED, NEW, TOKENIZER_CONFIG_FILE
@@ -65,7 +65,7 @@ def check(
     # Older descriptions lack some fields.
     now = {"bert_config": dataclasses.asdict(config)}
     now["task"] = description["task"]
-    for name, before, value in run_record.differences_of(
+    for name, before, value in differences_of(
         "bert_config", description, now, partial=True
     ):
         name = name.partition(".")[2]

@@ -4,9 +4,8 @@ Beside the weights lie the sizes and the vocabulary.
 """
 
 import dataclasses
-import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -22,10 +21,10 @@ from adapter_bert.checkpoints import (
     run_record,
     training_state,
 )
-from adapter_bert.checkpoints.weights import HUB, POOLER, Pretrained, Weights
+from adapter_bert.checkpoints.weights import HUB, POOLER, Pretrained
 from adapter_bert.data.added_tokens import TOKENIZER_FILE, NewToken
 from adapter_bert.data.tokenization import FullTokenizer, TextTokenizer
-from adapter_bert.data.tokenizer_config import Rules, read_rules
+from adapter_bert.data.tokenizer_config import read_rules
 from adapter_bert.errors import UserError
 
 SAFETENSORS_FILE = "model.safetensors"
@@ -211,7 +210,11 @@ def _open_module(path: str) -> Pretrained:
     return hub_module.open_module(path)
 
 
-def _open_hugging_face(read: Callable[[str], Weights], path: str) -> Pretrained:
+def _open_hugging_face(path: str) -> Pretrained:
+    is_torch = path.endswith(TORCH_FILE)
+    read = (
+        hugging_face.open_torch if is_torch else hugging_face.open_safetensors
+    )
     weights, folder = read(path), os.path.dirname(path)
     config = _read_near(folder, CONFIG_FILE)
     whole = _read_near(folder, "config_sentence_transformers.json")
@@ -284,17 +287,13 @@ class Layout(NamedTuple):
     open: Callable[[str], Pretrained]
 
 
-_SAFETENSORS = functools.partial(
-    _open_hugging_face, hugging_face.open_safetensors
-)
-_TORCH = functools.partial(_open_hugging_face, hugging_face.open_torch)
 # In a folder the first counts, of a path the longest ending.
 FILES: tuple[Layout, ...] = (
-    Layout(named(SAFETENSORS_FILE), ".safetensors", _SAFETENSORS),
+    Layout(named(SAFETENSORS_FILE), ".safetensors", _open_hugging_face),
     Layout(named(GOOGLE_CHECKPOINT, ".index"), "", _open_checkpoint),
     Layout(named(MODULE_FILE), MODULE_FILE, _open_module),
     Layout(_newest_step, "", _open_checkpoint),
-    Layout(named(TORCH_FILE), TORCH_FILE, _TORCH),
+    Layout(named(TORCH_FILE), TORCH_FILE, _open_hugging_face),
     *(Layout(named(name), name, _refuse_foreign) for name in FOREIGN),
 )
 
@@ -399,23 +398,26 @@ def read_tokenizer(
             f"{TOKENIZER_FILE}; {HOW_TO_CONVERT}"
         )
     path = path or find_vocabulary(opened)
+    folder, name = os.path.split(path)
     kind = None
-    if path.endswith(".json"):
+    if name.endswith(".json"):
         from adapter_bert.data.huggingface_tokenizer import kind_of_file
 
         kind = kind_of_file(path)
+    else:
+        name = TOKENIZER_FILE
+    if kind is not None and do_lower_case:
+        raise UserError(
+            f"--do_lower_case=true, but {path} says itself what becomes of "
+            "capital letters; leave the flag out"
+        )
+    described = {} if kind else _read_near(folder, name)
+    rules = read_rules(folder, described, opened.folder if opened else folder)
+    if config is not None and config.type_vocab_size < 2:
+        # Of such a model the config says it all.
+        rules = dataclasses.replace(rules, has_segments=True)
     if kind is not None:
-        if do_lower_case:
-            raise UserError(
-                f"--do_lower_case=true, but {path} says itself what becomes of "
-                "capital letters; leave the flag out"
-            )
-        rules = _rules_of(opened, config, path, {})
         return _checked(kind(path, new_tokens, rules), config)
-    folder, name = os.path.split(path)
-    name = name if name.endswith(".json") else TOKENIZER_FILE
-    described = _read_near(folder, name)
-    rules = _rules_of(opened, config, path, described)
     contrary, more = "", (new_tokens, rules, described)
     if do_lower_case is None and is_case_said:
         do_lower_case = rules.do_lower_case
@@ -439,21 +441,6 @@ def read_tokenizer(
             "each such word would be unknown; pass --do_lower_case=true"
         )
     return tokenizer
-
-
-def _rules_of(
-    opened: Optional[Pretrained],
-    config: Optional[BertConfig],
-    path: str,
-    described: Mapping[str, Any],
-) -> Rules:
-    folder = os.path.dirname(path)
-    nearby = opened.folder if opened else folder
-    rules = read_rules(folder, described, nearby)
-    if config is not None and config.type_vocab_size < 2:
-        # Of such a model the config says it all.
-        rules = dataclasses.replace(rules, has_segments=True)
-    return rules
 
 
 def find_vocabulary(opened: Pretrained) -> str:

@@ -232,33 +232,26 @@ def fit(
     With `abstain_at` also `abstain_below`, None if no threshold reaches it, and
     the threshold's `coverage` and `precision`, None without answered rows.
     """
+
+    def loss_of(scaled: np.ndarray) -> float:
+        losses = metrics.cross_entropy(scaled[measured], labels[measured])
+        return float(losses.mean())
+
     temperature = fit_temperature(logits[~measured], labels[~measured])
-    calibration = (
-        Calibration() if temperature is None else Calibration(temperature)
-    )
-
-    def losses_of(scaled: np.ndarray) -> np.ndarray:
-        return metrics.cross_entropy(scaled[measured], labels[measured])
-
-    fitted = logits.astype(np.float64) / calibration.temperature
-    if losses_of(fitted).mean() >= losses_of(logits).mean():
-        temperature, calibration = None, Calibration()
-        fitted = logits.astype(np.float64)
-
-    def answers(scaled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        chosen = scaled.argmax(axis=1)
-        probabilities = np.exp(metrics.log_softmax(scaled)).max(axis=1)
-        return probabilities, chosen == labels
-
+    fitted = logits.astype(np.float64) / (temperature or 1)
+    if temperature is None or loss_of(fitted) >= loss_of(logits):
+        temperature, fitted = None, logits.astype(np.float64)
+    calibration = Calibration(temperature) if temperature else Calibration()
     record: dict[str, Any] = {}
     for when, scaled in (("before", logits), ("after", fitted)):
-        probabilities, is_right = answers(scaled)
+        probabilities = np.exp(metrics.log_softmax(scaled)).max(axis=1)
+        is_right = scaled.argmax(axis=1) == labels
         points = reliability(probabilities[measured], is_right[measured])
         record[when] = calibration_error(points)
         record[f"interval_{when}"] = error_interval(
             probabilities[measured], is_right[measured]
         )
-        record[f"loss_{when}"] = float(losses_of(scaled).mean())
+        record[f"loss_{when}"] = loss_of(scaled)
         record[f"points_{when}"] = points
     record["temperature"] = temperature
     record["rows_fitted"] = int(np.sum(~measured))

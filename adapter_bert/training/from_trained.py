@@ -68,16 +68,16 @@ def method_of(experiment: Experiment, trained: Artifact) -> TuningMethod:
 
 def find_parts(
     experiment: Experiment, trained: Optional[Artifact], method: TuningMethod
-) -> tuple[Any, dict[str, str]]:
-    """Finds a composition's parts, and places of trained adapters."""
+) -> tuple[Any, list[str]]:
+    """Finds a composition's parts, and folders in which others may lie."""
     from adapter_bert.training import composition_parts
 
     place = experiment.adapter or experiment.init_adapter
-    place = place and files.absolute(place)
     if not place and trained is not None:
         place = trained.weights.source
+    around = place and os.path.dirname(files.absolute(place))
     places: dict[str, str] = {}
-    for folder in filter(None, (experiment.output_dir, os.path.dirname(place))):
+    for folder in filter(None, (experiment.output_dir, around)):
         places.update(run_record.places_of_parts(folder))
     parts = composition_parts.find(
         method,
@@ -86,7 +86,9 @@ def find_parts(
         places,
         trained and trained.config,
     )
-    return parts, places
+    folders = {around, experiment.library}
+    folders.update(map(os.path.dirname, places.values()))
+    return parts, sorted(folders - {""})
 
 
 def begin_words(model: Any, base: Weights) -> Weights:

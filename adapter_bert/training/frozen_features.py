@@ -8,7 +8,7 @@ from adapter_bert.bert.encoder import BertConfig, CreateVariable
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
 from adapter_bert.tasks import novelty
-from adapter_bert.tasks.task import Head, Task
+from adapter_bert.tasks.task import Task
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.vector_form import unit_mean
 from adapter_bert.training import frozen_outputs
@@ -19,17 +19,12 @@ from adapter_bert.training.run import Answers, Run
 FEATURES = "features"
 
 
-class MeanHead(Head):
+class MeanHead(frozen_outputs.FrozenHead):
     """Mean over a text's tokens, of length 1; it has no variables."""
-
-    needs_pooler = False
 
     def __call__(self, bert, sequence_output, context):
         """float32 [B, T, D] -> {"features": float32 [B, D]}."""
         return {FEATURES: unit_mean(sequence_output, context.input_mask)}
-
-    def loss(self, predictions, features):
-        raise TypeError("the features of frozen layers have no loss")
 
 
 def build_head(config: BertConfig, create: CreateVariable) -> MeanHead:

@@ -144,9 +144,16 @@ class UpperLayers(task_model.TaskModel):
         )
 
 
-class _Outputs(Head):
+class FrozenHead(Head):
+    """Shows what frozen layers compute; it is not trained."""
+
     needs_pooler = False
 
+    def loss(self, predictions, features):
+        raise TypeError("what frozen layers compute has no loss")
+
+
+class _Outputs(FrozenHead):
     def __init__(self, first_token: bool):
         self._first_token = first_token
 
@@ -154,9 +161,6 @@ class _Outputs(Head):
         """float32 [B, T, D] -> {"outputs": float32 [B, T or 1, D]}."""
         last = 1 if self._first_token else None
         return {"outputs": sequence_output[:, :last]}
-
-    def loss(self, predictions, features):
-        raise TypeError("the outputs of frozen layers have no loss")
 
 
 def check(model: Model, job: Job) -> None:
@@ -199,10 +203,9 @@ class FrozenOutputs(Extra):
     def begin(self, run: Run) -> None:
         """Gives the rows their outputs, and the job a model that reads them."""
         if not run.is_over:
-            run.features["train"] = self._layers.with_outputs(
-                run.features["train"]
+            run.features["train"], run.job = self._layers.apply(
+                run.features["train"], run.job
             )
-            run.job = self._layers.upper(run.job)
 
 
 def _folder(experiment: Experiment) -> str:
@@ -246,12 +249,11 @@ class FrozenLayers:
                 logging.info("frozen layers are kept in %s", self.path)
         self._outputs = self._open()
 
-    def with_outputs(self, features: Features) -> KnownOutputs:
-        """Gives the rows their outputs; they may have other labels now."""
-        return KnownOutputs(features, self._outputs, self._first_token)
+    def apply(self, features: Features, job: Job) -> tuple[KnownOutputs, Job]:
+        """Gives rows their outputs, and a job that computes from these.
 
-    def upper(self, job: Job) -> Job:
-        """Makes a job compute from the outputs."""
+        The rows may have other labels now.
+        """
         model, lowest = self._model, self._lowest
 
         def build_model(create: Any) -> UpperLayers:
@@ -260,7 +262,8 @@ class FrozenLayers:
                 lowest, model.config, model.method, build_head, create
             )
 
-        return dataclasses.replace(job, build_model=build_model)
+        known = KnownOutputs(features, self._outputs, self._first_token)
+        return known, dataclasses.replace(job, build_model=build_model)
 
     def _key(self, job: Job, rows: Features) -> str:
         hardware = self._model.experiment.hardware

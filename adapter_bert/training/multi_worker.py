@@ -92,14 +92,10 @@ def strategy() -> tf.distribute.Strategy:
         ) from error
 
 
-def role(
-    strategy: tf.distribute.MultiWorkerMirroredStrategy,
-) -> tuple[int, bool]:
-    """Counts the processes; tells whether this one writes the files."""
-    resolver = strategy.cluster_resolver
-    cluster = resolver.cluster_spec().as_dict()
-    is_first = "chief" not in cluster and resolver.task_id == 0
-    return count(), resolver.task_type == "chief" or is_first
+def is_chief() -> bool:
+    """Tells whether this process writes the files."""
+    cluster, kind, index = read()
+    return kind == "chief" or "chief" not in cluster and index == 0
 
 
 def check_agreement(

@@ -123,5 +123,5 @@ def _prepare(
     if lowest_layer(job.table, model.config.num_hidden_layers):
         frozen_outputs.check(model, job)
         layers = frozen_outputs.FrozenLayers(engine, model, job, features)
-        features, job = layers.with_outputs(features), layers.upper(job)
+        features, job = layers.apply(features, job)
     return engine, model, job, features

@@ -1,13 +1,11 @@
 """Opens what a run names, and checks that it all fits together."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 from absl import logging
 
-from adapter_bert import files
 from adapter_bert.bert import encoder, onednn
 from adapter_bert.bert.architectures import FIRST_OF_HEAD
 from adapter_bert.bert.encoder import BertConfig
@@ -80,12 +78,10 @@ class Model:
         return training_state.step_of(path)
 
 
-class _Start(NamedTuple):
-    """Holds what a run begins with, or None; `begun` is its `run.json`."""
-
-    opened: Optional[Pretrained]
-    trained: Optional[Artifact]
-    begun: Optional[dict[str, Any]]
+# What a run begins with, or None; the last is its `run.json`.
+_Start = tuple[
+    Optional[Pretrained], Optional[Artifact], Optional[dict[str, Any]]
+]
 
 
 def _open(experiment: Experiment) -> _Start:
@@ -104,7 +100,7 @@ def _open(experiment: Experiment) -> _Start:
         )
     elif opened is not None and opened.trained is not None:
         trained = Artifact(opened.run, opened.trained)
-    return _Start(opened, trained, begun)
+    return opened, trained, begun
 
 
 def _new_tokens(experiment: Experiment, trained: Optional[Artifact]) -> list:
@@ -194,7 +190,8 @@ def describe_parameters(experiment: Experiment) -> str:
     if method.parts or experiment.exchange_part:
         from adapter_bert.training import from_trained
 
-        method = from_trained.find_parts(experiment, trained, method)[0].method
+        parts, _ = from_trained.find_parts(experiment, trained, method)
+        method = parts.method
     task, _ = task.read(experiment.data_dir, ())
     table = task_model.list_parameters(config, method, task.build_head)
     return table.to_text()
@@ -222,7 +219,7 @@ def open_model(experiment: Experiment) -> Model:
     if method.parts or experiment.exchange_part:
         from adapter_bert.training import from_trained
 
-        parts, places = from_trained.find_parts(experiment, trained, method)
+        parts, around = from_trained.find_parts(experiment, trained, method)
         method = parts.method
     sources.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
@@ -246,15 +243,10 @@ def open_model(experiment: Experiment) -> Model:
     if parts:
         from adapter_bert.training import composition_parts
 
-        folders = {os.path.dirname(f) for f in places.values()}
-        folders.add(experiment.library)
-        if trained is not None:
-            place = experiment.adapter or experiment.init_adapter or source
-            folders.add(os.path.dirname(files.absolute(place)))
         part_weights, values = composition_parts.open_weights(
             parts,
             trained,
-            sorted(folders - {""}),
+            around,
             base,
             opened.weights,
             config,

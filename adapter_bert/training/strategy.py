@@ -42,7 +42,8 @@ class StrategyEngine(Engine):
         if is_cluster():
             from adapter_bert.training import multi_worker
 
-            self.workers, self.is_chief = multi_worker.role(self._strategy)
+            self.workers = multi_worker.count()
+            self.is_chief = multi_worker.is_chief()
         logging.info(
             "devices: %d (%s)", self.shards, type(self._strategy).__name__
         )

@@ -5,7 +5,7 @@ import itertools
 import os
 import urllib.request
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -41,10 +41,10 @@ def is_local(name: str) -> bool:
     return name == _metadata("instance/attributes/instance-id")
 
 
-def refusal(name: str, zone: str, project: str) -> UserError:
-    """Makes the error for another machine's TPU, with its state if known."""
+def refuse(name: str, zone: str, project: str) -> NoReturn:
+    """Refuses another machine's TPU, with its state if known."""
     if "://" in name:
-        return UserError(
+        raise UserError(
             f"the TPU {name!r} is on another machine; run on the TPU VM "
             "itself with --tpu_name=local (TPU nodes, which were reached over "
             "the network, were retired in 2025)"
@@ -52,16 +52,13 @@ def refusal(name: str, zone: str, project: str) -> UserError:
     zone = zone or _metadata("instance/zone").rpartition("/")[2]
     project = project or _metadata("project/project-id")
     if not zone or not project:
-        return UserError(
+        raise UserError(
             f"the TPU {name!r} is not this machine's own; run on its TPU VM "
             "with --tpu_name=local, or pass --tpu_zone and --gcp_project to "
             "be told its state"
         )
-    try:
-        node = look_up(name, zone, project)
-    except UserError as error:
-        return error
-    return UserError(_reason(name, node, zone, project))
+    node = look_up(name, zone, project)
+    raise UserError(_reason(name, node, zone, project))
 
 
 def look_up(name: str, zone: str, project: str) -> dict[str, Any]:
@@ -167,7 +164,7 @@ def resolve(hardware: Hardware) -> Any:
     name = name_of(hardware)
     # Batches and initial values are made in this process.
     if name != LOCAL and not is_local(name):
-        raise refusal(name, hardware.tpu_zone, hardware.gcp_project)
+        refuse(name, hardware.tpu_zone, hardware.gcp_project)
     # For any other name the resolver would search the network.
     return tf.distribute.cluster_resolver.TPUClusterResolver(tpu=LOCAL)
 
