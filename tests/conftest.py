@@ -462,10 +462,13 @@ def still_bert(tiny_bert, tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_adapters(tiny_bert, tmp_path_factory):
     """Folders of adapters of several methods and heads, by name."""
-    # It imports this module.
-    from exported_models import make_adapters
+    # They import this module.
+    from exported_models import LIBRARY, NAMES
+    from tiny_artifacts import make_adapters
 
-    return make_adapters(tiny_bert, tmp_path_factory.mktemp("tiny_adapters"))
+    tasks = {name: LIBRARY[name][:2] for name in NAMES}
+    place = tmp_path_factory.mktemp("tiny_adapters")
+    return make_adapters(place, tiny_bert, tasks)
 
 
 @pytest.fixture(scope="session")

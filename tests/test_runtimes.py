@@ -21,7 +21,7 @@ from conftest import (
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
 from test_joint_answers import PAIR, PAIRS, TEXTS
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import CLASSIFICATION, make_adapters, make_artifact
 
 from adapter_bert import environments
 from adapter_bert.answering.frozen_bert import FrozenBert
@@ -90,11 +90,7 @@ def bert(base):
 
 @module_fixture
 def made(base, tmp_path_factory):
-    """Folders of `ADAPTERS`, by name."""
-    place = tmp_path_factory.mktemp("adapters")
-    for seed, (name, (method, task)) in enumerate(ADAPTERS.items()):
-        make_artifact(place / name, base, method, None, task, seed)
-    return {name: str(place / name) for name in ADAPTERS}
+    return make_adapters(tmp_path_factory.mktemp("made"), base, ADAPTERS)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 import refusals
 from conftest import module_fixture
 from exported_models import request
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import CLASSIFICATION, make_adapters
 
 from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.predictor import Predictor
@@ -29,20 +29,13 @@ TASKS = {
             "sizes": [8, 4],
         },
     ),
-    "other": (
-        "lora(rank=2)",
-        {"name": "vectors", "pooling": "mean", "normalize": False},
-    ),
     "label": ("houlsby(size=3)", CLASSIFICATION),
 }
 
 
 @module_fixture
 def folders(tiny_bert, tmp_path_factory):
-    place = tmp_path_factory.mktemp("vectors")
-    for seed, (name, (method, described)) in enumerate(TASKS.items()):
-        make_artifact(place / name, tiny_bert, method, None, described, seed)
-    return {name: str(place / name) for name in TASKS}
+    return make_adapters(tmp_path_factory.mktemp("made"), tiny_bert, TASKS)
 
 
 @module_fixture
@@ -53,15 +46,12 @@ def tasks(bert, folders):
 @module_fixture
 def expected(bert, tasks):
     """Each task's vectors, computed without a head or other tasks."""
-    forms = {"query": ("mean", True), "document": ("cls", False)}
     return {
-        name: embed(
-            bert, TEXTS, task=tasks[name], pooling=pooling, normalize=normalize
+        name: embed(bert, TEXTS, task=tasks[name], pooling=way, normalize=unit)
+        for name, way, unit in (
+            ("query", "mean", True),
+            ("document", "cls", False),
         )
-        for name, (pooling, normalize) in {
-            **forms,
-            "other": ("mean", False),
-        }.items()
     }
 
 

@@ -29,6 +29,17 @@ LIBRARY = {
 }
 
 
+def make_adapters(place, bert, tasks):
+    """Writes adapters, and gives their folders by name.
+
+    `tasks` has methods, tasks and, where they are not as always, settings.
+    """
+    for seed, (name, (method, task, *more)) in enumerate(tasks.items()):
+        settings = {"task_settings": more[0]} if more else {}
+        make_artifact(place / name, bert, method, None, task, seed, **settings)
+    return {name: str(place / name) for name in tasks}
+
+
 def make_library(folder, bert):
     """Writes the adapters of `LIBRARY`, of a classification."""
     for number, (name, text) in enumerate(LIBRARY.items()):
