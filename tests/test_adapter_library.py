@@ -12,13 +12,11 @@ from conftest import (
     read_adapter_config,
     read_json,
     run_process,
-    write_json,
 )
 from safetensors.numpy import load_file, save_file
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import CLASSIFICATION, edit_config, make_artifact
 from tokenizers import Tokenizer
 
-from adapter_bert import files
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.commands import library
 from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
@@ -150,11 +148,9 @@ def test_the_list_is_for_people_and_for_programs(call, make, tmp_path):
 def test_the_list_says_nothing_to_a_terminal(call, make, tmp_path):
     """Whoever wrote an adapter has chosen these texts."""
     shelf, folder = tmp_path / "shelf", make("a")
-    path = folder / "adapter_config.json"
-    config = read_json(path)
-    del config[files.SEAL]
-    config["base"]["name"] = "a\x1b]0;b\x07\nc\u202e\x9b"
-    write_json(path, config)
+    base = read_adapter_config(folder)["base"]
+    base["name"] = "a\x1b]0;b\x07\nc\u202e\x9b"
+    edit_config(folder, base=base)
     call("add", shelf, folder, "--name=mine")
     listed = call("list", shelf)
     assert len(listed.splitlines()) == 2
@@ -165,7 +161,7 @@ def test_the_list_says_nothing_to_a_terminal(call, make, tmp_path):
         assert all(line.isprintable() for line in shown.splitlines())
         printed = json.loads(shown)
         entry = printed[0] if isinstance(printed, list) else printed
-        assert entry["base"] == config["base"]["name"]
+        assert entry["base"] == base["name"]
 
 
 def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):

@@ -34,6 +34,7 @@ KINDS = {
     "rank": kinds.RERANK,
 }
 SCORES = {"good": 0.25, "bad": 0.75}
+MOODS = [{"score": SCORES[name], "label": name} for name in ("bad", "good")]
 TOKEN = "0123456789abcdef"
 
 
@@ -113,16 +114,16 @@ def test_what_the_openai_package_sends_is_answered(server):
 
 
 def test_models_are_tasks_and_tensorflow_serving_keeps_its_path(server):
-    status, answer = server.ask("", "GET", "/v1/models")
+    status, answer = server.get("/v1/models")
     assert status == 200 and answer["object"] == "list"
     models = {model["id"]: model for model in answer["data"]}
     assert list(models) == list(KINDS)
-    status, answer = server.ask("", "GET", "/v1/models/mood")
+    status, answer = server.get("/v1/models/mood")
     assert answer == models["mood"] and answer["object"] == "model"
-    status, answer = server.ask("", "GET", "/v1/models/tiny")
+    status, answer = server.get("/v1/models/tiny")
     assert answer["model_version_status"][0]["state"] == "AVAILABLE"
-    assert server.ask("", "GET", "/v1/models/mood/metadata")[0] == 404
-    assert server.ask("", "GET", "/v1/models/other")[0] == 404
+    assert server.get("/v1/models/mood/metadata")[0] == 404
+    assert server.get("/v1/models/other")[0] == 404
 
 
 @pytest.mark.parametrize(
@@ -171,23 +172,12 @@ def test_models_are_tasks_and_tensorflow_serving_keeps_its_path(server):
         (
             "/predict",
             {"inputs": ["a text", "b"], "truncate": False},
-            [
-                {"score": 0.75, "label": "bad"},
-                {"score": 0.25, "label": "good"},
-                {"score": 0.1, "label": "b"},
-            ],
+            [*MOODS, {"score": 0.1, "label": "b"}],
         ),
         (
             "/predict",
             {"inputs": [["a"], ["a", "b"]]},
-            [
-                [
-                    {"score": 0.75, "label": "bad"},
-                    {"score": 0.25, "label": "good"},
-                    {"score": 0.1, "label": second},
-                ]
-                for second in ("", "b")
-            ],
+            [[*MOODS, {"score": 0.1, "label": second}] for second in ("", "b")],
         ),
     ],
 )

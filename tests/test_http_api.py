@@ -116,6 +116,9 @@ class Server(Running):
         status, _, content = self.whole(*arguments, **options)
         return status, json.loads(content)
 
+    def get(self, path):
+        return self.ask("", "GET", path)
+
     def post(self, verb, *tasks, **more):
         """The code and the content of an answer to a row for each task."""
         path = f"/v1/models/tiny:{verb}"
@@ -199,14 +202,14 @@ def test_an_optional_member_may_be_null(server):
 
 
 def test_what_is_served(server):
-    code, content = server.ask("", "GET", "/v1/models/tiny")
+    code, content = server.get("/v1/models/tiny")
     [status] = content["model_version_status"]
     assert (code, status["version"], status["state"]) == (200, "3", "AVAILABLE")
-    assert server.ask("", "GET", "/v1/models/tiny/versions/3") == (
+    assert server.get("/v1/models/tiny/versions/3") == (
         code,
         content,
     )
-    code, content = server.ask("", "GET", "/v1/models/tiny/metadata")
+    code, content = server.get("/v1/models/tiny/metadata")
     assert (code, content["model_spec"]["version"]) == (200, "3")
     signatures = content["metadata"]["signature_def"]["signature_def"]
     assert signatures["serving_default"] == server.model.signature
@@ -423,17 +426,17 @@ def test_no_other_origin_may_ask_by_default(server):
 def test_health_and_readiness():
     with closing(Server()) as server:
         for path, status in ("/healthz", "alive"), ("/readyz", "ready"):
-            answer = server.ask("", "GET", path)
+            answer = server.get(path)
             assert answer == (200, {"status": status})
         server.core.is_ending = True
-        assert server.ask("", "GET", "/healthz")[0] == 200
-        answer = server.ask("", "GET", "/readyz")
+        assert server.get("/healthz")[0] == 200
+        answer = server.get("/readyz")
         assert answer == (503, {"error": "the server is ending"})
         # Whoever asks still is answered.
         assert server.answers()
         server.core.is_ending = False
         server.model.tasks.clear()
-        answer = server.ask("", "GET", "/readyz")
+        answer = server.get("/readyz")
         assert answer == (503, {"error": "no task is there to answer"})
 
 
@@ -448,7 +451,7 @@ def test_too_many_bodies_are_refused(slow):
     big = one(task="one", text="x" * 1800)
     held = [slow.send(big) for _ in range(2)]
     slow.wait_for_rows(1)
-    wait_for(lambda: slow.ask("", "GET", "/v1/models/tiny")[0] == 200)
+    wait_for(lambda: slow.get("/v1/models/tiny")[0] == 200)
     code, content = slow.ask(big)
     assert (code, content["error"]) == (429, "too many requests are being read")
     slow.model.may_go.set()
@@ -518,7 +521,7 @@ def test_what_was_accepted_is_answered_before_the_end(slow):
     slow.wait_for_metric(b"waiting_rows 3.0")
     slow.server.should_exit = True
     with pytest.raises(OSError):
-        wait_for(lambda: not slow.ask("", "GET", "/v1/models/tiny"))
+        wait_for(lambda: not slow.get("/v1/models/tiny"))
     slow.model.may_go.set()
     assert [c.getresponse().status for c in held] == [200] * 3
 
@@ -694,6 +697,6 @@ def test_vectors_and_answers_wait_in_one_queue():
         answers = [json.load(c.getresponse()) for c in (first, *others)]
         forms = [form for answer in answers for form in answer]
         assert forms == ["predictions", "predictions", "embeddings"]
-        _, content = server.ask("", "GET", "/v1/models/tiny/metadata")
+        _, content = server.get("/v1/models/tiny/metadata")
         signatures = content["metadata"]["signature_def"]["signature_def"]
         assert list(signatures) == ["serving_default", "embed"]

@@ -14,6 +14,7 @@ from conftest import (
     entry_point,
     module_fixture,
     own_lines,
+    random_weights,
     read_json,
     run_command,
     trained_task,
@@ -68,12 +69,7 @@ def make_base(folder, layers):
         max_position_embeddings=32,
         hidden_act="gelu_erf",
     )
-    values = {
-        name: np.random.default_rng(number)
-        .normal(float(name.endswith("gamma")), 0.1, one.shape)
-        .astype(np.float32)
-        for number, (name, one) in enumerate(encoder.declare(config).items())
-    }
+    values = random_weights(config)
     values["bert/embeddings/word_embeddings"][-1] *= 1000
     return str(write_bert(folder, TINY_WORDS, config, values))
 
