@@ -36,10 +36,8 @@ class TextReader(tf.Module):
         self._readings = keep(readings)
         # A vector is of one window, also where answers need several.
         self._plain_readings = keep(text_windows.plain_readings(readings))
-        self._has_sentences = (
-            text_windows.SENTENCE in readings[:, text_windows.FORM]
-        )
-        self._cutter = WordCutter() if self._has_sentences else None
+        has_sentences = text_windows.SENTENCE in readings[:, text_windows.FORM]
+        self._cutter = WordCutter() if has_sentences else None
         self.choices = int(readings[:, text_windows.CHOICES].max())
         self._choice_texts = ChoiceTexts([t.task for t in loaded])
         # Tasks with new tokens of their own have tokenizers of their own.
@@ -70,7 +68,7 @@ class TextReader(tf.Module):
             text_b, of_choices = self._read_choices(
                 number, reading, text_b, choices
             )
-        if self._has_sentences:
+        if self._cutter:
             is_sentence = tf.equal(
                 reading[:, text_windows.FORM], text_windows.SENTENCE
             )
