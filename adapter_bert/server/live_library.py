@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 from absl import logging
 
 from adapter_bert.answering.answers import Answer, output_fields, to_outputs
-from adapter_bert.answering.explanations import can_explain, check_explained
+from adapter_bert.answering.explanations import check_explained, fault_of
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import LoadedTask, check_row, describe
 from adapter_bert.answering.trained_task import TextRow as Texts
@@ -220,7 +220,7 @@ class LiveLibrary(Shelf):
 
     def explained(self):
         tasks = self._tasks.items()
-        return [name for name, task in tasks if can_explain(task.loaded)]
+        return [name for name, task in tasks if not fault_of(task.loaded)]
 
     def count_tokens(self, questions):
         """Counts tokens that are read, special ones and a prompt's too."""
