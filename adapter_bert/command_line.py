@@ -8,7 +8,8 @@ import pathlib
 import select
 import signal
 import sys
-from typing import Any, Callable
+from collections.abc import Iterator
+from typing import Any
 
 from adapter_bert.errors import UserError
 
@@ -89,8 +90,9 @@ class _WithoutPandas:
             raise ModuleNotFoundError(name)
 
 
-def run(main: Callable[[], None]) -> None:
-    """Runs a program's `main`, from start to end.
+@contextlib.contextmanager
+def run() -> Iterator[None]:
+    """Runs its body as a program, from start to end.
 
     A `UserError` is one line on stderr and exit code 1. After a closed pipe,
     by `head`, the program ends silently with SIGPIPE's exit code.
@@ -102,7 +104,7 @@ def run(main: Callable[[], None]) -> None:
     with _as_utf8():
         try:
             try:
-                main()
+                yield
             finally:
                 sys.meta_path.remove(_WithoutPandas)
                 # Python would print an error of its own at exit.

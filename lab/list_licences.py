@@ -104,4 +104,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    with command_line.run():
+        main()

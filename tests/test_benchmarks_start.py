@@ -78,7 +78,8 @@ def run(monkeypatch, *arguments):
     words = ["--peer_python", sys.executable, "--rounds=1", *arguments]
     monkeypatch.setattr(sys, "argv", ["start", *words])
     monkeypatch.delenv("GLUE_DIR", raising=False)
-    command_line.run(start.main)
+    with command_line.run():
+        start.main()
 
 
 def replace_programs(monkeypatch, peer):

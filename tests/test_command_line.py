@@ -33,7 +33,7 @@ def program(body):
     return (
         "import sys\nfrom adapter_bert import command_line, errors\n"
         f"def main():\n    {body}\n"
-        "command_line.run(main)\n"
+        "with command_line.run():\n    main()\n"
     )
 
 

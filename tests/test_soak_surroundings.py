@@ -53,7 +53,8 @@ def main():
         except OSError as error:
             {failure}
 
-command_line.run(main)
+with command_line.run():
+    main()
 """
 CAREFUL = dict(
     between="0",

@@ -1,7 +1,6 @@
 """Command `adapter-bert`: one file for each subcommand."""
 
 import difflib
-import functools
 import importlib
 import os
 import sys
@@ -101,28 +100,23 @@ def run(name: str, **options: Any) -> None:
         SystemExit: as from `command_line.run`.
     """
     module = importlib.import_module(f"{__name__}.{name}")
-    if not hasattr(module, "SETTINGS"):
-        command_line.run(lambda: module.main(**options))
-        return
-    from absl import app
+    with command_line.run():
+        if not hasattr(module, "SETTINGS"):
+            module.main(**options)
+            return
+        from absl import app
 
-    from adapter_bert import flags
+        from adapter_bert import flags
 
-    flags.define(module.SETTINGS)
-    app.define_help_flags()
+        flags.define(module.SETTINGS)
+        app.define_help_flags()
+        if any(map(flags.HELP.fullmatch, sys.argv[1:])):
+            from adapter_bert.flag_page import page_of
 
-    if any(map(flags.HELP.fullmatch, sys.argv[1:])):
-        from adapter_bert.flag_page import page_of
-
-        shown = page_of(module, os.path.basename(sys.argv[0]))
-        command_line.run(functools.partial(print, shown, end=""))
-        return
-
-    def start() -> None:
+            print(page_of(module, os.path.basename(sys.argv[0])), end="")
+            return
         _parse(sys.argv)
         app.run(lambda _: module.main(**options), argv=sys.argv[:1])
-
-    command_line.run(start)
 
 
 def _parse(arguments: list[str]) -> None:

@@ -295,4 +295,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    with command_line.run():
+        main()
