@@ -44,8 +44,8 @@ class Slots:
     `count` is one more than the greatest number in use so far.
     """
 
-    def __init__(self, first: int = 0):
-        self.count = first
+    def __init__(self):
+        self.count = 0
         self._free: list[int] = []
 
     def take(self) -> Slot:
