@@ -47,7 +47,6 @@ from adapter_bert.checkpoints.changed_weights import rounded_to_int8
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import export, predict
 from adapter_bert.graph.exported import ExportedModel, Row
-from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.tasks.task_model import int8_variables
 from adapter_bert.training.engines import choose_engine
 from adapter_bert.training.settings import Hardware
@@ -297,17 +296,6 @@ def test_an_adapter_that_changes_matrices_is_refused(tiny_bert, tmp_path):
         lambda: Predictor(bert).add(str(tmp_path / "whole"), "whole"),
         "but full trains some",
     )
-
-
-def test_a_served_library_answers_as_the_predictor(tiny_bert, pairs, shelf):
-    shelf.add(pairs[0]["houlsby"], "a")
-    bert = open_bert(tiny_bert, base_dtype="int8")
-    predictor, live = Predictor(bert), LiveLibrary(shelf, Predictor(bert))
-    predictor.add(pairs[0]["houlsby"], "a")
-    row = live.accept(Row(ROWS[0].encode(), task=b"a"))
-    [outputs] = live.outputs([row], live.compute([row]))
-    expected = predictor("a", ROWS[0])["probability"]
-    assert outputs["probability"] == pytest.approx(expected, 1e-6)
 
 
 def test_python_has_the_argument(tiny_bert, pairs, tmp_path):
