@@ -545,12 +545,11 @@ class Predictor:
                     "one of " + ", ".join(predictor.names)[:200]
                 )
             [task] = predictor.names
-        names = None if isinstance(task, str) else list(task)
-        tasks = [task] if names is None else names or predictor.names
-        first = predictor.task(tasks[0]).task
+        names = [task] if isinstance(task, str) else list(task)
+        first = predictor.task((names or predictor.names)[0]).task
         rows = _rows_of(texts, first.columns, first.takes_tokens)
-        if names is None:
-            names = [task] * len(rows)
+        if isinstance(task, str):
+            names *= len(rows)
         if len(names) != len(rows):
             raise UserError(
                 f"task names {len(names)} adapters for {len(rows)} rows; "
@@ -673,13 +672,13 @@ def rerank(
     Returns:
         As `Predictor.rerank`.
     """
-    settings = {
-        "predict_batch_size": predict_batch_size,
-        "max_seq_length": max_seq_length,
-    }
-    return Predictor(bert, adapter, **settings).rerank(
-        query, documents, top_n=top_n
+    predictor = Predictor(
+        bert,
+        adapter,
+        predict_batch_size=predict_batch_size,
+        max_seq_length=max_seq_length,
     )
+    return predictor.rerank(query, documents, top_n=top_n)
 
 
 def embed(

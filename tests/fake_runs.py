@@ -3,6 +3,7 @@
 import dataclasses
 
 from conftest import write_json
+from html_reader import Page
 
 from adapter_bert.reports import collect_runs
 from adapter_bert.tasks.kinds import TASKS
@@ -23,6 +24,17 @@ class FakeRuns:
     def settings(self):
         """The settings, as tables and figures get them."""
         return collect_runs.settings_of(self.runs())
+
+    def report(self, folder, earlier=""):
+        """The page of a run's or a sweep's report, which is checked."""
+        # Slow to load.
+        from adapter_bert.commands import report
+
+        path = self.folder.parent / "page.html"
+        report.write_report(str(folder), str(path), str(earlier))
+        page = Page(path.read_text())
+        page.check()
+        return page
 
     def _write(self, folder, file, description, scores, **results):
         """Writes a description, and scores with `eval_`."""

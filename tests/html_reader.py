@@ -69,7 +69,8 @@ class Page(HTMLParser):
                 if name in ("aria-labelledby", "aria-describedby"):
                     assert value in ids
             if tag == "style":
-                assert "url(" not in "".join(texts)
+                style = "".join(texts)
+                assert "url(" not in style and "@import" not in style
             if tag == "svg":
                 assert attributes["role"] == "img"
                 assert {"aria-labelledby", "aria-describedby"} <= set(

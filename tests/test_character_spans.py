@@ -1,25 +1,19 @@
 """Texts with spans of characters: read, refused, answered, written again."""
 
-import contextlib
-import dataclasses
 import json
 
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
-from conftest import entry_point, read_json_lines
 from hypothesis import given
 from task_files import PROPERTY
-from test_http_api import LIMITS, Server
-from test_joint_answers import assert_equal
 
 import adapter_bert as ab
 from adapter_bert.answering import row_stream
-from adapter_bert.commands import predict
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import SplitFiles
-from adapter_bert.graph.exported import ExportedModel
+from adapter_bert.graph.exported import join_words
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.kinds import KINDS, TAGGING
 from adapter_bert.tasks.tagging import Tagged, tagging_task
@@ -121,7 +115,7 @@ def test_rows_of_many_tools(tmp_path, row, name):
     [
         {
             "classes": [],
-            "annotations": [None, [TEXT, {"entities": [ORG, LOC]}]],
+            "annotations": [None, [f"{TEXT}\r", {"entities": [ORG, LOC]}]],
         },
         {"examples": [{"content": TEXT, "annotations": [ORG, LOC]}]},
     ],
@@ -138,12 +132,17 @@ def test_one_object_may_hold_all_rows(tmp_path, whole):
         "CoNLL-U": ("# sent_id = 1\n", "CoNLL-U", "--tag_column=upos"),
         "OntoNotes": ("#begin document (a);\n", "OntoNotes", "B-ORG"),
         "brat": ("T1\tORG 4 15\tLumen works\n", "brat", "anntoconll.py"),
-        "Kaggle": ("Sentence #,Word,POS,Tag\n", "a word on each row", "CoNLL"),
+        "Kaggle": (
+            "Sentence #,Word,POS,Tag\n1,M\xfcnde,NNP,B-geo\n",
+            "a word on each row",
+            "CoNLL",
+        ),
+        "words": ("sentence_id,words,labels\n", "a word on each row"),
     }
 )
 def test_other_forms_are_named(tmp_path, call, parts):
     path = tmp_path / "train.conll"
-    path.write_text(call)
+    path.write_text(call, encoding="latin-1")
     if call[0] == "#":
         refusals.check(lambda: read_sentences(str(path)), path, *parts)
     path = path.rename(tmp_path / "train.ann")
@@ -193,8 +192,8 @@ def told(*span, text):
             ["1 spans are trimmed", "1 spans are widened"],
         ),
         (
-            [{"text": "a b", "label": [[0, 1, "Job title"]]}],
-            ["a|B-Job_title b|O"],
+            [{"text": "a b", "label": [[0, 1, "Job title"]]}, {"text": "c"}],
+            ["a|B-Job_title b|O", "c|O"],
             ["1 spans have a blank in their label"],
         ),
         (
@@ -229,9 +228,11 @@ def told(*span, text):
                 task(text="a"),
                 task(([[0, 1, "X"]], {}), ([], {}), text="b"),
                 task(([], {"result": None}), text="c"),
+                task(([], {"result": [{"type": "relation"}]}), text="d"),
             ],
-            ["b|B-X", "c|O"],
+            ["b|B-X", "c|O", "d|O"],
             [
+                "1 results of the type relation are passed over",
                 "1 rows are left out: their annotations were cancelled",
                 "1 rows are left out: nobody has annotated them",
                 "1 rows have several annotations",
@@ -551,8 +552,10 @@ def test_sentences_that_are_not_divided_are_told(tmp_path, caplog):
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
-def test_one_training_answers_alike_everywhere(pretrained_dir, tmp_path):
-    """Python trains and answers; the command line, a graph and HTTP too."""
+def test_a_training_on_spans_in_memory_answers_in_characters(
+    pretrained_dir, tmp_path
+):
+    """tests/test_one_row_all_ways.py asks in all other ways."""
     rows = [
         {"text": TEXT, "spans": [ORG, LOC]},
         {
@@ -598,26 +601,9 @@ def test_one_training_answers_alike_everywhere(pretrained_dir, tmp_path):
         for entity in answer["entities"]:
             assert entity["text"] == text[entity["start"] : entity["end"]]
             assert entity["score"] > 0.8
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-    output, exported = tmp_path / "answers.jsonl", tmp_path / "exported"
-    flags = {"init_checkpoint": pretrained_dir, "adapter": run.adapter}
-    with entry_point(predict) as ask:
-        ask(**flags, input=path, output=output)
-    written = read_json_lines(output)
-    ab.export(bert, {"tags": run}, exported)
-    limits = dataclasses.replace(LIMITS, timeout=60.0)
-    model = ExportedModel(str(exported))
-    with contextlib.closing(Server(limits, model)) as server:
-        instances = [{"task": "tags", "text": text} for text in texts]
-        path = "/v1/models/tiny:answer"
-        code, content = server.ask({"instances": instances}, path=path)
-        assert code == 200
-        # Words that the model would cut again are refused.
-        words = {"task": "tags", "text": ["closed."]}
-        code, refused = server.ask({"instances": [words]}, path=path)
-        assert code == 400 and "punctuation" in refused["error"]
-    for expected, *others in zip(answers, written, content["answers"]):
-        for answer in others:
-            some = {key: answer[key] for key in expected}
-            assert_equal(some, expected)
+
+
+def test_an_exported_model_takes_no_word_that_it_would_cut():
+    assert join_words({}, ["closed.", "a"]) == "closed. a"
+    with pytest.raises(ValueError, match="punctuation"):
+        join_words({"punctuation_apart": True}, ["closed."])

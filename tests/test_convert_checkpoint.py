@@ -6,7 +6,6 @@
 import dataclasses
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -35,18 +34,17 @@ HEADS = 2
 
 
 @pytest.fixture
-def convert(monkeypatch, capsys):
+def convert(run_main, capsys):
     """Runs the script within this process."""
 
     def run(source, to, target, *more):
-        arguments = [
+        run_main(
+            convert_command,
             f"--init_checkpoint={source}",
             f"--to={to}",
             f"--output_dir={target}",
             *more,
-        ]
-        monkeypatch.setattr(sys, "argv", ["convert_checkpoint", *arguments])
-        convert_command.main()
+        )
         return capsys.readouterr().out
 
     return run

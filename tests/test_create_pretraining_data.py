@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 from conftest import flag_words, module_fixture, program_fixture, run_process
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from task_files import put, refusal
 
 from adapter_bert import files
@@ -190,27 +188,6 @@ def test_what_a_killed_program_leaves_is_no_row_file(
     for pattern in "rows*", "*rows*":
         paths = files.matching(str(tmp_path / pattern), "--input_file")
         assert paths == [str(tmp_path / "rows.1")]
-
-
-@settings(max_examples=50)
-@given(
-    tokens=st.lists(st.sampled_from("a ##b c ##d [SEP]".split()), min_size=1),
-    most=st.integers(1, 9),
-    share=st.floats(0, 1),
-    whole=st.booleans(),
-)
-def test_masks_change_the_tokens_that_are_predicted(tokens, most, share, whole):
-    tokens = ["[CLS]", *tokens, "[SEP]"]
-    output, places, labels = names.create_masked_lm_predictions(
-        tokens, share, most, ["x"], random.Random(0), whole
-    )
-    assert len(places) <= most
-    assert places == sorted(set(places))
-    assert labels == [tokens[place] for place in places]
-    assert not {"[CLS]", "[SEP]"} & {*labels}
-    for place, (before, after) in enumerate(zip(tokens, output)):
-        assert after in (before, "[MASK]", "x")
-        assert place in places or before == after
 
 
 @pytest.mark.parametrize(

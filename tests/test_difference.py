@@ -19,13 +19,11 @@ CLASSES = st.lists(st.tuples(*[st.integers(0, 1)] * 2), min_size=1, max_size=30)
 
 @pytest.mark.parametrize("score", difference.SCORES)
 @given(rows=CLASSES)
-def test_scores_of_tables_are_those_of_rows(score, rows):
+def test_scores_of_drawn_rows_are_those_of_rows(score, rows):
     labels, answers = np.array(rows).T
-    table = np.zeros((2, 2))
-    np.add.at(table, (labels, answers), 1)
     expected = 100 * metrics.METRICS[score](labels, answers)
-    scores = 100 * difference.SCORES[score](table)
-    assert scores == pytest.approx(expected, abs=1e-9)
+    compared = difference.compare(score, labels, [answers], [labels], 1)
+    assert compared.adapters == pytest.approx(expected, abs=1e-9)
 
 
 def test_accuracy_is_for_any_number_of_classes():

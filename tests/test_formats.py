@@ -624,6 +624,22 @@ def test_questions_that_are_not_read_are_named(call, parts):
     refusals.check(lambda: read_questions(str(CASES / call), False), *parts)
 
 
+def test_mrqa_has_two_names_of_a_question(tmp_path):
+    question = {
+        "id": "56be",
+        "qid": "b88d",
+        "question": "Which bus?",
+        "answers": ["Bus 7"],
+        "detected_answers": [{"text": "Bus 7", "char_spans": [[0, 4]]}],
+    }
+    path = tmp_path / "a.jsonl"
+    rows = [{"id": "", "context": "Bus 7 stops there.", "qas": [question]}]
+    write_json_lines(path, rows)
+    [read] = read_questions(str(path), False)
+    assert read.id == "b88d"
+    assert [(a.text, a.start) for a in read.answers] == [("Bus 7", 0)]
+
+
 @pytest.mark.parametrize(
     "change, part",
     [

@@ -84,7 +84,7 @@ def test_mad_x_computes_what_adapterhubs_does(golden, case, values):
     assert_allclose(loss, case["outputs/loss"], rtol=1e-5)
 
 
-def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
+def test_its_gradients_are_adapterhubs(golden, case, values):
     """Of the adapters and the head; there its bias per word is frozen."""
     recorded = below(case, "gradients/")
     assert len(recorded) == 8 + 8 + 4
@@ -97,10 +97,4 @@ def test_its_gradients_and_a_step_of_sgd_are_adapterhubs(golden, case, values):
             expected,
             atol=1e-5 * np.linalg.norm(expected),
             err_msg=name,
-        )
-        values[name].assign_sub(
-            golden["inputs/learning_rate"] * gradients[name]
-        )
-        assert_allclose(
-            values[name], case[f"after/{name}"], atol=1e-5, err_msg=name
         )

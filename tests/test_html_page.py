@@ -9,7 +9,6 @@ from html_reader import Page
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapter_bert.reports import html_page
 from adapter_bert.reports.html_page import (
     element,
     line_figure,
@@ -42,13 +41,6 @@ def test_a_table_names_its_rows_and_columns():
     read(table("None", ("a", "b"), [])).check()
 
 
-def test_a_list_leads_to_all_parts():
-    shown = Page(page("Two", [section(2, "One"), section(2, "Other")]).decode())
-    shown.check()
-    assert shown.texts("a") == ["One", "Other"]
-    assert shown.texts("h1") == shown.texts("title") == ["Two"]
-
-
 def test_half_a_surrogate_pair_is_no_error():
     assert "?" in read(element("p", "\ud800")).text
 
@@ -72,10 +64,6 @@ def test_no_text_becomes_an_element(text):
     assert shown.texts("p") == shown.texts("h1") == [words]
     titles = [a["title"] for a, _ in shown.all("a") if "title" in a]
     assert titles == [html.unescape(html.escape(text))]
-
-
-def test_the_style_names_no_place():
-    assert "url(" not in html_page.STYLE and "@import" not in html_page.STYLE
 
 
 POINTS = {"a": [(1, 2.0), (2, 3.0)], "b": [(1, 1.0), (2, 0.5)]}

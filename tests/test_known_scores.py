@@ -2,9 +2,7 @@
 
 import pytest
 from conftest import ROOT, read_json, write_json, write_table
-from html_reader import Page
 
-from adapter_bert.commands import report as report_command
 from adapter_bert.errors import UserError
 from adapter_bert.reports.known_scores import PAPER
 from adapter_bert.tasks.kinds import TASKS
@@ -13,14 +11,11 @@ pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture
-def scores_of(tmp_path):
+def scores_of(fake):
     """The table of scores of a run's report, row by row, and its text."""
 
     def make(folder, earlier=""):
-        path = tmp_path / "page.html"
-        report_command.write_report(str(folder), str(path), str(earlier))
-        page = Page(path.read_text())
-        page.check()
+        page = fake.report(folder, earlier)
         rows = [
             texts
             for tag, _, texts, around in page.elements

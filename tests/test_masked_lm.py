@@ -21,15 +21,15 @@ from conftest import (
 from engine_jobs import (
     ESTIMATOR,
     LENGTH,
-    check_equal,
     make_job,
-    train,
-    trained_values,
+    new_engine,
+    train_alike,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import save_file
 from test_methods_runs import without_size
 from test_sources import save_tensorflow
+from tiny_artifacts import make_artifact
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
@@ -50,8 +50,6 @@ from adapter_bert.tasks.masked_lm import (
     Masking,
     cut,
 )
-from adapter_bert.training.engines import choose_engine
-from adapter_bert.training.settings import Hardware
 
 TASK = MaskedLM()
 HEAD = "cls/predictions/"
@@ -351,53 +349,19 @@ def test_a_perplexity_beyond_all_numbers_can_be_written():
 # Engines
 
 
-def engine_of(name, **hardware):
-    made = choose_engine(name)[0](Hardware(**hardware))
-    made.check_devices()
-    return made
-
-
 @pytest.mark.gate
 @ESTIMATOR
-def test_both_engines_follow_one_loss_curve(tiny_config, folders, text_rows):
-    losses, jobs = [], []
-    for name in ("estimator", "strategy"):
-        jobs.append(make_job(tiny_config, folders(name), task=TASK))
-        losses.append(train(engine_of(name), jobs[-1], text_rows, steps=5))
-    assert_allclose(*losses, atol=1e-5)
-    check_equal(trained_values(jobs[0]), trained_values(jobs[1]), 1e-5)
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_training_that_starts_again_reads_the_same_masks(
-    tiny_config, folders, text_rows
-):
-    engine = "strategy"
-    whole = make_job(tiny_config, folders("whole"), "full", task=TASK)
-    losses = train(engine_of(engine), whole, text_rows, steps=6)
-    parts = make_job(tiny_config, folders("parts"), "full", task=TASK)
-    train(engine_of(engine), parts, text_rows, steps=6, stop_at=4)
-    again = train(engine_of(engine), parts, text_rows, steps=6)
-    assert again == losses[4:] and len(again) == 2
-    check_equal(trained_values(parts), trained_values(whole))
-
-
-@pytest.mark.gate
-@ESTIMATOR
-def test_however_a_batch_is_divided_or_padded_its_loss_is_the_same(
+def test_a_training_does_not_depend_on_engine_or_division(
     steady_config, folders, text_rows
 ):
-    engine = "estimator"
+    """One engine has parts, lanes and padding, the other one has none."""
     changes = {"lanes": 2, "parts": 2, "length": LENGTH}
     whole = make_job(steady_config, folders("whole"), task=TASK)
     other = make_job(steady_config, folders("other"), task=TASK, **changes)
-    losses = [
-        train(engine_of(engine), job, text_rows, steps=2)
-        for job in (whole, other)
-    ]
-    assert_allclose(*losses, atol=1e-5)
-    check_equal(trained_values(other), trained_values(whole), 1e-4)
+    engines = iter(("strategy", "estimator"))
+    train_alike(
+        [whole, other], text_rows, 1e-5, lambda: new_engine(next(engines))
+    )
 
 
 @ESTIMATOR
@@ -420,38 +384,31 @@ def test_a_tpu_reads_static_shapes(tiny_config, tmp_path, text_rows):
     assert not inside & REFUSED_OPS
 
 
-@module_fixture
-def trained(tiny_bert, tiny_texts, tmp_path_factory):
-    """The folder of a run."""
-    out = tmp_path_factory.mktemp("trained") / "out"
-    with entry_point(run_mlm) as run:
-        run(
-            train_file=tiny_texts / "train.txt",
-            eval_file=tiny_texts / "eval.txt",
-            init_checkpoint=tiny_bert,
-            output_dir=out,
-            do_train=True,
-            do_eval=True,
-            max_seq_length=24,
-            train_batch_size=8,
-            num_train_epochs=1,
-            tuning_method="pfeiffer(size=4)",
-            cpu_lanes=1,
-        )
-    return out
+@pytest.fixture
+def adapter(tiny_bert, tmp_path):
+    description = {"name": "masked_lm", **TASK.describe()}
+    folder = tmp_path / "adapter"
+    make_artifact(folder, tiny_bert, "pfeiffer(4)", None, description)
+    return folder
 
 
 @pytest.mark.older_stack
 @pytest.mark.gate
-def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
-    shelf = str(tmp_path / "shelf")
+def test_a_library_keeps_it(
+    tiny_bert, text_flags, tmp_path, monkeypatch, capsys
+):
+    flags = {**without_size(text_flags), "tuning_method": "pfeiffer(size=4)"}
+    with entry_point(run_mlm) as train:
+        train(**{**flags, "num_train_epochs": 1}, do_eval=True)
+    shelf, out = str(tmp_path / "shelf"), text_flags["output_dir"]
 
     def run(*words):
         monkeypatch.setattr("sys.argv", ["library", *map(str, words)])
         library.main()
         return capsys.readouterr().out
 
-    assert run("add", shelf, trained) == "added masked_lm\n"
+    added = run("add", shelf, out, "--name=masked_lm")
+    assert added == "added masked_lm\n"
     bert = f"--init_checkpoint={tiny_bert}"
     assert run("verify", shelf, bert) == "masked_lm: whole\n"
     [entry] = json.loads(run("list", shelf, "--json"))
@@ -480,8 +437,8 @@ def test_a_library_keeps_it(trained, tiny_bert, tmp_path, monkeypatch, capsys):
         (export, "masked_lm is of the kind masked_lm, which cannot be expo"),
     ],
 )
-def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program, words):
-    flags = {"init_checkpoint": tiny_bert, "adapter": trained / "adapter"}
+def test_nobody_is_answered_by_it(adapter, tiny_bert, tmp_path, program, words):
+    flags = {"init_checkpoint": tiny_bert, "adapter": adapter}
     if program is export:
         flags["output_dir"] = tmp_path / "exported"
     with entry_point(program) as run, pytest.raises(UserError, match=words):
@@ -491,8 +448,8 @@ def test_nobody_is_answered_by_it(trained, tiny_bert, tmp_path, program, words):
 @pytest.mark.older_stack
 @pytest.mark.parametrize("regression", [False, True])
 def test_a_classification_does_not_start_from_it(
-    classify, tiny_flags, trained, regression
+    classify, tiny_flags, adapter, regression
 ):
     flags = {**without_size(tiny_flags), "regression": regression}
-    flags["adapter"] = trained / "adapter"
+    flags["adapter"] = adapter
     refusals.check(lambda: classify(**flags), "trained on the task masked_lm")

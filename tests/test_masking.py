@@ -288,12 +288,3 @@ def test_where_words_begin(tmp_path, golden_dir, text, words):
     starts = [s for (s, _), first in zip(tokens.offsets, begins) if first]
     parts = [text[a:b] for a, b in zip(starts, [*starts[1:], None])]
     assert "|".join(word.strip() for word in parts if word.strip()) == words
-
-
-def test_how_is_described_by_the_flags_names():
-    assert Masking(0.2, True, 5).describe() == {
-        "mlm_probability": 0.2,
-        "whole_word_masking": True,
-    }
-    assert Masking(0.15).most(128) == 20
-    assert Masking(1.0).most(3) == 3 and Masking(0.01).most(3) == 1

@@ -1,7 +1,6 @@
 """Merging adapters into a plain BERT, and several into one."""
 
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -31,18 +30,17 @@ pytestmark = pytest.mark.newer_stack
 
 
 @pytest.fixture
-def merge(tiny_bert, monkeypatch, capsys):
+def merge(tiny_bert, run_main, capsys):
     """Merges adapters within this process; what is printed."""
 
     def run(target, *adapters, more=(), bert=tiny_bert):
-        arguments = [
+        run_main(
+            merge_command,
             f"--init_checkpoint={bert}",
             *(f"--adapter={folder}" for folder in adapters),
             f"--output_dir={target}",
             *more,
-        ]
-        monkeypatch.setattr(sys, "argv", ["merge", *arguments])
-        merge_command.main()
+        )
         return capsys.readouterr().out
 
     return run

@@ -273,25 +273,6 @@ def test_table_2_has_a_column_without_bert(study):
     assert cells[5:] == ["33.5", "36.9 ± 1.6", "38.2 ± 1.0", "33.9 ± 1.4"]
 
 
-@pytest.mark.gate
-def test_figure_7_has_a_curve_for_each_method_and_variant(study):
-    done = study("figure_7", "--quick")
-    assert done.returncode == 0, done.stderr
-    lines = (study.sweep.out / "figure_7.tsv").read_text().splitlines()
-    assert sorted(line.split("\t")[:4] for line in lines[1:]) == sorted(
-        ["RTE", method, variant, f"{rate:g}"]
-        for variant in ("", "bias_correction")
-        for method, rate in (
-            ("houlsby", 1e-4),
-            ("houlsby", 1e-3),
-            ("full", 1e-4),
-        )
-    )
-    assert {line.split("\t")[-2] for line in lines[1:]} == {"2"}
-    picture = (study.sweep.out / "figure_7.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
-
-
 # Study -> lines of its table, some cells of each.
 CURVES = {
     "figure_1": {
@@ -327,6 +308,14 @@ CURVES = {
             ("RTE", f"without layers {span}", "", "-"): ("-10", "0", "1", "-")
             for span in ("0-0", "0-1", "1-1")
         },
+    },
+    "figure_7": {
+        ("RTE", method, variant, rate): ("50", "0", "2", "-")
+        for variant in ("", "bias_correction")
+        for method, rate in (
+            *(("houlsby", "0.0001"), ("houlsby", "0.001")),
+            ("full", "0.0001"),
+        )
     },
     "section_3_6": {
         ("houlsby, size 2",): ("50.0 ± 0.0 (2)", "50.0 of 1", "-"),

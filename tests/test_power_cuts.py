@@ -4,14 +4,13 @@ import dataclasses
 import random
 import re
 
+import benches
 import pytest
 
 from adapter_bert.errors import UserError
 from lab.trials import __main__ as soak
 from lab.trials import power_cuts, strace
-from lab.trials import trial as benches
 from lab.trials.power_cuts import Disk, order_faults
-from lab.trials.runs import ProgramRun
 from lab.trials.strace import (
     DELETE,
     EMPTY,
@@ -23,7 +22,7 @@ from lab.trials.strace import (
     WRITE,
     Operation,
 )
-from lab.trials.trial import DIFFERENT, LOST, SAME, Bench, Plan
+from lab.trials.trial import DIFFERENT, LOST, SAME, Plan
 
 pytestmark = pytest.mark.newer_stack
 
@@ -294,14 +293,10 @@ def make_bench(tmp_path):
     """A stand-in of the program, the reference of its run, a recording."""
 
     def make(sync=SYNCS):
-        program = tmp_path / "program.py"
-        program.write_text(PROGRAM.replace("{sync}", sync))
-        run = ProgramRun("stand-in", str(program), ("{place}/out",))
-        (tmp_path / "data").mkdir()
-        benches.make_reference(tmp_path, run)
-        power_cuts.record(tmp_path, run)
-        reference = benches.read_reference(tmp_path, run)
-        return Bench(tmp_path, reference, tmp_path / "trial")
+        source = PROGRAM.replace("{sync}", sync)
+        bench = benches.make_bench(tmp_path, source)
+        power_cuts.record(tmp_path, bench.run)
+        return bench
 
     return make
 

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import refusals
 import tensorflow as tf
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose
-from task_files import put, refusal
+from task_files import put
 from test_masked_lm import as_tensors, random_head
 
 from adapter_bert.bert.hooks import Context
@@ -17,7 +16,6 @@ from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
-from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.masked_lm import NO_TOKEN
 from adapter_bert.tasks.pretraining import Pretraining, Records
 from adapter_bert.upstream import create_pretraining_data as upstream
@@ -173,48 +171,43 @@ def test_the_loss_is_the_published_one(
     assert tuple(measured) == task.score_names
 
 
-def test_another_vocabulary_and_other_lengths(task, tmp_path, tokenizer):
-    _, rows = task.read("", ["train"])
-    for length in (LENGTH - 1, LENGTH + 1):
-        error = refusal(task.featurize, rows["train"], tokenizer, length)
-        assert "with this --max_seq_length and --max_predictions_p" in error
+def test_rows_without_a_masked_token(task, tmp_path, tokenizer):
+    """They teach which text follows, and score as in BERT's program."""
+    path = write(tmp_path / "plain", [example(TOKENS, places=())] * 2)
+    task, rows = replace(task, input_file=str(path)).read("", ["train"])
+    features = task.featurize(rows["train"], tokenizer, LENGTH)
+    batch = make_batch(features, np.arange(2), None, 0)
+    assert (batch["masked_ids"] == NO_TOKEN).all()
+    assert np.isfinite(batch["masked_weights"]).all()
+    nothing = np.zeros((2, MOST), np.float32)
+    names = "is_masked", "is_right", "log_probabilities"
+    outputs = {
+        **dict.fromkeys(names, nothing),
+        "next_log_probabilities": np.float32([-1, -2]),
+        "next_is_right": np.int32([1, 0]),
+    }
+    scores = task.evaluate(None, features, outputs)
+    assert scores["masked_lm_loss"] == scores["masked_lm_accuracy"] == 0
+    assert scores["loss"] == 1.5
+
+
+def test_ids_of_another_vocabulary_are_refused(task, tmp_path, tokenizer):
     path = write(tmp_path / "rows", [example([2, 10**6, 3], second=2)])
-    other = replace(task, input_file=str(path))
-    _, rows = other.read("", ["train"])
-    error = refusal(other.featurize, rows["train"], tokenizer, LENGTH)
-    assert f"expected ids below {tokenizer.vocab_size}" in error
-
-
-@pytest.mark.gate
-@given(content=st.binary(min_size=1, max_size=60))
-def test_other_files_are_refused(tmp_path_factory, content):
-    path = put(tmp_path_factory.mktemp("other") / "rows", content)
-    error = refusal(Pretraining(input_file=str(path)).read, "", ["train"])
-    assert "TFRecord file" in error or "no record is in there" in error
-
-
-def test_a_file_that_was_cut_is_refused(task, tmp_path):
-    whole = (tmp_path / "rows.tfrecord").read_bytes()
-    path = put(tmp_path / "cut", whole[:-1])
-    other = replace(task, input_file=str(path))
-    assert "TFRecord file" in refusal(other.read, "", ["train"])
-
-
-def test_files_that_are_missing_or_empty(tmp_path):
-    assert "--input_file is missing" in refusal(
-        Pretraining().read, "", ["train"]
-    )
-    nowhere = str(tmp_path / "nowhere")
-    assert "no file is called" in refusal(
-        Pretraining(input_file=nowhere).read, "", ["train"]
-    )
-    empty = str(put(tmp_path / "empty", b""))
-    assert "no record is in there" in refusal(
-        Pretraining(input_file=empty).read, "", ["train"]
+    task, rows = replace(task, input_file=str(path)).read("", ["train"])
+    refusals.check(
+        lambda: task.featurize(rows["train"], tokenizer, LENGTH),
+        f"expected ids below {tokenizer.vocab_size}",
     )
 
 
-def test_a_trained_head_is_known_by_its_name(task):
-    assert restore_task({"name": "pretraining"}, {}, "x") == Pretraining()
-    error = refusal(task.restore, {"name": "masked_lm"}, "x")
-    assert "trained on the task masked_lm, not on pretraining" in error
+@refusals.table(
+    {
+        "cut": (lambda whole: whole[:-1], "TFRecord file"),
+        "a table": (lambda whole: b"a,b\n" * 9, "TFRecord file"),
+        "empty": (lambda whole: b"", "no record is in there"),
+    }
+)
+def test_other_files_are_refused(task, tmp_path, call, parts):
+    content = call((tmp_path / "rows.tfrecord").read_bytes())
+    other = replace(task, input_file=str(put(tmp_path / "other", content)))
+    refusals.check(lambda: other.read("", ["train"]), *parts)

@@ -6,7 +6,7 @@ import pytest
 import refusals
 from conftest import read_json, write_json, write_table
 from html_reader import Page
-from tensorboard.summary import Writer
+from test_report_run import write_curve
 
 from adapter_bert.commands import report as report_command
 
@@ -22,17 +22,9 @@ EVIL = "<script>alert('x')</script> & \"y\""
 
 
 @pytest.fixture
-def report(tmp_path):
+def report(fake):
     """Makes a report, and reads it."""
-
-    def make(folder, earlier=""):
-        path = tmp_path / "page.html"
-        report_command.write_report(str(folder), str(path), str(earlier))
-        page = Page(path.read_text())
-        page.check()
-        return page
-
-    return make
+    return fake.report
 
 
 def sections(page):
@@ -109,11 +101,8 @@ def test_curves_are_drawn_and_told(fake, report):
         "eval": {"accuracy": {15: 0.5, 30: 0.75}, "loss": {30: 0.4}},
     }
     for place, scalars in curves.items():
-        writer = Writer(str(folder / place))
         for name, values in scalars.items():
-            for step, value in values.items():
-                writer.add_scalar(name, value, step)
-        writer.close()
+            write_curve(folder / place, name, values.items())
     page = report(folder)
     assert page.texts("title")[1:] == [
         "training loss by step",

@@ -26,15 +26,6 @@ from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 model_text = program_fixture(run_mlm)
 
 
-def evaluated(model_text, flags, adapter, folder, **more):
-    """The scores of an adapter, which knows its method, in another run."""
-    flags = {**without_size(flags), "do_train": False, "do_eval": True}
-    flags.pop("tuning_method", None)
-    flags.update(adapter=adapter, output_dir=folder, **more)
-    model_text(**flags)
-    return read_json(folder, "eval_results.json")
-
-
 def repeated_words(folder):
     """A file of lines of one word each, of 18 words in all."""
     words = [word for word in TINY_WORDS if word.isalpha()]
@@ -111,19 +102,6 @@ def test_a_pretrained_head_is_evaluated_untrained(
         lambda: model_text(**{**flags, "output_dir": tmp_path / "none"}),
         "holds no trained head",
     )
-
-
-@pytest.mark.older_stack
-@pytest.mark.gate
-def test_embeddings_are_trained_too(model_text, text_flags, tmp_path):
-    """Its artifact gives the same scores."""
-    flags = {**without_size(text_flags), "num_train_epochs": 2}
-    flags["tuning_method"] = "full"
-    model_text(**flags, do_eval=True)
-    out = text_flags["output_dir"]
-    loss = read_json(out, "eval_results.json")["eval_loss"]
-    again = evaluated(model_text, flags, out / "adapter", tmp_path / "again")
-    assert again["eval_loss"] == loss
 
 
 def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):

@@ -1,6 +1,5 @@
 """Several tasks in one run, from flags to files."""
 
-import os
 import pathlib
 from shutil import copytree, rmtree
 
@@ -10,18 +9,14 @@ import refusals
 from conftest import (
     SENTENCES,
     entry_point,
-    flag_words,
     load_predictor,
     make_flags,
     module_fixture,
     read_json,
-    write_json,
     write_table,
 )
-from run_folders import bytes_by_task, check_nearly_equal
-from test_multi_worker import run_workers
+from run_folders import bytes_by_task
 
-from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, dev_scores
 from adapter_bert.commands import run_classifier
 from adapter_bert.library.adapter_library import check
@@ -188,38 +183,6 @@ def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
     ]
 
 
-def test_the_tasks_are_learned(classify, glue_flags):
-    del glue_flags["adapter_size"]
-    glue_flags.update(
-        num_train_epochs=40, tuning_method="full", learning_rate=1e-3
-    )
-    classify(**glue_flags)
-    results = read_json(glue_flags["output_dir"] / "eval_results.json")
-    assert results["eval_accuracy_mnli"] == 1
-    assert results["eval_accuracy_reviews"] == 1
-    assert results["eval_pearson_sts-b"] > 0.9
-    assert results["eval_mean"] == pytest.approx(
-        (2 + results["eval_pearson_sts-b"]) / 3
-    )
-
-
-def test_bits_depend_on_sampling_and_not_on_the_order_of_names(
-    classify, glue_flags, trained
-):
-    others = []
-    for change in (
-        {"task_name": "custom:reviews,sts-b,mnli"},
-        {"task_sampling": "uniform"},
-    ):
-        out = trained.parent / f"other-{len(others)}"
-        classify(**{**glue_flags, **change, "output_dir": out})
-        others.append(bytes_by_task(out))
-    expected = bytes_by_task(trained)
-    assert others[0] == expected
-    for part in PARTS:
-        assert expected[part] != others[1][part]
-
-
 def test_a_training_of_the_first_rows_ends_by_the_mean(
     classify, glue_flags, caplog
 ):
@@ -279,19 +242,6 @@ def test_a_run_is_evaluated_later_in_its_folder_and_from_its_checkpoint(
     assert set(bytes_by_task(out)) == set(PARTS)
 
 
-def test_a_run_may_start_from_another_ones_checkpoint(
-    classify, glue_flags, trained
-):
-    glue_flags.update(
-        init_checkpoint=trained / "model.ckpt-20", learning_rate=1e-9
-    )
-    classify(**glue_flags)
-    for name in PARTS:
-        check_nearly_equal(
-            trained / "tasks" / name, glue_flags["output_dir"] / "tasks" / name
-        )
-
-
 def test_a_part_of_ones_own_tables_is_held_out(classify, glue_flags, tmp_path):
     """The loss of one of the tasks chooses the step."""
     data = glue_flags["data_dir"] = tmp_path / "data"
@@ -335,37 +285,6 @@ def test_the_folder_of_a_part_holds_no_training(classify, again):
     refusals.check(
         lambda: classify(**{**flags, "do_train": True}),
         "training.trained_together was",
-    )
-
-
-def test_two_workers_train_what_one_does(
-    classify, glue_flags, steady_config, tmp_path
-):
-    config = tmp_path / "steady.json"
-    write_json(config, vars(steady_config))
-    glue_flags.update(
-        engine="strategy", bert_config_file=config, learning_rate=1e-4
-    )
-
-    def command(folder):
-        flags = {**glue_flags, "output_dir": tmp_path / folder}
-        return flag_words(flags)
-
-    codes, logs = run_workers(
-        [command("two")] * 2, tmp_path, program="run_classifier.py"
-    )
-    assert codes == [0, 0], logs
-    classify(**{**glue_flags, "output_dir": tmp_path / "one"})
-    one, two = (
-        read_json(tmp_path / folder / "eval_results.json")
-        for folder in ("one", "two")
-    )
-    assert one.pop("dev_data") == two.pop("dev_data")
-    assert one.pop(files.SEAL) and two.pop(files.SEAL)
-    # The heads' own dropout differs between one and two.
-    assert two == pytest.approx(one, abs=1e-2)
-    assert os.listdir(tmp_path / "two" / "tasks" / "mnli") == os.listdir(
-        tmp_path / "one" / "tasks" / "mnli"
     )
 
 

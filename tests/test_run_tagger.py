@@ -1,6 +1,5 @@
 """Tagging's entry point: files, both engines, every method, bad input."""
 
-import json
 import sys
 
 import numpy as np
@@ -15,6 +14,7 @@ from conftest import (
     read_lines,
     run_command,
     write_json,
+    write_json_lines,
 )
 from task_files import TAGGED
 
@@ -22,7 +22,9 @@ from adapter_bert.tasks.tagging_files import read_sentences
 
 
 @pytest.mark.gate
-def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
+def test_training_learns_the_tiny_sentences(
+    tag, ner_flags, tiny_ner, tmp_path, engine
+):
     """Predictions are those of the artifact, however they are asked for."""
     tag(**ner_flags, engine=engine, do_eval=True, do_predict=True)
     out = ner_flags["output_dir"]
@@ -56,37 +58,15 @@ def test_training_learns_the_tiny_sentences(tag, ner_flags, tiny_ner, engine):
     assert [tag for answer in answers for tag in answer["tags"]] == list(
         map(str, predicted.tags)
     )
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_trained_run_is_scored_on_its_test_file(
-    tag, ner_flags, tiny_ner, tmp_path
-):
-    tag(**ner_flags, do_eval=True)
-    again = {
-        **ner_flags,
-        "do_train": False,
-        "do_eval": True,
-        "init_checkpoint": ner_flags["output_dir"],
-    }
-    scores = {}
-    for split in ("dev", "test"):
-        folder = tmp_path / split
-        tag(
-            **{**again, "output_dir": folder},
-            eval_split=split,
-            do_predict=split == "test",
-        )
-        scores[split] = read_json(folder, "eval_results.json")
-    predicted = read_lines(tmp_path / "test" / "test_predictions.conll")
-    sentences = read_lines(tiny_ner / "test.conll")
-    assert len(predicted) == len(sentences) and predicted != sentences
-    first = read_json(ner_flags["output_dir"], "eval_results.json")
-    assert scores["dev"] == first
+    ner_flags.update(do_train=False, init_checkpoint=out)
+    ner_flags.update(output_dir=tmp_path / "test", eval_split="test")
+    tag(**ner_flags, do_eval=True, do_predict=True)
+    name = "test_predictions.conll"
+    assert read_lines(tmp_path / "test" / name) == read_lines(out / name)
+    scores = read_json(tmp_path / "test", "eval_results.json")
     # There one entity has become two.
-    assert scores["test"]["eval_f1"] < first["eval_f1"]
-    assert list(scores["test"]["dev_data"]) == ["test"]
+    assert scores["eval_f1"] < results["eval_f1"]
+    assert list(scores["dev_data"]) == ["test"]
 
 
 @pytest.mark.older_stack
@@ -123,59 +103,35 @@ def test_types_are_renamed_and_noted(tag, ner_flags, tmp_path):
 
 
 @pytest.mark.older_stack
-def test_json_lines_in_and_out(tag, ner_flags, tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    for split, count in (("train", 2), ("dev", 1), ("test", 1)):
-        lines = []
-        for text in TAGGED * count:
+def test_json_lines_that_are_named(tag, ner_flags, tmp_path):
+    """An adapter knows the keys, and tags sentences with no other file."""
+    out, again = ner_flags["output_dir"], tmp_path / "again"
+    paths = {}
+    for flag, name, times in (
+        ("train_file", "train.jsonl", 2),
+        ("eval_file", "dev.jsonl", 1),
+        ("predict_file", "NEW.JSONL", 1),
+    ):
+        rows = []
+        for text in TAGGED * times:
             words, tags = zip(*(pair.split() for pair in text.split("|")))
-            value = {"text": words, "ner": tags, "id": len(lines)}
-            if split == "test":
-                del value["ner"]
-            lines.append(json.dumps(value) + "\n")
-        (data / f"{split}.jsonl").write_text("".join(lines))
-    flags = {**ner_flags, "data_dir": data, "num_train_epochs": 1}
-    tag(
-        **flags,
-        do_eval=True,
-        do_predict=True,
-        token_column="text",
-        tag_column="ner",
-    )
-    path = flags["output_dir"] / "test_predictions.jsonl"
-    values = read_json_lines(path)
+            row = {"text": words, "id": len(rows)}
+            rows.append(row if flag == "predict_file" else {**row, "ner": tags})
+        paths[flag] = tmp_path / name
+        write_json_lines(paths[flag], rows)
+    del ner_flags["data_dir"]
+    flags = {**ner_flags, "num_train_epochs": 1, "do_predict": True}
+    keys = {"token_column": "text", "tag_column": "ner"}
+    tag(**flags, **paths, **keys, do_eval=True)
+    assert read_json(out, "run.json")["data_name"] == "train.jsonl"
+    values = read_json_lines(out / "test_predictions.jsonl")
     assert [value["id"] for value in values] == [0, 1, 2, 3]
     assert all(len(v["ner"]) == len(v["text"]) for v in values)
-    # The adapter knows the keys.
-    again = tmp_path / "again"
     flags.update(do_train=False, output_dir=again)
-    tag(**flags, do_predict=True, adapter=path.parent / "adapter")
-    assert read_lines(again / path.name) == read_lines(path)
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_files_may_be_named(tag, ner_flags, tiny_ner, tmp_path):
-    """An adapter then tags new sentences, with no other file."""
-    out, again = ner_flags["output_dir"], tmp_path / "again"
-    new = tmp_path / "NEW.CONLL"
-    new.write_text((tiny_ner / "test.conll").read_text())
-    del ner_flags["data_dir"]
-    ner_flags.update(num_train_epochs=1, predict_file=new, do_predict=True)
-    tag(
-        **ner_flags,
-        train_file=tiny_ner / "train.conll",
-        eval_file=tiny_ner / "dev.conll",
-        do_eval=True,
-    )
-    assert read_json(out, "run.json")["data_name"] == "train.conll"
-    ner_flags.update(output_dir=again, do_train=False)
-    del ner_flags["max_seq_length"]
-    tag(**ner_flags, adapter=out / "adapter")
-    assert read_lines(again / "test_predictions.conll") == read_lines(
-        out / "test_predictions.conll"
-    )
+    del flags["max_seq_length"]
+    new = paths["predict_file"]
+    tag(**flags, predict_file=new, adapter=out / "adapter")
+    assert read_json_lines(again / "test_predictions.jsonl") == values
 
 
 def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):

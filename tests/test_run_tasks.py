@@ -7,7 +7,6 @@ from conftest import (
     STS_B_HEADER,
     read_json,
     read_lines,
-    write_json_lines,
     write_mnli,
     write_table,
 )
@@ -84,39 +83,6 @@ def test_scores_are_learned_and_go_on_from_the_adapter(
     )
     classify(**small)
     assert read_results(tmp_path / "again") == results
-
-
-@pytest.mark.gate
-def test_json_lines_with_a_held_out_part_and_ids(classify, small, tmp_path):
-    rows = [{"t": t, "y": y} for t, y in SENTENCES] * 5
-    test = [{"t": t, "nr": f"row {i}"} for i, (t, _) in enumerate(SENTENCES)]
-    for name, content in (("train", rows), ("test", test)):
-        write_json_lines(tmp_path / f"{name}.jsonl", content)
-    small.update(
-        text_a_column="t",
-        label_column="y",
-        id_column="nr",
-        dev_share=0.2,
-        do_eval=True,
-        do_predict=True,
-    )
-    classify(**small)
-    report = read_lines(small["output_dir"] / "eval_labels.tsv")
-    assert [line.split("\t")[:2] for line in report[1:]] == [
-        # A text of each label, with its copies.
-        ["bad", "5"],
-        ["good", "5"],
-    ]
-    answers = (small["output_dir"] / "test_predictions.tsv").read_text()
-    lines = [line.split("\t") for line in answers.splitlines()]
-    assert lines[0] == ["id", "label", "probability"]
-    assert [line[0] for line in lines[1:]] == [f"row {i}" for i in range(8)]
-    assert all(0.5 <= float(line[2]) <= 1 for line in lines[1:])
-    # In the same folder, without the flag; and never with another share.
-    small.update(do_train=False, do_eval=False, dev_share=0)
-    classify(**small)
-    small.update(do_eval=True, dev_share=0.3)
-    refusals.check(lambda: classify(**small), "held_out.share was 0.2, now 0.3")
 
 
 def test_rows_that_were_trained_on_are_not_held_out_later(

@@ -11,12 +11,8 @@ from adapter_bert.commands import sample
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    def run():
-        monkeypatch.setattr("sys.argv", ["sample", f"--output_dir={tmp_path}"])
-        sample.main()
-
-    return run
+def run(tmp_path, run_main):
+    return lambda: run_main(sample, f"--output_dir={tmp_path}")
 
 
 def test_the_files_and_tables(run, tmp_path, capsys):
@@ -56,7 +52,9 @@ def test_other_files_are_left(run, tmp_path, capsys):
     assert (tmp_path / "new.csv").read_text() == "mine"
 
 
-def test_a_place_that_cannot_be_written(tmp_path, monkeypatch):
-    (tmp_path / "a").touch()
-    monkeypatch.setattr("sys.argv", ["sample", f"--output_dir={tmp_path}/a"])
-    refusals.check(sample.main, "cannot read or write", tmp_path / "a")
+def test_a_place_that_cannot_be_written(tmp_path, command):
+    place = tmp_path / "a"
+    place.touch()
+    refusals.check(
+        lambda: command(sample, output_dir=place), "cannot read or write", place
+    )

@@ -115,13 +115,10 @@ def slurm(tmp_path_factory):
 
 def submit(slurm, sweep, rows):
     """Submits rows of the grid; returns the array's job number."""
-    environment = ",".join(
-        ["ALL", *(f"{n}={sweep.environment[n]}" for n in ("PYTHON",))]
-    )
     answer = slurm(
         "sbatch",
         f"--array={rows}",
-        f"--export={environment}",
+        f"--export=ALL,PYTHON={sweep.environment['PYTHON']}",
         f"--output={sweep.folder}/slurm-%a.log",
         "--mem=1",
         str(SCRIPTS / "sweep.sbatch"),

@@ -6,16 +6,23 @@ import random
 import time
 from functools import partial
 
+import benches
 import pytest
 from conftest import read_json, run_process
 
 from lab import report
 from lab.trials import __main__ as soak
 from lab.trials import faults, runs, starts
-from lab.trials import trial as benches
-from lab.trials.runs import ProgramRun
 from lab.trials.starts import Moment
-from lab.trials.trial import DIFFERENT, LOST, REFUSED, SAME, Bench, Plan
+from lab.trials.trial import (
+    DIFFERENT,
+    HALF,
+    LOST,
+    REFUSED,
+    SAME,
+    WHOLE,
+    Plan,
+)
 
 pytestmark = pytest.mark.older_stack
 
@@ -58,15 +65,10 @@ def make_bench(tmp_path):
     """A stand-in of the program, and the reference of its run."""
 
     def make(write=REPLACE, damaged=REFUSE):
-        program = tmp_path / "program.py"
-        program.write_text(
-            PROGRAM.replace("{write}", write).replace("{damaged}", damaged)
+        source = PROGRAM.replace("{write}", write)
+        return benches.make_bench(
+            tmp_path, source.replace("{damaged}", damaged)
         )
-        run = ProgramRun("stand-in", str(program), ("{place}/out",))
-        (tmp_path / "data").mkdir()
-        benches.make_reference(tmp_path, run)
-        reference = benches.read_reference(tmp_path, run)
-        return Bench(tmp_path, reference, tmp_path / "trial")
 
     return make
 
@@ -90,8 +92,7 @@ def test_a_program_that_goes_on_loses_nothing(make_bench):
             starts = len(outcome.note.split(";"))
             assert bench.kills == starts - outcome.note.count("had ended")
             bench.kills = 0
-    assert bench.reference.has(benches.WHOLE)
-    assert bench.reference.has(benches.HALF)
+    assert bench.reference.has(WHOLE) and bench.reference.has(HALF)
     # Damage is refused or mended.
     for what in (SAME, REFUSED):
         assert is_found(what, faults.DAMAGE, bench)

@@ -4,23 +4,14 @@ import dataclasses
 import multiprocessing
 import os
 
+import benches
 import pytest
 from conftest import ROOT
 
 from lab.trials import faults, linux
-from lab.trials import trial as benches
 from lab.trials.faults import PERMISSION, TWO, VANISHED
-from lab.trials.runs import OUT, ProgramRun
-from lab.trials.trial import (
-    DIFFERENT,
-    HALF,
-    LOST,
-    SAME,
-    WHOLE,
-    YEAR,
-    Bench,
-    Plan,
-)
+from lab.trials.runs import OUT
+from lab.trials.trial import DIFFERENT, HALF, LOST, SAME, WHOLE, YEAR, Plan
 
 pytestmark = pytest.mark.older_stack
 
@@ -70,19 +61,12 @@ CAREFUL = dict(
 @pytest.fixture
 def make_bench(tmp_path):
     """A stand-in of the program, and the reference of its run."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "number").write_text("2")
 
     def make(**changes):
-        program = tmp_path / "program.py"
-        text = PROGRAM.format(**{"root": str(ROOT), **CAREFUL, **changes})
-        program.write_text(text)
-        run = ProgramRun(
-            "stand-in", str(program), ("{place}/out", "{data}/number")
-        )
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / "number").write_text("2")
-        benches.make_reference(tmp_path, run)
-        reference = benches.read_reference(tmp_path, run)
-        return Bench(tmp_path, reference, tmp_path / "trial")
+        source = PROGRAM.format(**{"root": str(ROOT), **CAREFUL, **changes})
+        return benches.make_bench(tmp_path, source, "{data}/number")
 
     return make
 

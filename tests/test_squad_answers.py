@@ -1,5 +1,7 @@
 """Answers: which are chosen and in which order; a slow copy agrees."""
 
+from dataclasses import replace
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -61,25 +63,8 @@ def make_outputs(starts, ends, null):
     return outputs
 
 
-def make_rules(negative=False, threshold=0.0):
-    return Squad(
-        "squad",
-        version_2_with_negative=negative,
-        null_score_diff_threshold=threshold,
-    )
-
-
-CONTEXT = "the cat sat on the mat"
+RULES = Squad("squad")
 NULL = (-5, -5)
-
-
-def predict(starts, ends, rules, null=NULL):
-    """The prediction to one question with one window."""
-    windows = make_windows([CONTEXT], [(0, 0, len(CONTEXT.split()))])
-    questions = [SquadQuestion("q", "?", CONTEXT, None)]
-    outputs = make_outputs([starts], [ends], [null])
-    [prediction] = rules.decode(questions, windows, outputs)
-    return prediction
 
 
 def listed(prediction):
@@ -101,12 +86,9 @@ def test_probabilities_are_a_softmax_over_sums():
     assert large.probabilities().tolist() == [1.0, 0.0]
 
 
-NONE = {"starts": [], "ends": [], "null": []}
-
-
 @pytest.mark.parametrize("negative", [False, True])
 def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
-    rules = make_rules(negative=negative)
+    rules = replace(RULES, version_2_with_negative=negative)
     questions = [
         SquadQuestion(name, "?", context, None)
         for name, context in (("a", ""), ("b", "cat"), ("c", ""))
@@ -120,7 +102,7 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
         assert predictions[number].null_odds == CERTAINLY_NONE
     # And where there are no windows at all.
     predictions = rules.decode(
-        questions[:1], make_windows([""], []), make_outputs(**NONE)
+        questions[:1], make_windows([""], []), make_outputs([], [], [])
     )
     assert [p.text for p in predictions] == [""]
 
@@ -152,7 +134,7 @@ def test_answers_have_the_characters_of_their_tokens(
     question = SquadQuestion("q", "", context, None)
     windows = cut_windows([question], tokenizer, 64, 64, 1)
     outputs = make_outputs([[(2 + first, 1.0)]], [[(2 + last, 1.0)]], [NULL])
-    [prediction] = make_rules().decode([question], windows, outputs)
+    [prediction] = RULES.decode([question], windows, outputs)
     assert prediction.text == expected
     span = prediction.candidates.spans[0]
     assert context[slice(*span)].split() == expected.split()
@@ -163,7 +145,7 @@ def test_a_token_without_characters_is_no_answer():
     windows = make_windows(["the cat"], [(0, 0, 2)])
     windows.offsets[0] = (0, 0)
     row = [(3, 2.0), (4, 1.0)]
-    [prediction] = make_rules().decode(
+    [prediction] = RULES.decode(
         [SquadQuestion("q", "?", "the cat", None)],
         windows,
         make_outputs([row], [row], [NULL]),

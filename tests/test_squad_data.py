@@ -1,6 +1,5 @@
 """SQuAD files: what is read and refused; windows, and answers in them."""
 
-import copy
 import itertools
 import json
 import unicodedata
@@ -15,7 +14,6 @@ from numpy.testing import assert_array_equal
 
 from adapter_bert.data import tokenization
 from adapter_bert.data.memory_rows import MemoryRows
-from adapter_bert.errors import UserError
 from adapter_bert.tasks.squad_data import (
     SPACES,
     SquadAnswer,
@@ -158,56 +156,6 @@ def test_malformed_files_are_refused_with_the_place(tmp_path, call, parts):
     )
 
 
-def nodes(value):
-    """(container, key) of everything within a JSON value."""
-    keys = value if isinstance(value, dict) else range(len(value))
-    for key in keys:
-        yield value, key
-        if isinstance(value[key], (dict, list)):
-            yield from nodes(value[key])
-
-
-JSON_VALUES = st.recursive(
-    st.sampled_from(
-        [None, True, False, 0, -1, 5, 10**30, 0.5, "", "cat", "the\u00a0cat"]
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2),
-        st.dictionaries(
-            st.sampled_from(["text", "answer_start", "id", "qas", "context"]),
-            inner,
-            max_size=3,
-        ),
-    ),
-    max_leaves=4,
-)
-
-
-@PROPERTY
-@hypothesis.given(st.data(), JSON_VALUES, st.booleans())
-def test_any_change_of_a_file_is_read_or_refused(
-    tmp_path_factory, data, value, with_negative
-):
-    impossible = {**QA, "id": "q2", "is_impossible": True}
-    content = copy.deepcopy(document(paragraph(QA, impossible)))
-    container, key = data.draw(st.sampled_from(list(nodes(content))))
-    container[key] = value
-    folder = tmp_path_factory.getbasetemp()
-    try:
-        questions = read(folder, content, with_negative)
-        check_answers(questions, "squad.json", with_negative)
-    except UserError as error:
-        assert "squad.json" in str(error)
-        return
-    assert 0 < len(questions) <= 2
-    for question in questions:
-        assert {type(question.id), type(question.text)} == {str}
-        assert type(question.context) is str
-        if question.answers:
-            span = find_answer(question)
-            assert span is None or 0 <= span[0] < span[1]
-
-
 # What scoring needs
 
 
@@ -319,19 +267,6 @@ def labels_of(windows):
     )
 
 
-def targets(windows, question=0):
-    """What each row's labels cut out of the row, None for 0 and 0."""
-    return [
-        " ".join(row.split()[start : end + 1])
-        if (start, end) != (0, 0)
-        else None
-        for row, (start, end), number in zip(
-            rows_of(windows), labels_of(windows), windows.question
-        )
-        if number == question
-    ]
-
-
 # By hand
 
 
@@ -341,15 +276,6 @@ def test_arrays_have_the_declared_types(tokenizer):
     arrays = {**vars(windows), **windows.labels}
     for name in arrays.keys() - {"labels", "cut_rows"}:
         assert arrays[name].dtype.name == types.get(name, "int32"), name
-
-
-@pytest.mark.parametrize("most,count", [(1, 1), (4, 4), (5, 5), (9, 5)])
-def test_long_questions_are_cut(tokenizer, most, count):
-    windows = cut_windows([ask("sat")], tokenizer, 16, 4, most)
-    head = " ".join("is a cat in ?".split()[:count])
-    assert rows_of(windows) == [f"[CLS] {head} [SEP] sat [SEP]"]
-    assert windows.first.tolist() == [count + 2]
-    assert windows.cut_rows == (count < 5)
 
 
 @pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
@@ -372,39 +298,6 @@ def test_questions_of_a_context_share_its_tokens(tokenizer):
     windows = cut_windows(questions, tokenizer, 16, 4, 4)
     assert windows.context_starts.tolist() == [0, 3, 3]
     assert len(windows.offsets) == 3 + 2
-
-
-@pytest.mark.parametrize(
-    "context,answer,start,expected",
-    [
-        # The second of two.
-        ("the cat sat on the mat .", "the", 15, "the"),
-        # It starts or ends inside a token.
-        ("the cats sat", "s sa", None, "##s sat"),
-        ("the cat sat", "", None, None),
-        # A letter's accent is of its token, white space is of none.
-        ("the ca\u0308t\u0301 sat", "ca\u0308t\u0301", None, "cat"),
-        ("the\u3000cat\u00a0sat", "\u3000cat\u00a0", None, "cat"),
-        # The answer has no token.
-        ("the cat\u200b sat", "\u200b", None, None),
-    ],
-)
-def test_labels_are_the_places_of_the_answers_tokens(
-    tokenizer, context, answer, start, expected
-):
-    question = ask(context, answer, start=start)
-    windows = cut_windows([question], tokenizer, 24, 4, 4)
-    assert targets(windows) == [expected]
-    if start is not None:
-        [label] = labels_of(windows)
-        assert label == (6 + 4, 6 + 4)
-
-
-def test_impossible_questions_point_at_the_first_token(tokenizer):
-    questions = [ask("a b c d e f g", ""), ask("a cat", "cat")]
-    windows = cut_windows(questions, tokenizer, 9, 2, 2)
-    assert targets(windows, 0) == [None, None, None]
-    assert targets(windows, 1) == ["cat"]
 
 
 def test_there_are_labels_where_all_answers_are_known_only(tokenizer):

@@ -13,8 +13,6 @@ from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import refusal
 
-from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import Hooks
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import NO_LABEL
 from adapter_bert.tasks import tagging
@@ -24,17 +22,12 @@ from adapter_bert.tasks.tagging import (
     TaggingHead,
     cut,
     cut_sentences,
-    entity_scores,
     tagging_task,
-    type_scores,
 )
 from adapter_bert.tasks.tagging_files import (
     Sentences,
-    find_entities,
     split_tag,
-    to_bio,
 )
-from adapter_bert.training.training_step import Job, loss_and_gradients
 
 TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
 TAGS += ["B-art-work", "I-art-work"]
@@ -118,30 +111,6 @@ def test_types_that_the_head_does_not_know_are_refused(tmp_path, call, parts):
     put(tmp_path, "train.conll", call)
     put(tmp_path, "dev.conll", "a B-X\n\nb O\nc B-Z\n")
     refusals.check(lambda: read_both(tmp_path), *parts)
-
-
-def test_types_are_renamed_in_every_file_that_is_scored(tmp_path):
-    put(tmp_path, "train.conll", "a B-person\nb I-person\nc B-thing\n")
-    put(tmp_path, "dev.conll", "a B-someone\n")
-    put(tmp_path, "test.conll", "a B-anything\n")
-    table = put(tmp_path, "map", "person\tPER\nsomeone\tPER\nthing\tO\n")
-    task, rows = tagging_task(map_tags=str(table)).read(
-        str(tmp_path), ["train", "dev", "test"]
-    )
-    assert texts(rows["train"].tags) == ["B-PER", "I-PER", "O"]
-    assert texts(rows["dev"].tags) == ["B-PER"]
-    assert task.describe() == {
-        "tags": ["O", "B-PER", "I-PER"],
-        "map_tags": {"person": "PER", "someone": "PER", "thing": "O"},
-    }
-    message = refusal(
-        tagging_task(map_tags=str(table), eval_split="test").read,
-        str(tmp_path),
-        ["train", "test"],
-    )
-    assert message.startswith(
-        f"{tmp_path}/test.conll:1: {table} does not have the types anything;"
-    )
 
 
 @refusals.table(
@@ -258,62 +227,19 @@ def test_sentences_that_all_are_empty_have_scores(tokenizer):
     assert set(scores.values()) == {0.0}
 
 
-class Tokens(tf.Module):
-    """A model that knows nothing of a token but which one it is."""
-
-    def __init__(self):
-        self.hooks, self.bert, self.berts = Hooks(), self, [self]
-        self.table = tf.Variable(
-            np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
-        )
-        config = encoder.BertConfig(
-            vocab_size=9, hidden_size=3, num_attention_heads=1
-        )
-        self.head = TaggingHead(3, config, lambda name, *_: None)
-
-    def __call__(self, features, context):
-        return {"logits": tf.gather(self.table, features["input_ids"])}
-
-
-@pytest.mark.parametrize(
-    "parts, lanes", [(1, 1), (1, 3), (2, 1), (4, 1), (2, 2)]
-)
-def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(parts, lanes):
-    """However the batch is divided; of one sentence nothing is known."""
+def test_the_loss_is_the_mean_over_the_labelled_tokens_of_a_batch(tiny_config):
+    """As `CrossEntropyLoss(ignore_index=...)`; a row has none of these."""
     rows = make_rows(TAGGING, [9, 3, 5, 12, 4, 7, 8, 10] * 5)
     batch = input_pipeline.make_batch(rows, np.arange(8), None)
-    assert (batch["token_labels"][0] == input_pipeline.NO_LABEL).all()
-    model = Tokens()
-    # The gradient of a gather is sparse.
-    tokens = {
-        k: tf.constant(v % 20 if k == "input_ids" else v)
-        for k, v in batch.items()
-    }
-    job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
-    variables = [("table", model.table)]
-
-    @tf.function(autograph=False)
-    def step(features):
-        return loss_and_gradients(
-            job, model, variables, features, tf.constant(0), 8
-        )
-
-    loss, (gradient,) = step(tokens)
-    # As `CrossEntropyLoss(ignore_index=...)` of all tokens.
-    is_labelled = batch["token_labels"] >= 0
-    with tf.GradientTape() as tape:
-        logits = tf.gather(model.table, batch["input_ids"][is_labelled] % 20)
-        expected = tf.reduce_mean(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(
-                batch["token_labels"][is_labelled], logits
-            )
-        )
-    assert_allclose(loss, expected, rtol=1e-5)
-    assert_allclose(
-        gradient,
-        tf.convert_to_tensor(tape.gradient(expected, model.table)),
-        atol=1e-6,
-    )
+    labels = batch["token_labels"]
+    assert (labels[0] == NO_LABEL).all()
+    logits = np.random.default_rng(1).normal(size=(*labels.shape, 3))
+    head = TaggingHead(3, tiny_config, lambda name, *_: None)
+    losses = head.loss({"logits": tf.constant(logits, tf.float32)}, batch)
+    shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    rows, places = np.nonzero(labels != NO_LABEL)
+    right = shares[rows, places, labels[rows, places]]
+    assert_allclose(tf.reduce_mean(losses), -np.log(right).mean(), rtol=1e-5)
 
 
 WORDS = [word for word in TINY_WORDS if word.isalpha()]
@@ -427,39 +353,3 @@ def test_words_that_no_window_holds_are_counted(tokenizer, caplog):
     caplog.clear()
     cut_sentences(Sentences.of_words([words[::3]]), None, tokenizer, 6)
     assert not caplog.text
-
-
-BIO_TAGS = st.lists(
-    st.tuples(*[st.sampled_from("O B-X I-X B-Y I-Y".split())] * 2), max_size=8
-)
-
-
-@pytest.mark.older_stack
-@given(st.lists(BIO_TAGS, min_size=1, max_size=5))
-def test_scores_are_those_of_counted_entities(sentences):
-    """Sentences do not run into each other."""
-    sides = []
-    for side in (0, 1):
-        tags = [[split_tag(pair[side]) for pair in s] for s in sentences]
-        sides.append(
-            [
-                to_bio(of_sentence, np.array([0, len(of_sentence)]))
-                for of_sentence in tags
-            ]
-        )
-    entities = [
-        {
-            (n, e)
-            for n, of_sentence in enumerate(side)
-            for e in find_entities(of_sentence)
-        }
-        for side in sides
-    ]
-    right, predicted, both = *map(len, entities), len(entities[0] & entities[1])
-    scores = entity_scores(*sides)
-    assert scores["precision"] == pytest.approx(both / max(1, predicted))
-    assert scores["recall"] == pytest.approx(both / max(1, right))
-    assert scores["f1"] == pytest.approx(2 * both / max(1, right + predicted))
-    of_types = type_scores(*sides)
-    assert sum(s[1] for s in of_types) == right
-    assert sum(s[2] for s in of_types) == predicted

@@ -66,34 +66,29 @@ def learn_words(rows: Rows) -> Callable[[Rows], Inputs]:
     Returns:
         A function from rows to float64 [rows, words and pairs of each text].
     """
+    from sklearn.compose import ColumnTransformer
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    columns = [
-        TfidfVectorizer(
-            ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
-        )
-        for _ in _texts(rows)
-    ]
+    words = TfidfVectorizer(
+        ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORD
+    )
+    table = _table(rows)
+    columns = ColumnTransformer(
+        [(f"text {n}", words, n) for n in range(table.shape[1])],
+        sparse_threshold=1,
+    )
     try:
-        for column, texts in zip(columns, _texts(rows)):
-            column.fit(texts)
+        columns.fit(table)
     except ValueError as error:
         raise UserError(
             f"{rows.path}: a column of texts, or the part of it that the "
             "others are guessed from, holds no word"
         ) from error
-
-    def inputs_of(rows: Rows) -> Inputs:
-        matrices = [
-            c.transform(texts) for c, texts in zip(columns, _texts(rows))
-        ]
-        return scipy.sparse.hstack(matrices, format="csr")
-
-    return inputs_of
+    return lambda rows: columns.transform(_table(rows))
 
 
-def _texts(rows: Rows) -> list[list[str]]:
-    return [x for x in (rows.text_a, rows.text_b) if x is not None]
+def _table(rows: Rows) -> np.ndarray:
+    return np.array(list(rows.texts), dtype=object)
 
 
 def fit(
@@ -129,16 +124,10 @@ def fit(
         for column in labels["label_sets"].T
     ]
 
-    def odds(inputs: Inputs) -> Outputs:
-        """Returns the log odds of each label."""
-        probabilities = [model(inputs) for model in models]
-        return {
-            "logits": np.stack(
-                [x[:, 1] - x[:, 0] for x in probabilities], axis=1
-            )
-        }
-
-    return odds
+    # The log odds of each label.
+    return lambda inputs: {
+        "logits": np.hstack([np.diff(model(inputs)) for model in models])
+    }
 
 
 def fit_classes(
@@ -188,7 +177,7 @@ def cross_validate(
     """
     from sklearn.model_selection import KFold
 
-    scores: dict[float, list[float]] = {x: [] for x in STRENGTHS}
+    scores: list[list[float]] = []
     folds = KFold(count, shuffle=True, random_state=SEED)
     progress = Progress("folds", count * len(STRENGTHS), "fits")
     for fold in folds.split(np.unique(texts)):
@@ -196,16 +185,14 @@ def cross_validate(
         words = learn_words(rest)
         inputs, labels = words(rest), task.label_features(rest.label)
         held_out = words(part)
-        for strength, list_of_scores in scores.items():
+        scores.append([])
+        for strength in STRENGTHS:
             model = fit(task, inputs, labels, strength)
             _, scored = score(task, part, model(held_out))
-            list_of_scores.append(scored[task.metrics[0]])
+            scores[-1].append(scored[task.metrics[0]])
             progress.update(1)
     progress.close()
-    return {
-        x: float(np.mean(list_of_scores))
-        for x, list_of_scores in scores.items()
-    }
+    return dict(zip(STRENGTHS, np.mean(scores, axis=0).tolist()))
 
 
 def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import pathlib
 import platform
 
 PACKAGES = ("numpy", "safetensors", "tokenizers", "scikit-learn")
@@ -11,24 +12,6 @@ INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 VARIABLES = ("TF_ENABLE_", "TF_NUM_", "TF_XLA_", "XLA_", "OMP_", "CUDA_")
 
 
-def _processor() -> tuple[str, str]:
-    """Names the processor, and its instructions; "" where nothing says them."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            lines = dict(
-                (part.strip() for part in line.split(":", 1))
-                for line in file
-                if ":" in line
-            )
-    except OSError:
-        return platform.processor(), ""
-    flags = lines.get("flags", "").split()
-    return (
-        lines.get("model name", platform.machine()),
-        " ".join(name for name in INSTRUCTIONS if name in flags),
-    )
-
-
 def main() -> None:
     """Prints a line for each fact."""
     import adapter_bert.start_tensorflow  # noqa: F401
@@ -36,8 +19,11 @@ def main() -> None:
     import tensorflow as tf
 
     from adapter_bert.bert import onednn
+    from adapter_bert.training import cpu_cores
 
-    processor, instructions = _processor()
+    processor = cpu_cores.name() or platform.machine()
+    cpuinfo = pathlib.Path("/proc/cpuinfo")
+    words = cpuinfo.read_text().split() if cpuinfo.exists() else ()
     gpus = [
         tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
         for gpu in tf.config.list_physical_devices("GPU")
@@ -52,7 +38,7 @@ def main() -> None:
         ),
         "system": platform.platform(),
         "processor": f"{processor}, {os.cpu_count()} cores",
-        "instructions": instructions,
+        "instructions": " ".join(x for x in INSTRUCTIONS if x in words),
         "oneDNN kernels": ", ".join(
             filter(onednn.is_available, ("float32", "bfloat16"))
         ),

@@ -11,19 +11,23 @@ from adapter_bert.tasks.kinds import get_task
 from adapter_bert.tasks.text_regression import TextRegression
 
 PREDICTIONS = "test_predictions.tsv"
-# File of the zip -> task, file of the run, rows of the published test set.
+# Rows of the published test sets with one file.
+ROWS = {
+    "CoLA": 1063,
+    "SST-2": 1821,
+    "MRPC": 1725,
+    "STS-B": 1379,
+    "QQP": 390965,
+    "QNLI": 5463,
+    "RTE": 3000,
+    "WNLI": 146,
+    "AX": 1104,
+}
+# File of the zip -> task, file of the run, rows.
 FILES = {
-    "CoLA.tsv": ("CoLA", PREDICTIONS, 1063),
-    "SST-2.tsv": ("SST-2", PREDICTIONS, 1821),
-    "MRPC.tsv": ("MRPC", PREDICTIONS, 1725),
-    "STS-B.tsv": ("STS-B", PREDICTIONS, 1379),
-    "QQP.tsv": ("QQP", PREDICTIONS, 390965),
+    **{f"{task}.tsv": (task, PREDICTIONS, n) for task, n in ROWS.items()},
     "MNLI-m.tsv": ("MNLI", PREDICTIONS, 9796),
     "MNLI-mm.tsv": ("MNLI", "test_predictions_mismatched.tsv", 9847),
-    "QNLI.tsv": ("QNLI", PREDICTIONS, 5463),
-    "RTE.tsv": ("RTE", PREDICTIONS, 3000),
-    "WNLI.tsv": ("WNLI", PREDICTIONS, 146),
-    "AX.tsv": ("AX", PREDICTIONS, 1104),
 }
 HEADER = "index\tprediction"
 # Houlsby et al. leave WNLI out; the commonest class of its training set.

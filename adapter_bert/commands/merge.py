@@ -224,10 +224,9 @@ def head_of(
 def read_weights(text: str, count: int, positive: bool) -> list[float]:
     """Reads the weight of each of `count` adapters."""
     try:
-        weights = [float(number) for number in text.split(",")] if text else []
+        weights = list(map(float, text.split(","))) if text else [1.0] * count
     except ValueError:
         weights = [math.nan]
-    weights = weights or [1.0] * count
     least = 0.0 if positive else -math.inf
     if len(weights) != count or not all(least < w < math.inf for w in weights):
         raise UserError(

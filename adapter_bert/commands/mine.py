@@ -139,10 +139,8 @@ def choose(
     """
     lowest, highest = map(int, RANKS.fullmatch(settings.ranks).groups())
     for number, one in enumerate(judged):
-        is_wrong = np.array(
-            [place not in one.never for place in places[number]]
-        )
-        is_wrong &= places[number] >= 0
+        # -1 where there are fewer documents.
+        is_wrong = ~np.isin(places[number], [*one.never, -1])
         wrong = np.flatnonzero(is_wrong)[lowest - 1 : highest]
         if settings.margin and one.right:
             size, percent = MARGIN.fullmatch(settings.margin).groups()

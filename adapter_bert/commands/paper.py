@@ -170,9 +170,7 @@ def _table(rows: tables.Rows, places: Iterable[int]) -> str:
 
 def read_results(path: str, commit: Optional[str] = None) -> Runs:
     """Reads the rows of a results file; none if it is missing."""
-    rows = _table_of(_read_rows(path))
-    _check_alike(rows, path, commit)
-    return rows
+    return _checked(_read_rows(path), path, commit)
 
 
 def _read_rows(path: str) -> list[dict[str, Any]]:
@@ -181,12 +179,11 @@ def _read_rows(path: str) -> list[dict[str, Any]]:
     return files.read_json(path, "the results")["runs"]
 
 
-def _table_of(rows: Sequence[dict[str, Any]]) -> Runs:
-    return pandas.DataFrame(rows, columns=MEMBERS)
-
-
-def _check_alike(rows: Runs, path: str, commit: Optional[str] = None) -> None:
-    of_bert = rows[rows.method != BASELINE]
+def _checked(
+    rows: Sequence[dict[str, Any]], path: str, commit: Optional[str]
+) -> Runs:
+    table = pandas.DataFrame(rows, columns=MEMBERS)
+    of_bert = table[table.method != BASELINE]
     for key, more in (("bert", None), ("commit", commit)):
         values = {*of_bert[key], more} - {None}
         if len(values) > 1:
@@ -194,6 +191,7 @@ def _check_alike(rows: Runs, path: str, commit: Optional[str] = None) -> None:
                 f"{path} has rows of the {key}s {' and '.join(sorted(values))}"
                 ", expected one in a table; choose another OUT"
             )
+    return table
 
 
 def print_missing(path: str, commit: str) -> None:
@@ -236,7 +234,6 @@ def collect(path: str, place: str, commit: str) -> None:
             metric = collect_runs.main_score(task, scores)
             rows.append(
                 {
-                    **dict.fromkeys(("size", "rate", "epochs", "seed")),
                     "run": name,
                     "task": task,
                     "method": BASELINE,
@@ -244,14 +241,12 @@ def collect(path: str, place: str, commit: str) -> None:
                     "split": "test",
                     "metric": metric,
                     "score": scores[metric],
-                    "seconds": None,
                     "trained": 0,
                     "commit": commit,
-                    "bert": "",
                     "processor": cpu_cores.name(),
                 }
             )
-    _check_alike(_table_of(rows), path, commit)
+    _checked(rows, path, commit)
     files.write_json(path, {"runs": rows})
 
 
@@ -310,8 +305,7 @@ def _numbers(name: str, *columns: Sequence[str]) -> list[np.ndarray]:
 
 def read_report(name: str, report: pathlib.Path) -> tables.Rows:
     """Reads the labelled rows of a task to report."""
-    is_glue = name.lower() in TASKS
-    layout = get_task(name).labelled if is_glue else CUSTOM
+    layout = get_task(name).labelled if name.lower() in TASKS else CUSTOM
     return tables.read_rows(str(report), layout)
 
 
@@ -379,7 +373,7 @@ def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         cells = means.map("{:.1f}".format).where(means.notna(), "-")
         title = f"{title} (paper, BERT-large, test)"
         lines.append([title, *cells, _mean(means)])
-    compared = {}
+    draws = {}
     for number, task in enumerate(tasks):
         same = rows[(rows.task == task) & (rows.variant == "")]
         both = [
@@ -388,13 +382,13 @@ def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         ]
         if all(len(x) > 1 for x in both):
             report = picture.parent / "data" / task / REPORT
-            compared[task] = difference.compare(
+            compared = difference.compare(
                 both[0].metric[0],
                 *_numbers(task, read_report(task, report).label),
                 *(np.array(x.answers.tolist()) for x in both),
                 seed=difference.DRAW_SEED + number,
             )
-    draws = {task: (x.difference, x.draws) for task, x in compared.items()}
+            draws[task] = compared.difference, compared.draws
     if len(draws) == len(tasks):
         draws["mean"] = [np.mean(x, axis=0) for x in zip(*draws.values())]
     cells = dict.fromkeys((*tasks, "mean"), "-")

@@ -406,9 +406,6 @@ def main() -> None:
     """Draws all figures that the runs allow, and deletes its earlier ones."""
     options, folders = read_arguments(Output, __doc__)
     output = options.output_dir
-    for folder in folders:
-        if not pathlib.Path(folder).is_dir():
-            raise UserError(f"{folder} is no folder of runs")
     ablations = read_ablations(folders)
     trainings = [f for f in folders if find_files(pathlib.Path(f), "run.json")]
     if not (ablations or trainings):

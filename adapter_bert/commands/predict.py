@@ -79,29 +79,27 @@ SETTINGS = (RowsAndAnswers, adapter_flags.Answering, adapter_flags.Embedding)
 def columns_of(tasks: dict[str, LoadedTask]) -> row_stream.Alternatives:
     """Lists possible names of a row's texts; refuses tasks that differ."""
     named = FLAGS.columns
-    first: tuple[str, Any] = next(iter(tasks.items()))
+    [(first, one), *_] = tasks.items()
+    columns = one.task.columns
     for name, loaded in tasks.items():
         if named and len(named) not in loaded.numbers_of_texts:
             raise UserError(
                 f"--columns names {len(named)} columns, but {name} reads "
                 f"{' or '.join(map(str, loaded.numbers_of_texts))}"
             )
-        if not named and loaded.task.columns != first[1].task.columns:
-            these, others = (
-                json_lines.list_keys(x.task.columns) for x in (first[1], loaded)
+        if not named and loaded.task.columns != columns:
+            these, others = map(
+                json_lines.list_keys, (columns, loaded.task.columns)
             )
             raise UserError(
-                f"{first[0]} reads the columns {these}, but {name} {others}; "
-                "pass --columns if one row serves both, or ask them one after "
-                "the other"
+                f"{first} reads the columns {these}, but {name} {others}; pass "
+                "--columns if one row serves both, or ask them one after the "
+                "other"
             )
-    columns = first[1].task.columns
-    usual = (
-        [TEXT_COLUMNS[: len(columns)]]
-        if len(columns) <= len(TEXT_COLUMNS)
-        else []
-    )
-    return [named] if named else [columns, *usual]
+    if named:
+        return [named]
+    usual = TEXT_COLUMNS[: len(columns)]
+    return [columns, usual] if len(usual) == len(columns) else [columns]
 
 
 def answer_rows(

@@ -103,6 +103,9 @@ def read_arguments(declaring: type, doc: str) -> tuple[Any, list[str]]:
     options, folders = flag_page.read_command_line(declaring, doc, None)
     if not folders:
         raise UserError("RUNS is missing; expected folders with runs below")
+    for folder in folders:
+        if not os.path.isdir(folder):
+            raise UserError(f"{folder} is no folder of runs")
     return options, folders
 
 
@@ -242,8 +245,6 @@ def find_runs(folders: Iterable[str]) -> pandas.DataFrame:
     # Folders may overlap.
     runs_by_place: dict[pathlib.Path, Optional[dict[str, Any]]] = {}
     for folder in map(pathlib.Path, folders):
-        if not folder.is_dir():
-            raise UserError(f"{folder} is no folder of runs")
         for path in find_files(folder, "run.json"):
             if path.parent.name != "phase_1":
                 runs_by_place[path.parent.resolve()] = read_run(path.parent)

@@ -20,47 +20,45 @@ CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     """`part / whole`, and 0 where that is undefined."""
-    return np.divide(part, whole, out=np.zeros(whole.shape), where=whole > 0)
+    return np.divide(part, whole, out=np.zeros(part.shape), where=whole > 0)
 
 
-def _accuracy(tables: np.ndarray) -> np.ndarray:
-    right = np.trace(tables, axis1=-2, axis2=-1)
-    return _share(right, tables.sum((-2, -1)))
-
-
-def _f1(tables: np.ndarray) -> np.ndarray:
-    both = tables[..., 1, 1]
-    return _share(
-        2 * both, tables[..., 1, :].sum(-1) + tables[..., :, 1].sum(-1)
-    )
-
-
-def _matthews(tables: np.ndarray) -> np.ndarray:
-    (a, b), (c, d) = np.moveaxis(tables, (-2, -1), (0, 1))
-    spread = np.sqrt((a + b) * (c + d) * (a + c) * (b + d))
-    return _share(a * d - b * c, spread)
-
-
-def _pearson(
+def _accuracy(
     times: np.ndarray, labels: np.ndarray, answers: np.ndarray
 ) -> np.ndarray:
-    """[draws, kinds], [kinds], [runs, kinds] -> correlations [draws, runs]."""
-    labels = labels - labels.mean()
-    answers = answers - answers.mean(axis=1, keepdims=True)
-    times = times / times.sum(axis=1, keepdims=True)
-    x, y = times @ labels[:, np.newaxis], times @ answers.T
-    spread_x = times @ np.square(labels)[:, np.newaxis] - np.square(x)
-    spread_y = times @ np.square(answers).T - np.square(y)
-    both = times @ (answers * labels).T - x * y
-    return _share(both, np.sqrt(np.maximum(spread_x * spread_y, 0)))
+    return times @ (answers == labels).T / times.sum(axis=1, keepdims=True)
 
 
-# Of counts, float64 [..., C, C], by label and prediction: fractions [...], 0
-# where undefined, as of `tasks.metrics`. The last two are for two classes.
-SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+def _f1(
+    times: np.ndarray, labels: np.ndarray, answers: np.ndarray
+) -> np.ndarray:
+    both = times @ (answers * labels).T
+    return _share(2 * both, times @ labels.T + times @ answers.T)
+
+
+def _correlation(
+    times: np.ndarray, labels: np.ndarray, answers: np.ndarray
+) -> np.ndarray:
+    # What never differs is 0 exactly, and has no spread.
+    labels, answers = labels - labels[:, :1], answers - answers[:, :1]
+    count = times.sum(axis=1, keepdims=True)
+
+    def spread(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return count * (times @ (x * y).T) - (times @ x.T) * (times @ y.T)
+
+    both = spread(labels, labels) * spread(answers, answers)
+    return _share(spread(labels, answers), np.sqrt(np.maximum(both, 0)))
+
+
+# Of float64 [draws, kinds], how often each kind of row was drawn, labels
+# [1, kinds] and answers [runs, kinds]: fractions [draws, runs], 0 where
+# undefined, as of `tasks.metrics`. F1 and Matthews' correlation, which is
+# Pearson's of the classes 0 and 1, are for two classes.
+SCORES: dict[str, Callable[..., np.ndarray]] = {
     "accuracy": _accuracy,
     "f1": _f1,
-    "matthews_correlation": _matthews,
+    "matthews_correlation": _correlation,
+    "pearson": _correlation,
 }
 
 
@@ -99,7 +97,7 @@ def compare(
     Source: the bootstrap (Efron 1979), over two crossed factors (Owen 2007).
 
     Args:
-        score: a name of `SCORES`, or `pearson`.
+        score: a name of `SCORES`.
         labels: int [rows], from 0; float64 for `pearson`.
         adapters: [seeds, rows], their predictions, in the labels' dtype.
         full: [seeds, rows], full fine-tuning's; may have other seeds.
@@ -115,13 +113,7 @@ def compare(
 
     def scored(times: np.ndarray) -> np.ndarray:
         """int [draws, kinds] -> scores, float64 [draws, runs]."""
-        if score == "pearson":
-            return 100 * _pearson(times, kinds[0], kinds[1:])
-        count = 1 + max(kinds.max(), 1)
-        cells = np.eye(count * count)[kinds[0] * count + kinds[1:]]
-        tables = np.einsum("dk,skc->dsc", times, cells, optimize=True)
-        tables = tables.reshape(*tables.shape[:2], count, count)
-        return 100 * SCORES[score](tables)
+        return 100 * SCORES[score](times.astype(float), kinds[:1], kinds[1:])
 
     def resampled(scores: np.ndarray) -> np.ndarray:
         """float64 [draws, seeds] -> means over drawn seeds, [draws]."""

@@ -343,8 +343,8 @@ def _check(
     spans: list[_Span], text: str, notes: collections.Counter[str]
 ) -> list[_Span]:
     """Checks spans against their text; turns UTF-16 units into characters."""
-    wrong = next((span for span in spans if _fault(span, text)), None)
-    if wrong is None:
+    faults = list(filter(None, (_fault(span, text) for span in spans)))
+    if not faults:
         return spans
     units, characters = 0, {}
     for number, letter in enumerate(f"{text} "):
@@ -358,7 +358,7 @@ def _check(
         for span in spans
     ]
     if any(span.text is None or _fault(span, text) for span in of_units):
-        raise ValueError(_fault(wrong, text))
+        raise ValueError(faults[0])
     notes["rows count UTF-16 units, which were turned into characters"] += 1
     return of_units
 
@@ -396,10 +396,8 @@ def _tag(
         start = span.start + len(inside) - len(inside.lstrip())
         end = span.end - len(inside) + len(inside.rstrip())
         # Words that hold any of the characters.
-        first, past = (
-            bisect.bisect(ends, start),
-            bisect.bisect_left(starts, end),
-        )
+        first = bisect.bisect(ends, start)
+        past = bisect.bisect_left(starts, end)
         if start >= end or first >= past:
             raise ValueError(f"the span {span} covers no word")
         if before and (span.start < before.end or tags[first].type):
@@ -408,10 +406,8 @@ def _tag(
                 "tag; leave out one of them"
             )
         before = span
-        notes["spans are trimmed: they begin or end with blanks"] += (
-            start,
-            end,
-        ) != (span.start, span.end)
+        is_trimmed = span[:2] != (start, end)
+        notes["spans are trimmed: they begin or end with blanks"] += is_trimmed
         notes["spans are widened: they begin or end inside a word"] += (
             starts[first] < start or end < ends[past - 1]
         )

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -218,7 +218,7 @@ def choose(
     is_plain = is_token & pieces.is_plain[ids]
     counts = is_plain.sum(axis=1)
     wanted = np.rint(masking.probability * counts).astype(np.int64)
-    wanted = np.minimum(np.maximum(wanted, 1), counts)
+    wanted = np.clip(wanted, 1, counts)
     places = np.arange(ids.shape[1])
     begins = is_plain
     if masking.whole_words:
@@ -421,13 +421,13 @@ class Lines:
         return itertools.islice(_lines(self.path), self.count)
 
 
-def _text(row: Mapping[str, Any], where: str) -> str:
-    return json_lines.text_at(row, "text")
-
-
 def _lines(path: FileOrRows) -> Iterator[str]:
     if isinstance(path, MemoryRows):
-        texts = read_objects(path, path.objects(["text"]), _text)
+        texts = read_objects(
+            path,
+            path.objects(["text"]),
+            lambda row, where: json_lines.text_at(row, "text"),
+        )
         lines = (text for _, text in texts)
     else:
         lines = files.read_lines(path, "the text", newline="")
@@ -515,12 +515,7 @@ class MaskedLM(Task[Lines]):
     def build_head(self, config, create):
         return MaskedLMHead(config, create)
 
-    def evaluate(
-        self,
-        rows: Lines,
-        features: Features,
-        predictions: Mapping[str, np.ndarray],
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         """Perplexity, accuracy, mean cross entropy in nats, of masked tokens.
 
         Perplexity is `exp(loss)`, at most the greatest float.

@@ -495,15 +495,13 @@ def find_folder(data_dir: str, name: str) -> str:
     folders = files.folders(data_dir)
     matches = [folder for folder in folders if folder.lower() == name.lower()]
     if len(matches) != 1:
+        there = "no folder"
+        if matches:
+            there = f"the folders {' and '.join(matches)}"
         raise UserError(
-            f"{data_dir} holds "
-            + (
-                f"the folders {' and '.join(matches)}"
-                if matches
-                else "no folder"
-            )
-            + f" for the task {name}; with several tasks, --data_dir must hold "
-            f"a folder for each, this one called {name} in any case of letters"
+            f"{data_dir} holds {there} for the task {name}; with several "
+            "tasks, --data_dir must hold a folder for each, this one called "
+            f"{name} in any case of letters"
         )
     return os.path.join(data_dir, matches[0])
 

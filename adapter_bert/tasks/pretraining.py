@@ -80,20 +80,15 @@ class PretrainingHead(Head):
         likelier = tf.argmax(logits, axis=-1, output_type=tf.int32)
         return {
             **self.masked.select(predictions),
-            "next_log_probabilities": -_next_losses(logits, labels),
+            "next_log_probabilities": -functional.cross_entropy(logits, labels),
             "next_is_right": tf.cast(tf.equal(likelier, labels), tf.int32),
         }
 
     def loss(self, predictions, features):
         masked = self.masked.loss(predictions, features)
-        return masked + _next_losses(
+        return masked + functional.cross_entropy(
             predictions["next_logits"], features[LABELS]
         )
-
-
-def _next_losses(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-    """Cross entropies in nats, float32 [B]."""
-    return functional.cross_entropy(logits, labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,15 +186,16 @@ class Pretraining(Task[Records]):
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
         length, most = max_seq_length, self.max_predictions_per_seq
-        form = {
-            "input_ids": tf.io.FixedLenFeature([length], tf.int64),
-            "input_mask": tf.io.FixedLenFeature([length], tf.int64),
-            "segment_ids": tf.io.FixedLenFeature([length], tf.int64),
-            "masked_lm_positions": tf.io.FixedLenFeature([most], tf.int64),
-            "masked_lm_ids": tf.io.FixedLenFeature([most], tf.int64),
-            "masked_lm_weights": tf.io.FixedLenFeature([most], tf.float32),
-            LABELS: tf.io.FixedLenFeature([1], tf.int64),
+        sizes = {
+            **dict.fromkeys(("input_ids", "input_mask", "segment_ids"), length),
+            **dict.fromkeys(("masked_lm_positions", "masked_lm_ids"), most),
+            LABELS: 1,
         }
+        form = {
+            name: tf.io.FixedLenFeature([size], tf.int64)
+            for name, size in sizes.items()
+        }
+        form["masked_lm_weights"] = tf.io.FixedLenFeature([most], tf.float32)
         progress = Progress("read", len(rows), "rows")
         chunks: list[dict[str, np.ndarray]] = []
         records = iter(rows)
@@ -274,12 +270,7 @@ class Pretraining(Task[Records]):
     def build_head(self, config, create):
         return PretrainingHead(config, create)
 
-    def evaluate(
-        self,
-        rows: Records,
-        features: Features,
-        predictions: Mapping[str, np.ndarray],
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         """Accuracies and mean cross entropies in nats; `loss` is their sum.
 
         Those of masked tokens are 0 without any, as BERT has them.

@@ -81,12 +81,16 @@ def squad_1_scores(
 
     Source: Rajpurkar et al. 2016, the official `evaluate-v1.1.py`.
     """
-    best = [
-        np.max([exact_and_f1(text, prediction) for text in texts], axis=0)
-        for texts, prediction in zip(answers, predictions)
-    ]
+    best = list(map(_best, answers, predictions))
     exact, f1 = 100.0 * sum(best) / len(best)
     return {"exact_match": float(exact), "f1": float(f1)}
+
+
+def _best(
+    answers: Answers, prediction: str, both_empty: float = 0.0
+) -> np.ndarray:
+    scores = [exact_and_f1(text, prediction, both_empty) for text in answers]
+    return np.max(scores, axis=0)
 
 
 def squad_2_scores(
@@ -104,16 +108,16 @@ def squad_2_scores(
     Source: Rajpurkar et al. 2018, the official `evaluate-v2.0.py`.
     """
     has_answer = np.array([bool(texts) for texts in answers])
-    best = []
-    for texts, prediction in zip(answers, predictions):
-        # An answer of nothing but articles and punctuation is no text to match.
-        texts = list(filter(normalize_answer, texts)) or [""]
-        pairs = [exact_and_f1(text, prediction, 1.0) for text in texts]
-        best.append(np.max(pairs, axis=0))
-    of_questions = np.array(best)
+    # An answer of nothing but articles and punctuation is no text to match.
+    of_questions = np.array(
+        [
+            _best(list(filter(normalize_answer, texts)) or [""], text, 1.0)
+            for texts, text in zip(answers, predictions)
+        ]
+    )
     scores: dict[str, float] = {}
     for prefix, chosen in (
-        ("", np.ones(len(best), bool)),
+        ("", np.ones(len(of_questions), bool)),
         ("HasAns_", has_answer),
         ("NoAns_", ~has_answer),
     ):
@@ -192,14 +196,10 @@ def _pairs(
         outputs[f"{side}_indexes"][rows] - first[:, np.newaxis]
         for side in ("start", "end")
     )
-    starts_fit, ends_fit = (
-        (places >= 0) & (places < length[:, np.newaxis])
-        for places in (starts, ends)
-    )
     distance = ends[:, np.newaxis, :] - starts[:, :, np.newaxis]
     row, start, end = np.nonzero(
-        starts_fit[:, :, np.newaxis]
-        & ends_fit[:, np.newaxis, :]
+        (starts >= 0)[:, :, np.newaxis]
+        & (ends < length[:, np.newaxis])[:, np.newaxis, :]
         & (distance >= 0)
         & (distance < max_answer_length)
     )
@@ -393,9 +393,9 @@ class Squad(Task[Sequence[SquadQuestion]]):
 
     def _read(self, data_dir: str, split: str) -> list[SquadQuestion]:
         flag = "train_file" if split == "train" else "predict_file"
-        if not getattr(self, flag):
-            raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
         path = getattr(self, flag)
+        if not path:
+            raise UserError(f"--{flag} is missing: a file in SQuAD's layout")
         if isinstance(path, str):
             path = os.path.join(data_dir, path)
         negative = self.version_2_with_negative
@@ -499,12 +499,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
     def build_head(self, config, create):
         return SpanHead(self.n_best_size, config, create, self.head)
 
-    def decode(
-        self,
-        rows: Sequence[SquadQuestion],
-        features: ContextWindows,
-        outputs: Mapping[str, np.ndarray],
-    ) -> list[Prediction]:
+    def decode(self, rows, features, outputs) -> list[Prediction]:
         """Chooses an answer to every question.
 
         Source: google-research/bert, `run_squad.py`, `write_predictions`. That
@@ -591,12 +586,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
         kept, places = zip(*best.values())
         return NBest(tuple(best), np.array(kept), places)
 
-    def evaluate(
-        self,
-        rows: Sequence[SquadQuestion],
-        features: input_pipeline.Features,
-        predictions: Sequence[Prediction],
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         answers = [[a.text for a in q.answers] for q in rows]
         texts = [p.text for p in predictions]
         if not self.version_2_with_negative:

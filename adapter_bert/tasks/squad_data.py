@@ -62,8 +62,7 @@ def read_questions(
     """
     by_id: dict[str, SquadQuestion] = {}
     places: dict[str, str] = {}
-    in_memory = isinstance(path, MemoryRows)
-    for here, paragraph in (_of_memory if in_memory else _of_file)(path):
+    for here, paragraph in _read_paragraphs(path):
         context = _get(paragraph, "context", str, here)
         for qa in _get(paragraph, "qas", list, here):
             question = _read_question(qa, context, here, with_negative)
@@ -80,7 +79,10 @@ def read_questions(
     return list(by_id.values())
 
 
-def _of_file(path: str) -> Iterator[tuple[str, Any]]:
+def _read_paragraphs(path: FileOrRows) -> Iterator[tuple[str, Any]]:
+    if isinstance(path, MemoryRows):
+        yield from _of_rows(path, enumerate(path.records()))
+        return
     head = files.head(path, "the SQuAD file")
     if ending_of(path) in (".csv", ".tsv"):
         columns = head.decode(errors="replace").splitlines()[:1]
@@ -116,15 +118,11 @@ def _is_row(line: bytes) -> bool:
     return False
 
 
-def _of_memory(rows: MemoryRows) -> Iterator[tuple[str, Any]]:
-    return _of_rows(str(rows), enumerate(rows.records()))
-
-
 def _of_rows(
-    name: str, rows: Iterable[tuple[int, Any]]
+    path: FileOrRows, rows: Iterable[tuple[int, Any]]
 ) -> Iterator[tuple[str, Any]]:
     for number, row in rows:
-        where = f"{name}:{number + 1}"
+        where = f"{path}:{number + 1}"
         if not isinstance(row, Mapping):
             raise UserError(
                 f"{where}: found a {type(row).__name__}, expected a dictionary "
@@ -133,10 +131,7 @@ def _of_rows(
         if row.keys() == {"header"}:
             continue
         if "qas" in row:
-            context = _get(row, "context", str, where)
-            qas = _get(row, "qas", list, where)
-            qas = [_of_mrqa(qa, context, where) for qa in qas]
-            yield where, {"context": context, "qas": qas}
+            yield where, row
             continue
         question = {**row, "id": str(row.get("id", number))}
         answers = question.pop("answers", None)
@@ -161,8 +156,6 @@ def _get_list(values: Mapping[str, Any], key: str, where: str) -> list[Any]:
 
 def _of_mrqa(qa: Any, context: str, where: str) -> Any:
     """Reads a question of MRQA, whose spans hold their last character."""
-    if not isinstance(qa, Mapping) or "detected_answers" not in qa:
-        return qa
     spans = [
         span
         for answer in _get(qa, "detected_answers", list, where)
@@ -179,14 +172,18 @@ def _of_mrqa(qa: Any, context: str, where: str) -> Any:
         for first, last in spans
     ]
     question = _get(qa, "question", str, where)
-    return {"id": qa.get("qid"), "question": question, "answers": answers}
+    name = qa.get("qid", qa.get("id"))
+    return {"id": name, "question": question, "answers": answers}
 
 
 def _read_question(
     qa: Any, context: str, place: str, with_negative: bool
 ) -> SquadQuestion:
-    if isinstance(qa, dict) and type(qa.get("id")) is int:
-        qa = {**qa, "id": str(qa["id"])}
+    if isinstance(qa, dict):
+        if "detected_answers" in qa:
+            qa = _of_mrqa(qa, context, place)
+        if type(qa.get("id")) is int:
+            qa = {**qa, "id": str(qa["id"])}
     question_id = _get(qa, "id", str, f"{place}.qas")
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)
@@ -331,10 +328,9 @@ def cut_windows(
     answer's words where the answer's tokens occur.
     """
     labelled = all(question.answers is not None for question in questions)
-    tokens, lengths = array.array("i"), array.array("q")
+    tokens, row_starts = array.array("i"), array.array("q", [0])
     # `question`, `first` and `context_first` of each window, and its labels.
-    places: list[tuple[int, int, int]] = []
-    targets: list[tuple[int, int]] = []
+    windows: list[tuple[int, ...]] = []
     context_starts: list[int] = []
     offsets: list[np.ndarray] = []
     total = cut = 0
@@ -367,31 +363,26 @@ def cut_windows(
                     tokenizer.separate_id,
                 ]
                 tokens.extend(row)
-                lengths.append(len(row))
-                places.append((len(context_starts), len(head), first))
-                shift = len(head) - first
+                row_starts.append(len(tokens))
+                shift, target = len(head) - first, (0, 0)
                 if span and first <= span[0] and span[1] + shift < len(row) - 1:
-                    targets.append((span[0] + shift, span[1] + shift))
-                else:
-                    targets.append((0, 0))
+                    target = span[0] + shift, span[1] + shift
+                windows.append((len(context_starts), len(head), first, *target))
             context_starts.append(total)
             progress.update(1)
         total += len(context.ids)
     progress.close()
-    columns = np.array(places, np.int32).reshape(-1, 3).T.copy()
-    question_rows, firsts, context_firsts = columns
+    columns = np.array(windows, np.int32).reshape(-1, 5).T.copy()
+    question_rows, firsts, context_firsts, starts, ends = columns
     # Zeros up to what is between, then BERT's ones.
-    parts = np.stack([firsts, np.asarray(lengths) - firsts], axis=1).ravel()
+    parts = np.stack([firsts, np.diff(row_starts) - firsts], axis=1).ravel()
     zero_one = np.array([0, tokenizer.second_segment], np.uint8)
-    labels = {}
-    if labelled:
-        starts, ends = np.array(targets, np.int32).reshape(-1, 2).T.copy()
-        labels = {"start_positions": starts, "end_positions": ends}
+    labels = {"start_positions": starts, "end_positions": ends}
     return ContextWindows(
         tokens=np.asarray(tokens),
-        segments=np.repeat(np.tile(zero_one, len(lengths)), parts),
-        starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        labels=labels,
+        segments=np.repeat(np.tile(zero_one, len(windows)), parts),
+        starts=np.asarray(row_starts),
+        labels=labels if labelled else {},
         question=question_rows,
         first=firsts,
         context_first=context_firsts,

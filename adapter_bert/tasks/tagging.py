@@ -10,7 +10,7 @@ import array
 import collections
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -346,11 +346,13 @@ class Tagging(Task[Sentences]):
         return (("", self.eval_split),)
 
     def describe(self):
-        tags = {"tags": list(map(str, self.tags))} if self.tags else {}
-        types = {"map_tags": dict(self.type_map)} if self.type_map else {}
-        head = self.head.describe(SPANS)
-        apart = {APART: True} if self.apart else {}
-        return {**tags, **types, **apart, **head}
+        facts = {
+            "tags": list(map(str, self.tags or ())),
+            "map_tags": dict(self.type_map),
+            APART: bool(self.apart),
+            **self.head.describe(SPANS),
+        }
+        return {name: fact for name, fact in facts.items() if fact}
 
     def restore(self, description, source):
         self.check_name(description, source)
@@ -439,7 +441,7 @@ class Tagging(Task[Sentences]):
         return rows
 
     def _complete(self, train: Sentences) -> "Tagging":
-        types = sorted({tag.type for tag in train.tags} - {""})
+        types = _types_of(train.tags)
         if not types:
             raise UserError(
                 f"{train.path} has no entity: every tag is {OUTSIDE}; is it "
@@ -457,10 +459,9 @@ class Tagging(Task[Sentences]):
         tags = set(self.tags)
         for number, tag in enumerate(rows.tags):
             if tag not in tags:
-                types = sorted({t.type for t in self.tags} - {""})
                 raise UserError(
                     f"{rows.where(number)}: unknown type {tag.type!r}, "
-                    f"expected one of {list_labels(types)}"
+                    f"expected one of {list_labels(_types_of(tags))}"
                     + ("" if self.type_map else " (see --map_tags)")
                 )
 
@@ -496,9 +497,7 @@ class Tagging(Task[Sentences]):
         tags = [self.tags[number] for number in chosen.tolist()]
         return Tagged(to_bio(tags, rows.starts), logits)
 
-    def evaluate(
-        self, rows: Sentences, features: SentenceWindows, predictions: Tagged
-    ) -> dict[str, float]:
+    def evaluate(self, rows, features, predictions):
         scores = entity_scores(*_by_sentence(rows, predictions))
         right = [a == b for a, b in zip(rows.tags, predictions.tags)]
         # Of sentences that all are empty there is no share.
@@ -538,8 +537,8 @@ class Tagging(Task[Sentences]):
 
     @property
     def client_facts(self):
-        types = sorted({tag.type for tag in self.tags} - {""})
-        return {"types": types, **({APART: True} if self.apart else {})}
+        facts = {"types": _types_of(self.tags)}
+        return {**facts, APART: True} if self.apart else facts
 
     def runtime_outputs(self, outputs, rows):
         return {"scores": tf.nn.softmax(outputs["logits"])}
@@ -552,6 +551,10 @@ class Tagging(Task[Sentences]):
         path = os.path.join(output_dir, name)
         write_tags(path, rows, list(map(str, predictions.tags)))
         return (path,)
+
+
+def _types_of(tags: Iterable[Tag]) -> list[str]:
+    return sorted({tag.type for tag in tags} - {""})
 
 
 def _warn_of_long_words(rows: Sentences) -> None:

@@ -485,7 +485,9 @@ def read_sentences(
     if is_json and _texts().has_texts(first, columns):
         return _texts().read_texts(path, lines, columns, needs_tags, apart)
     if not is_json and first[:1] == "#" and not columns.is_universal(path):
-        _refuse_named(path, first)
+        from adapter_bert.data import formats
+
+        formats.refuse(path, first.encode(), formats.NAMED_TAGGED)
     text = list(lines) if keeps_text else ()
     is_each = columns.tags_words(path)
     words: list[str] = []
@@ -530,12 +532,6 @@ def peek(lines: Iterator[Any]) -> tuple[Any, Iterator[Any]]:
         if not isinstance(line, str) or line.strip():
             return line, itertools.chain(before, lines)
     return "", iter(before)
-
-
-def _refuse_named(path: str, line: str) -> None:
-    from adapter_bert.data import formats
-
-    formats.refuse(path, line.encode(), formats.NAMED_TAGGED)
 
 
 def _texts() -> Any:
@@ -655,7 +651,7 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
     token, tag = rows.columns.numbers(rows.path)
     is_universal = rows.columns.is_universal(rows.path)
     if rows.columns.tags_words(rows.path):
-        tags = [_type_of(text) for text in tags]
+        tags = ["_" if t == OUTSIDE else split_tag(t).type for t in tags]
     ours = iter(tags)
     for line in rows.text:
         if _is_between(line) or is_universal and PASSED_OVER.match(line):
@@ -669,10 +665,6 @@ def _write_conll(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
             blank = "\t" if between == "tabs" else " "
             parts[-1:-1] = blank, next(ours)
         yield "".join(parts)
-
-
-def _type_of(tag: str) -> str:
-    return "_" if tag == OUTSIDE else split_tag(tag).type
 
 
 def _write_json_lines(rows: Sentences, tags: Sequence[str]) -> Iterator[str]:
