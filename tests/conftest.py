@@ -372,20 +372,22 @@ def tiny_config():
     )
 
 
+def random_weights(config):
+    """Random values of every BERT variable, by Google's name.
+
+    Not the initializers': all variables differ from zero and one.
+    """
+    return {
+        name: np.random.default_rng(number)
+        .normal(float(name.endswith("gamma")), 0.1, one.shape)
+        .astype(np.float32)
+        for number, (name, one) in enumerate(encoder.declare(config).items())
+    }
+
+
 @pytest.fixture(scope="session")
 def tiny_weights(tiny_config):
-    """Random values of every BERT variable, by Google's name."""
-    values = {}
-
-    def create(name, shape, initializer):
-        rng = np.random.default_rng(len(values))
-        # Not the initializer's: all variables differ from zero and one.
-        values[name] = rng.normal(
-            1.0 if name.endswith("gamma") else 0.0, 0.1, shape
-        ).astype(np.float32)
-
-    encoder.make_variables(encoder.declare(tiny_config), create)
-    return values
+    return random_weights(tiny_config)
 
 
 def hugging_face_name(name):
@@ -462,10 +464,13 @@ def still_bert(tiny_bert, tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_adapters(tiny_bert, tmp_path_factory):
     """Folders of adapters of several methods and heads, by name."""
-    # It imports this module.
-    from exported_models import make_adapters
+    # They import this module.
+    from exported_models import LIBRARY, NAMES
+    from tiny_artifacts import make_adapters
 
-    return make_adapters(tiny_bert, tmp_path_factory.mktemp("tiny_adapters"))
+    tasks = {name: LIBRARY[name][:2] for name in NAMES}
+    place = tmp_path_factory.mktemp("tiny_adapters")
+    return make_adapters(place, tiny_bert, tasks)
 
 
 @pytest.fixture(scope="session")

@@ -3,21 +3,12 @@
 import numpy as np
 from conftest import open_bert
 from test_joint_answers import LIBRARY
-from tiny_artifacts import make_artifact
 
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.graph.exported import Row
 from adapter_bert.graph.text_model import TextModel
 
 NAMES = ("small", "pair", "score", "squad")
-
-
-def make_adapters(bert, place):
-    """Writes adapters of several methods and heads; their folders by name."""
-    for seed, name in enumerate(NAMES):
-        method, description, _ = LIBRARY[name]
-        make_artifact(place / name, bert, method, None, description, seed)
-    return {name: str(place / name) for name in NAMES}
 
 
 def make_parts(bert, folders):

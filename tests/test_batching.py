@@ -92,14 +92,6 @@ def test_requests_take_turns():
     run(test)
 
 
-def test_batches_are_bounded_in_bytes():
-    async def test(computer, batcher):
-        assert await batcher.ask([6, 4, 1, 11, 5]) == [12, 8, 2, 22, 10]
-        assert computer.batches == [[6, 4], [1], [11], [5]]
-
-    run(test, max_bytes=10)
-
-
 @hypothesis.given(
     st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=7), max_size=8),
     st.integers(1, 5),

@@ -63,8 +63,6 @@ def ask(line, file="a.jsonl", names=()):
         ({"task": "one", "text": "a", "text_b": None}, ("one", "a", "")),
         ({"task": "one", "text": "a", "sentence": "b"}, ("one", "b", "")),
         ({"task": "one", "text": 1.5}, ("one", "1.5", "")),
-        ({"task": "two", "question": "a", "context": "b"}, ("two", "a", "b")),
-        ({"task": "two", "text": "a", "text_b": ""}, ("two", "a", "")),
         (
             {"task": "two", "question": 1, "text": "a", "text_b": "b"},
             ("two", "a", "b"),

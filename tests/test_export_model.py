@@ -5,7 +5,7 @@ import refusals
 import tensorflow as tf
 from conftest import own_lines, program_fixture, read_json, run_process
 from test_joint_answers import LIBRARY
-from tiny_artifacts import make_artifact
+from tiny_artifacts import make_adapters, make_artifact
 
 from adapter_bert.commands import export as export_command
 from adapter_bert.library.adapter_library import AdapterLibrary
@@ -20,10 +20,9 @@ export = program_fixture(export_command)
 
 @pytest.fixture
 def flags(tiny_bert, tmp_path, shelf):
-    for name in NAMES:
-        method, description, _ = LIBRARY[name]
-        make_artifact(tmp_path / name, tiny_bert, method, None, description)
-        shelf.add(str(tmp_path / name), name)
+    tasks = {name: LIBRARY[name][:2] for name in NAMES}
+    for name, folder in make_adapters(tmp_path, tiny_bert, tasks).items():
+        shelf.add(folder, name)
     return {
         "init_checkpoint": tiny_bert,
         "library": tmp_path / "shelf",

@@ -75,7 +75,7 @@ class Chooser:
         self.tasks = squads(n_best)
         self.n_best = n_best
         self.graph = GraphTokenizer(tokenizer)
-        rules = graph_answers.SpanRules(self.tasks)
+        rules = graph_answers.SpanRules(self.tasks, [0] * len(self.tasks))
         loaded = [
             LoadedTask(task, (2,), None, None, None, LENGTH)
             for task in self.tasks
@@ -246,6 +246,7 @@ def test_a_token_behind_a_long_window_is_in_the_next_one_alone(tokenizer):
         "end_logits": tf.constant([[1.0], [2.0], [0.0]]),
         "null_logits": tf.zeros([3, 2]),
     }
-    spans = graph_answers.SpanRules([task]).choose(rows, windows, outputs)
+    rules = graph_answers.SpanRules([task], [0])
+    spans = rules.choose(rows, windows, outputs)
     assert spans.first.numpy().tolist() == [2 + room]
     assert spans.score.numpy().tolist() == [4.0]

@@ -120,18 +120,6 @@ def test_no_texts(small):
     assert small["uncased"].of_graph([]) == []
 
 
-def test_what_is_no_utf_8_is_left_out(small):
-    both = small["uncased"]
-    tokens = both.compute(tf.constant([b"a\xff\xfe cat\xc3", b"\xed\xa0\x80a"]))
-    vocabulary = both.tokenizer.vocabulary
-    assert tokens.text.numpy().tolist() == [0, 0, 1]
-    assert tokens.ids.numpy().tolist() == [
-        vocabulary["a"],
-        vocabulary["cat"],
-        vocabulary["a"],
-    ]
-
-
 def test_a_long_text(small):
     small["uncased"].check(["the cats sat " * 8000, "a" * 50_000])
 

@@ -35,9 +35,9 @@ def bearer(token):
 
 @module_fixture
 def server():
-    made = Server(tokens=Tokens(TOKENS), origins=["https://a.example"])
-    yield made
-    made.close()
+    tokens = Tokens(TOKENS)
+    with closing(Server(tokens=tokens, origins=["https://a.example"])) as made:
+        yield made
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -115,8 +115,7 @@ def test_origins_that_no_browser_sends(text):
 
 
 def test_too_many_requests_of_a_token():
-    made = Server(tokens=Tokens(TOKENS, 2))
-    with closing(made) as server:
+    with closing(Server(tokens=Tokens(TOKENS, 2))) as server:
         codes = [
             server.whole(server.rows("one"), headers=bearer(TOKENS[0]))[0]
             for _ in range(3)
@@ -170,12 +169,11 @@ class Changing(ExportedShelf):
 
 def test_the_list_of_models_and_a_look_for_changes():
     shelf = Changing(Echo())
-    made = Server(shelf=shelf, admin=Tokens(TOKENS))
 
     def ask(method, path):
         return server.ask("", method, f"/admin/{path}", bearer(TOKENS[0]))
 
-    with closing(made) as server:
+    with closing(Server(shelf=shelf, admin=Tokens(TOKENS))) as server:
         status, content = ask("GET", "models")
         [model] = content["models"]
         assert status == 200 and model["name"] == "tiny"

@@ -35,7 +35,8 @@ from engine_jobs import (
 from engine_jobs import predict as predict_rows
 from hypothesis import strategies
 from numpy.testing import assert_allclose, assert_array_equal
-from tiny_artifacts import make_artifact
+from tiny_artifacts import CLASSIFICATION as ONE_TEXT
+from tiny_artifacts import make_adapters, make_artifact
 
 import adapter_bert as ab
 from adapter_bert.answering.embeddings import Embedder
@@ -260,16 +261,11 @@ ROWS = [text for text, _ in SENTENCES]
 @module_fixture
 def pairs(tiny_bert, rounded_bert, tmp_path_factory):
     """The same adapters for the tiny BERT and for the rounded one."""
-    place = tmp_path_factory.mktemp("adapters")
-    of_berts = []
-    for name, bert in (("own", tiny_bert), ("rounded", rounded_bert)):
-        folders = {}
-        for seed, method in enumerate(METHODS):
-            folder = place / name / method.partition("(")[0]
-            make_artifact(folder, bert, method, seed=seed)
-            folders[folder.name] = str(folder)
-        of_berts.append(folders)
-    return of_berts
+    tasks = {text.partition("(")[0]: (text, ONE_TEXT) for text in METHODS}
+    return [
+        make_adapters(tmp_path_factory.mktemp("adapters"), base, tasks)
+        for base in (tiny_bert, rounded_bert)
+    ]
 
 
 @pytest.mark.gate

@@ -11,9 +11,9 @@ import disk_order
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT, read_adapter_config, read_json, write_json
+from conftest import ROOT, read_adapter_config
 from safetensors.numpy import load_file, save_file
-from tiny_artifacts import CLASSIFICATION
+from tiny_artifacts import CLASSIFICATION, edit_config
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, part_values
@@ -60,6 +60,12 @@ def test_an_adapter_of_any_method_is_added_and_listed(shelf, make, text):
 
 
 @pytest.fixture
+def add(shelf, make):
+    """Makes an adapter of a name, and adds it."""
+    return lambda name, **more: shelf.add(str(make(name, **more)), name)
+
+
+@pytest.fixture
 def run(make, tmp_path):
     """The folder of a run, whose adapter is of step 12."""
     make("run/adapter", checkpoint="model.ckpt-12")
@@ -102,24 +108,24 @@ def test_scores_of_other_weights_are_not_taken(shelf, run, missing):
     assert shelf.entry("mine").scores == {}
 
 
-def test_the_same_adapter_is_taken_once(shelf, make):
-    shelf.add(str(make()), "first")
+def test_the_same_adapter_is_taken_once(shelf, make, add):
+    add("first")
     again = str(make("again"))
     refusals.check(lambda: shelf.add(again, "x"), "'first'", "rename")
     labels = {**CLASSIFICATION, "labels": ["good", "bad"]}
-    shelf.add(str(make("other", description=labels)), "second")
+    add("second", description=labels)
     fitted = {"calibration": {"temperature": 2.0, "abstain_below": 0.5}}
-    shelf.add(str(make("fitted", task_settings=fitted)), "third")
+    add("third", task_settings=fitted)
 
 
-def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path):
+def test_all_are_upon_one_bert(shelf, make, tiny_bert, tmp_path, add):
     other = copytree(tiny_bert, tmp_path / "other_bert")
     path = other / "model.safetensors"
     tensors = load_file(path)
     for name in tensors:
         tensors[name] = tensors[name] + np.float32(1e-3)
     save_file(tensors, path)
-    shelf.add(str(make()), "first")
+    add("first")
     folder = str(make("b", bert=other, seed=1))
     refusals.check(lambda: shelf.add(folder, "second"), "other_bert")
     shelf.remove("first")
@@ -148,14 +154,6 @@ def test_what_can_be_no_adapter_is_passed_over(
     names = plain_user(part_values.adapters_in, str(tmp_path / "shelf"))
     assert {"mine", "my adapter", "theirs"} == set(names)
     refusals.check(lambda: shelf.folder("theirs"), "'theirs'")
-
-
-def edit_config(folder, **values):
-    path = folder / CONFIG
-    config = read_json(path)
-    config.update(values)
-    config.pop(files.SEAL, None)
-    write_json(path, config)
 
 
 def edit_weights(folder, function):
@@ -241,8 +239,8 @@ def test_what_has_not_changed_of_bert_may_be_missing(shelf, make):
     assert shelf.add(str(folder), "mine") == "mine"
 
 
-def test_another_score_is_noticed(shelf, make):
-    shelf.add(str(make()), "mine")
+def test_another_score_is_noticed(shelf, add):
+    add("mine")
     path = Path(shelf.folder("mine")) / "library_entry.json"
     flip(path, '"scores"', '"scorez"')
     refusals.check(lambda: shelf.entry("mine"), path, "damaged")
@@ -266,9 +264,9 @@ def test_a_folder_that_is_none_is_refused(shelf, call, parts):
     refusals.check(lambda: call(shelf), *parts)
 
 
-def test_an_adapter_is_renamed_and_removed(shelf, make):
-    shelf.add(str(make()), "first")
-    shelf.add(str(make("other", seed=1)), "second")
+def test_an_adapter_is_renamed_and_removed(shelf, add):
+    add("first")
+    add("second", seed=1)
     shelf.rename("first", "third")
     assert shelf.names() == ["second", "third"]
     assert shelf.entry("third").name == "third"
@@ -296,22 +294,22 @@ def test_an_adapter_is_on_the_disk_before_it_has_its_name(
     assert {event[1] for event in events[1::3]} == {shelf.path}
 
 
-def test_a_damaged_neighbour_does_not_keep_others_out(shelf, make):
-    shelf.add(str(make()), "first")
+def test_a_damaged_neighbour_does_not_keep_others_out(shelf, add):
+    add("first")
     (Path(shelf.folder("first")) / CONFIG).write_text("{")
     refusals.check(lambda: shelf.entry("first"), "JSON")
-    assert shelf.add(str(make("other", seed=1)), "second") == "second"
+    assert add("second", seed=1) == "second"
     shelf.remove("first")
 
 
-def test_what_a_killed_process_left_is_cleaned_up(shelf, make):
+def test_what_a_killed_process_left_is_cleaned_up(shelf, add):
     """What is half there is under no name, and is gone after the next one."""
     left = os.path.join(shelf.path, f"{library.UNFINISHED}7")
     os.mkdir(left)
     with open(os.path.join(left, "adapter.safetensors"), "w") as file:
         file.write("half")
     assert shelf.names() == []
-    shelf.add(str(make()), "mine")
+    add("mine")
     assert sorted(os.listdir(shelf.path)) == [library.LOCK_FILE, "mine"]
 
 
@@ -402,20 +400,10 @@ def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
     assert message == f"cannot read {shelf.path}: Permission denied"
 
 
-@pytest.mark.parametrize(
-    "description,kind",
-    [
-        ({"name": "sts-b", "regression": True, "pairs": True}, "regression"),
-        ({"name": "squad"}, "questions"),
-        ({**CLASSIFICATION, "name": "custom"}, "classification"),
-    ],
-)
-def test_without_a_name_it_is_called_as_its_task(
-    shelf, make, description, kind
-):
-    folder = make(description=description)
-    assert shelf.add(str(folder)) == description["name"]
-    assert shelf.entry(description["name"]).kind == kind
+def test_without_a_name_it_is_called_as_its_task(shelf, make):
+    folder = make(description={"name": "squad"})
+    assert shelf.add(str(folder)) == "squad"
+    assert shelf.entry("squad").kind == "questions"
 
 
 @pytest.mark.parametrize(
@@ -450,8 +438,8 @@ def test_names_that_are_none_are_refused(name):
     refusals.check(lambda: library.check_name(name), repr(name), "--name")
 
 
-def test_a_name_is_given_once_in_whatever_letters(shelf, make):
-    shelf.add(str(make()), "Mine")
+def test_a_name_is_given_once_in_whatever_letters(shelf, make, add):
+    add("Mine")
     other = str(make("other", seed=1))
     for name in ("Mine", "mine", "MINE"):
         with pytest.raises(UserError, match="'Mine'"):

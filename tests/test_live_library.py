@@ -372,7 +372,7 @@ def test_answers_are_explained(add, bert, shelf):
         status, content = server.post("explain", "tags")
         assert status == 400 and "row 1: " in content["error"]
         assert "the task tags" in content["error"]
-        _, tasks = server.ask("", "GET", "/tasks")
+        _, tasks = server.get("/tasks")
         assert tasks["explained"] == ["small"]
         # Tasks are listed once, and rows are explained one by one.
         listed, batches, compute = [], [], live.compute

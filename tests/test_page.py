@@ -97,9 +97,8 @@ class AnyKind(Echo):
 
 @module_fixture
 def server():
-    made = Server(model=AnyKind())
-    yield made
-    made.close()
+    with closing(Server(model=AnyKind())) as made:
+        yield made
 
 
 @pytest.mark.parametrize("path", FILES)

@@ -14,6 +14,7 @@ from conftest import (
     entry_point,
     module_fixture,
     own_lines,
+    random_weights,
     read_json,
     run_command,
     trained_task,
@@ -21,7 +22,7 @@ from conftest import (
 )
 from ids_folder import FORMS, HAS_ONNX, Folder
 from test_joint_answers import PAIR, PAIRS, TEXTS
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import CLASSIFICATION, make_adapters, make_artifact
 
 from adapter_bert import environments
 from adapter_bert.answering.frozen_bert import FrozenBert
@@ -68,12 +69,7 @@ def make_base(folder, layers):
         max_position_embeddings=32,
         hidden_act="gelu_erf",
     )
-    values = {
-        name: np.random.default_rng(number)
-        .normal(float(name.endswith("gamma")), 0.1, one.shape)
-        .astype(np.float32)
-        for number, (name, one) in enumerate(encoder.declare(config).items())
-    }
+    values = random_weights(config)
     values["bert/embeddings/word_embeddings"][-1] *= 1000
     return str(write_bert(folder, TINY_WORDS, config, values))
 
@@ -90,11 +86,7 @@ def bert(base):
 
 @module_fixture
 def made(base, tmp_path_factory):
-    """Folders of `ADAPTERS`, by name."""
-    place = tmp_path_factory.mktemp("adapters")
-    for seed, (name, (method, task)) in enumerate(ADAPTERS.items()):
-        make_artifact(place / name, base, method, None, task, seed)
-    return {name: str(place / name) for name in ADAPTERS}
+    return make_adapters(tmp_path_factory.mktemp("made"), base, ADAPTERS)
 
 
 @pytest.fixture

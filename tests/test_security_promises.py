@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 import refusals
-from conftest import load_predictor, read_json, write_json
+from conftest import load_predictor, read_adapter_config, write_json
 from limits import limited
-from tiny_artifacts import make_artifact
+from tiny_artifacts import edit_config, make_artifact
 
-from adapter_bert import files
 from adapter_bert.bert.config import BertConfig
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.errors import UserError
@@ -80,10 +78,14 @@ def read_foreign(folder):
     Tensors(str(folder), "a.safetensors", "a.bin")
 
 
-def read_artifact(folder):
-    reader = fuzz_targets.readers()["adapter's weights"]
+def write_files(folder, reader):
     for name, content in reader.files.items():
         (folder / name).write_bytes(content)
+
+
+def read_artifact(folder):
+    reader = fuzz_targets.readers()["adapter's weights"]
+    write_files(folder, reader)
     shutil.copy(folder / "a.safetensors", folder / reader.changed)
     reader.read(folder)
 
@@ -134,15 +136,11 @@ CLAIMS = {
 @pytest.mark.parametrize("name", CLAIMS)
 def test_no_number_of_an_adapter_is_believed(tmp_path, tiny_bert, name):
     folder = tmp_path / "adapter"
-    task = restore_task(QUESTIONS, {"max_query_length": 8}, "")
-    make_artifact(folder, tiny_bert, "houlsby(size=4)", task, QUESTIONS)
-    path = folder / adapter_artifact.CONFIG_FILE
-    config = read_json(path)
-    del config[files.SEAL]
+    make_questions(folder, tiny_bert, "houlsby(size=4)")
     claim, key = CLAIMS[name], name.strip()
     if isinstance(claim, dict):
-        claim = {**config.get(key, {}), **claim}
-    write_json(path, {**config, key: claim})
+        claim = {**read_adapter_config(folder).get(key, {}), **claim}
+    edit_config(folder, **{key: claim})
     with limited(more=2**30), pytest.raises(UserError) as caught:
         adapters = {"a": str(folder)}
         load_predictor(tiny_bert, adapters).ask([("a", ("the", "a cat"))])
@@ -181,8 +179,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", JSON_READERS)
 def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
     reader = JSON_READERS[name]
-    for file, content in reader.files.items():
-        (tmp_path / file).write_bytes(content)
+    write_files(tmp_path, reader)
     outcome = fuzz_inputs.try_input(reader, tmp_path, BOMBS[bomb])
     # A line in bulk is answered by what is wrong with it.
     assert outcome == ("taken" if name == "lines in bulk" else "refused")
@@ -192,8 +189,7 @@ def test_json_that_is_nested_or_long_is_refused(tmp_path, name, bomb):
 def test_no_pipe_or_device_is_read(tmp_path, name):
     """One may lie, or a link may lead to it, where a file is expected."""
     reader = FILE_READERS[name]
-    for file, content in reader.files.items():
-        (tmp_path / file).write_bytes(content)
+    write_files(tmp_path, reader)
     path = tmp_path / reader.changed
     path.unlink()
     os.mkfifo(path)
@@ -211,9 +207,9 @@ def test_no_pipe_or_device_is_read(tmp_path, name):
         reader.read(tmp_path)
 
 
-def make_questions(folder, bert):
+def make_questions(folder, bert, method="head"):
     task = restore_task(QUESTIONS, {"max_query_length": 8}, "")
-    make_artifact(folder, bert, "head", task, QUESTIONS)
+    make_artifact(folder, bert, method, task, QUESTIONS)
 
 
 NAMES_ELSEWHERE = "../x /tmp/x a/../../x x\0y x\ny .. \ud800".split(" ")
@@ -242,11 +238,8 @@ def test_no_task_of_an_adapter_is_a_name_that_leads_elsewhere(
 ):
     """It is called as its task if nobody names it."""
     make_questions(tmp_path / "a", tiny_bert)
-    path = tmp_path / "a" / adapter_artifact.CONFIG_FILE
-    config = read_json(path)
-    del config[files.SEAL]
     for name in NAMES_ELSEWHERE[:-1]:
-        write_json(path, {**config, "task": {"name": name}})
+        edit_config(tmp_path / "a", task={"name": name})
         with pytest.raises(UserError):
             shelf.add(str(tmp_path / "a"))
     assert sorted(os.listdir(tmp_path)) == ["a", "shelf"]

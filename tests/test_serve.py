@@ -22,7 +22,7 @@ from conftest import ROOT, entry_point, load_predictor, read_lines
 from exported_models import mixed_questions
 from sweep_stand_in import wait_for
 from test_joint_answers import LIBRARY, assert_equal
-from tiny_artifacts import make_artifact
+from tiny_artifacts import make_adapters
 
 from adapter_bert.commands import serve
 from adapter_bert.graph.exported import ExportedModel
@@ -132,17 +132,16 @@ def test_many_clients_of_which_some_go_away(running, tiny_bert, tiny_adapters):
 
 @pytest.mark.gate
 def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
+    tasks = {name: LIBRARY[name][:2] for name in ("small", "pair")}
+    folders = make_adapters(tmp_path, tiny_bert, tasks)
+    predictor = load_predictor(tiny_bert, folders)
     expected, rows = {}, {}
-    for name in ("small", "pair"):
-        method, description, texts = LIBRARY[name]
-        folder = str(tmp_path / name)
-        make_artifact(tmp_path / name, tiny_bert, method, None, description)
-        expected[name] = load_predictor(tiny_bert, {name: folder})(
-            name, texts[0]
-        )
-        texts = texts[0] if isinstance(texts[0], tuple) else texts[:1]
+    for name in folders:
+        row = LIBRARY[name][2][0]
+        expected[name] = predictor(name, row)
+        texts = row if isinstance(row, tuple) else (row,)
         rows[name] = [dict(zip(("text", "text_b"), texts), task=name)]
-    shelf.add(str(tmp_path / "small"), "small")
+    shelf.add(folders["small"], "small")
     token = "a-token-of-letters"
     (tmp_path / "tokens").write_text(token)
     process, port = start(
@@ -164,7 +163,7 @@ def test_a_library_is_served_as_it_changes(tiny_bert, tmp_path, shelf):
             return True
 
         assert answers("small") and not answers("pair")
-        shelf.add(str(tmp_path / "pair"), "pair")
+        shelf.add(folders["pair"], "pair")
         wait_for(lambda: answers("pair"))
         shelf.remove("small")
         wait_for(lambda: not answers("small"))

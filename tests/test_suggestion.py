@@ -13,7 +13,6 @@ from tiny_artifacts import make_artifact
 
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.commands import library as program
-from adapter_bert.data.tables import SplitFiles
 from adapter_bert.library import suggestion
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.methods.new_words import with_new_words
@@ -21,7 +20,6 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.training import experiment as experiments
 from adapter_bert.training import saved_steps
-from adapter_bert.training.settings import Experiment, Training
 
 pytestmark = pytest.mark.newer_stack
 
@@ -41,37 +39,14 @@ def by_word(some, word):
     return [(text, "good" if word in text.split() else "bad") for text in some]
 
 
-def train(folder, bert, rows):
-    """Trains an adapter for some seconds, and gives its run's folder."""
-    folder.mkdir()
-    write_table(folder / "train.tsv", rows)
-    experiments.run(
-        Experiment(
-            custom_task(split_files=SplitFiles(str(folder / "train.tsv"))),
-            parse(METHOD),
-            METHOD,
-            {},
-            max_seq_length=24,
-            do_train=True,
-            engine="strategy",
-            output_dir=str(folder / "run"),
-            init_checkpoint=str(bert),
-            training=Training(
-                batch_size=8, learning_rate=1e-2, num_train_steps=60
-            ),
-        )
-    )
-    return str(folder / "run")
-
-
 @module_fixture
 def taught(tiny_bert, tmp_path_factory):
-    """A library with the adapters of two tasks over the same texts."""
+    """A library with two adapters of one task."""
     place = tmp_path_factory.mktemp("taught")
     shelf = AdapterLibrary(str(place / "shelf"), create=True)
-    for name, word in (("cats", "cat"), ("mats", "mat")):
-        rows = by_word(texts(120, 1), word)
-        shelf.add(train(place / name, tiny_bert, rows), name)
+    for seed, name in enumerate(("cats", "mats")):
+        make_artifact(place / name, tiny_bert, METHOD, seed=seed)
+        shelf.add(str(place / name), name)
     return shelf
 
 
@@ -79,7 +54,6 @@ def learned(rows, **settings):
     return custom_task(**settings).complete(rows).learn(rows)
 
 
-@pytest.mark.gate
 def test_features_that_tell_the_labels_are_first(taught, bert, monkeypatch):
     """Of equals BERT alone is before adapters, which have their names' order.
 

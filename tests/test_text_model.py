@@ -21,7 +21,7 @@ from conftest import (
 )
 from exported_models import as_rows
 from test_joint_answers import LIBRARY, TEXTS, assert_equal
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import make_adapters, make_artifact
 
 from adapter_bert.answering.answers import from_outputs
 from adapter_bert.answering.embeddings import Embedder, VectorForm
@@ -35,46 +35,22 @@ from adapter_bert.graph.text_model import TextModel
 pytestmark = pytest.mark.newer_stack
 
 NEGATIVE = dict(version_2_with_negative=True, doc_stride=3, max_query_length=9)
-WINDOWS = dict(doc_stride=2, max_query_length=5, n_best_size=4)
 MRPC = {"name": "mrpc", "labels": ["0", "1"], "pairs": True}
 STSB = {"name": "sts-b", "regression": True, "pairs": True}
-PERCENT = {
-    "name": "custom",
-    "regression": True,
-    "pairs": True,
-    "label_unit": {"mean": 50.0, "deviation": 32.0, "low": 5.0, "high": 95.0},
-}
 # Beside those of the mixed batches: other windows, "no answer".
 TASKS = {
     **{name: LIBRARY[name][:2] for name in LIBRARY if name != "whole"},
     "prefix": ("prefix(length=3)", MRPC),
     "stsb": ("bitfit", STSB),
-    "percent": ("bitfit", PERCENT),
     "either": ("ia3", {**LIBRARY["pair"][1], "pairs": None}),
     "negative": ("lora(rank=3)", {"name": "squad"}, NEGATIVE),
-    "windows": ("houlsby(size=3)", {"name": "squad"}, WINDOWS),
-    "fusion": (
-        "fusion({'a': pfeiffer(size=3), 'b': pfeiffer(size=5)})",
-        CLASSIFICATION,
-    ),
-    "stack": ("stack({'a': mad_x(4, 4)}, lora(rank=2))", MRPC),
 }
 
 
 @module_fixture
 def folders(tiny_bert, tmp_path_factory):
-    """The adapters' folders, by name."""
-    made = {}
     place = tmp_path_factory.mktemp("adapters")
-    for seed, (name, (method, description, *more)) in enumerate(TASKS.items()):
-        # An adapter's settings, where they are not as they always are.
-        settings = {"task_settings": more[0]} if more else {}
-        folder = place / name / "adapter"
-        make_artifact(
-            folder, tiny_bert, method, None, description, seed, **settings
-        )
-        made[name] = str(folder)
-    return made
+    return make_adapters(place, tiny_bert, TASKS)
 
 
 @module_fixture
@@ -83,12 +59,22 @@ def predictor(tiny_bert, folders):
 
 
 @module_fixture
-def model(tiny_bert, folders):
+def load(tiny_bert, folders):
+    """A BERT, and some of the adapters or all on it."""
     bert = open_bert(tiny_bert)
-    tasks = {
-        name: load_task(bert, folder, None) for name, folder in folders.items()
-    }
-    return TextModel(bert, tasks, batch_size=5)
+
+    def make(*names):
+        return bert, {
+            name: load_task(bert, folders[name], None)
+            for name in names or folders
+        }
+
+    return make
+
+
+@module_fixture
+def model(load):
+    return TextModel(*load(), batch_size=5)
 
 
 def ask(model, questions):
@@ -163,24 +149,10 @@ def test_no_rows(model):
     assert {len(values) for values in outputs.values()} == {0}
 
 
-@pytest.fixture
-def load(tiny_bert, folders):
-    """Loads some of the adapters on a BERT."""
-    bert = open_bert(tiny_bert)
-
-    def make(*names):
-        return bert, {
-            name: load_task(bert, folders[name], None) for name in names
-        }
-
-    return make
-
-
 @module_fixture
-def few(tiny_bert, folders):
+def few(load):
     """A model of two tasks, and a function that changes a head's variable."""
-    bert = open_bert(tiny_bert)
-    tasks = {n: load_task(bert, folders[n], None) for n in ("large", "stsb")}
+    bert, tasks = load("large", "stsb")
     model = TextModel(bert, tasks, batch_size=4)
     heads = dict(zip(tasks, model._heads.numpy()))
 
@@ -278,16 +250,14 @@ def test_in_bfloat16(tiny_bert, folders, predictor, way):
 
 
 @pytest.mark.gate
-def test_vectors_are_those_of_single_adapters(tiny_bert, folders, tmp_path):
+def test_vectors_are_those_of_single_adapters(load, tmp_path):
     """Of mixed batches; also where answers are of several windows."""
-    bert = open_bert(tiny_bert)
-    names = ["small", "prefix", "squad"]
-    tasks = {name: load_task(bert, folders[name], None) for name in names}
+    bert, tasks = load("small", "prefix", "squad")
     texts = ("the cat sat", "a dog"), ("mat " * 40, "the " * 9), ("", "")
     rows = [
-        (name, row[: len(tasks[name].task.columns)])
+        (name, row[: len(loaded.task.columns)])
         for row in texts
-        for name in names
+        for name, loaded in tasks.items()
     ]
     form = VectorForm("mean", (1, -2), normalize=True)
     model = TextModel(bert, tasks, batch_size=4, form=form)

@@ -143,7 +143,7 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
     if not expected:
         # Contexts without a token: there is no longest window.
         return
-    row_of_window, words_found, features = read(
+    row_of_window, cut, features = read(
         tf.constant([texts[0] for _, texts, _ in rows]),
         tf.constant([(*texts, "")[1] for _, texts, _ in rows]),
         tf.constant([str(number) for number, *_ in rows]),
@@ -160,15 +160,12 @@ def test_windows_are_those_of_the_task(read, word_pieces, rows):
         (row, ids[n, :length].tolist(), segments[n, :length].tolist())
         for n, (row, length) in enumerate(zip(row_of_window.numpy(), lengths))
     ]
-    cut, row = words_found.cut, words_found.row.numpy().tolist()
+    row = cut.row.numpy().tolist()
     before = cut.first.numpy()[row]
     texts = [text.decode() for text in cut.text.numpy()]
     starts, ends = cut.start.numpy() - before, cut.end.numpy() - before
     assert list(zip(row, zip(texts, starts, ends))) == words
-    assert (
-        list(zip(words_found.number.numpy(), words_found.place.numpy()))
-        == places
-    )
+    assert list(zip(cut.number.numpy(), cut.place.numpy())) == places
 
 
 @module_fixture

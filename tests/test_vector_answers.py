@@ -5,7 +5,7 @@ import pytest
 import refusals
 from conftest import module_fixture
 from exported_models import request
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import CLASSIFICATION, make_adapters
 
 from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.predictor import Predictor
@@ -39,10 +39,7 @@ TASKS = {
 
 @module_fixture
 def folders(tiny_bert, tmp_path_factory):
-    place = tmp_path_factory.mktemp("vectors")
-    for seed, (name, (method, described)) in enumerate(TASKS.items()):
-        make_artifact(place / name, tiny_bert, method, None, described, seed)
-    return {name: str(place / name) for name in TASKS}
+    return make_adapters(tmp_path_factory.mktemp("made"), tiny_bert, TASKS)
 
 
 @module_fixture

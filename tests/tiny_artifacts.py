@@ -3,9 +3,10 @@
 from threading import Event, Thread
 
 import tensorflow as tf
-from conftest import read_adapter_config
+from conftest import read_adapter_config, read_json, write_json
 from safetensors.numpy import load_file
 
+from adapter_bert import files
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints import adapter_artifact
@@ -27,6 +28,25 @@ LIBRARY = {
     "sparse": "lt_sft(sparsity=0.02)",
     "low": "lora(rank=2)",
 }
+
+
+def make_adapters(place, bert, tasks):
+    """Writes adapters, and gives their folders by name.
+
+    `tasks` has methods, tasks and, where they are not as always, settings.
+    """
+    for seed, (name, (method, task, *more)) in enumerate(tasks.items()):
+        settings = {"task_settings": more[0]} if more else {}
+        make_artifact(place / name, bert, method, None, task, seed, **settings)
+    return {name: str(place / name) for name in tasks}
+
+
+def edit_config(folder, **values):
+    """Changes an adapter's description by hand."""
+    path = folder / adapter_artifact.CONFIG_FILE
+    config = {**read_json(path), **values}
+    config.pop(files.SEAL, None)
+    write_json(path, config)
 
 
 def make_library(folder, bert):

@@ -157,32 +157,31 @@ def lobatto(count: int) -> tuple[np.ndarray, np.ndarray]:
     return (points + 1) / 2, weights / 2
 
 
-def can_explain(loaded: LoadedTask) -> bool:
-    """True if answers of a task are explained."""
-    is_masked = loaded.tokenizer.mask_id is not None
-    is_one = not loaded.task.window_stride
-    return is_masked and is_one and kind_of(loaded) in EXPLAINED
-
-
-def check_explained(loaded: LoadedTask, name: str = "") -> None:
-    """Refuses a task whose answers are not explained."""
-    if can_explain(loaded):
-        return
+def fault_of(loaded: LoadedTask, name: str = "") -> str:
+    """Says why answers of a task are not explained, or ""."""
     kind, name = kind_of(loaded), name or loaded.task.name
     if kind not in EXPLAINED:
-        raise UserError(
+        return (
             f"the task {name} is of the kind {kind}, whose answers are not "
             f"explained; explained are {', '.join(EXPLAINED)}"
         )
     if loaded.task.window_stride:
-        raise UserError(
+        return (
             f"answers of {name} cannot be explained: it reads long texts in "
             "windows (window_stride)"
         )
-    raise UserError(
-        f"answers of {name} cannot be explained: the vocabulary of this BERT "
-        "has no mask token, which stands for missing words"
-    )
+    if loaded.tokenizer.mask_id is None:
+        return (
+            f"answers of {name} cannot be explained: the vocabulary of this "
+            "BERT has no mask token, which stands for missing words"
+        )
+    return ""
+
+
+def check_explained(loaded: LoadedTask, name: str = "") -> None:
+    """Refuses a task whose answers are not explained."""
+    if fault := fault_of(loaded, name):
+        raise UserError(fault)
 
 
 def explain(

@@ -27,10 +27,14 @@ from adapter_bert.training.prediction import Outputs, check_finite
 
 @dataclasses.dataclass
 class Group:
-    """Rows with equally many texts, and tasks that read them alike."""
+    """Rows with equally many texts, and tasks that read them alike.
+
+    `numbers` are those of the rows among all questions, for each task.
+    """
 
     tasks: list[LoadedTask]
     rows: Sequence[TextRow]
+    numbers: list[list[int]] = dataclasses.field(default_factory=list)
 
     @functools.cached_property
     def features(self) -> Features:

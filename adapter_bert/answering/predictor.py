@@ -228,8 +228,6 @@ class Predictor:
         for number, (loaded, row) in enumerate(questions):
             by_task.setdefault((id(loaded), len(row)), []).append(number)
         groups: dict[Hashable, Group] = {}
-        # Numbers of the questions, for each task of each group.
-        numbers_by_group: dict[Hashable, list[list[int]]] = {}
         for numbers in by_task.values():
             loaded = questions[numbers[0]][0]
             rows = tuple(questions[n][1] for n in numbers)
@@ -238,8 +236,9 @@ class Predictor:
                 # Tokenizers exist once for each BERT and case.
                 tokenizer = id(loaded.tokenizer), loaded.max_seq_length
                 key = loaded.task.reading, tokenizer, rows
-            groups.setdefault(key, Group([], rows)).tasks.append(loaded)
-            numbers_by_group.setdefault(key, []).append(numbers)
+            group = groups.setdefault(key, Group([], rows))
+            group.tasks.append(loaded)
+            group.numbers.append(numbers)
             if explains:
                 check_explained(loaded)
         cut_rows = sum(one.features.cut_rows for one in groups.values())
@@ -249,10 +248,8 @@ class Predictor:
         outputs = iter(compute(self._tables, several, self._batch_size))
         frozen = compute_frozen(self._bert, several, self._batch_size)
         answers = [Answer()] * len(questions)
-        for group, of_tasks, features in zip(
-            several, numbers_by_group.values(), frozen
-        ):
-            for loaded, numbers in zip(group.tasks, of_tasks):
+        for group, features in zip(several, frozen):
+            for loaded, numbers in zip(group.tasks, group.numbers):
                 made = map(Answer, group.answers(loaded, next(outputs)))
                 for number, answer in zip(numbers, made):
                     answers[number] = answer

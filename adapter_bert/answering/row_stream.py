@@ -46,13 +46,8 @@ def file_rows(
     may hold a list of words, which becomes a tuple, for a text.
     """
     if isinstance(path, MemoryRows):
-        rows = _texts_alone(path, path.objects(columns[0]), takes_tokens)
-        first = next(rows)
-        names = _choose(columns, first) or columns[0]
-        layout = Layout.of_texts(names, takes_tokens=takes_tokens)
-        rows = itertools.chain([first], rows)
-        for number, texts in READERS[".jsonl"][0](path, rows, layout):
-            yield tuple(texts), f"{path}:{number + 1}"
+        rows = path.objects(columns[0])
+        yield from _rows(path, rows, ".jsonl", columns, takes_tokens)
         return
     ending, lines = open_table(path, {x for names in columns for x in names})
 
@@ -81,7 +76,7 @@ def pipe_rows(
 
 
 def _rows(
-    name: str,
+    name: FileOrRows,
     lines: Iterator[Any],
     ending: str,
     columns: Alternatives,

@@ -23,8 +23,6 @@ from adapter_bert.answering.frozen_bert import (
 from adapter_bert.answering.mixed_hooks import scope_of
 from adapter_bert.answering.mixed_model import MixedModel
 from adapter_bert.bert import encoder
-from adapter_bert.methods.base import changed_by
-from adapter_bert.tasks.task_model import ParameterTable
 
 # A full table grows by this share of its rows, or by so many.
 GROWTH, LEAST_GROWTH = 1 / 16, 4
@@ -46,8 +44,8 @@ class Slots:
     `count` is one more than the greatest number in use so far.
     """
 
-    def __init__(self, first: int = 0):
-        self.count = first
+    def __init__(self):
+        self.count = 0
         self._free: list[int] = []
 
     def take(self) -> Slot:
@@ -102,16 +100,6 @@ class GrowingTable:
         if tuple(shape) != self.shape:
             value = value[tuple(slice(size) for size in shape)]
         return value
-
-
-def can_mix(table: ParameterTable) -> bool:
-    """True if no method, nor its hook `parameter`, changes BERT's matrices."""
-    return "parameter" not in table.hooks.places and all(
-        not changed_by(p.name)
-        if p.is_added
-        else not p.trained or len(p.shape) == 1
-        for p in table.parameters
-    )
 
 
 class _Tables:

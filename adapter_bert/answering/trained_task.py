@@ -8,7 +8,7 @@ from typing import Any, Optional, Union
 import tensorflow as tf
 
 from adapter_bert.answering.frozen_bert import FrozenBert, TaskKind, Values
-from adapter_bert.answering.task_tables import MixedBert, Place, can_mix
+from adapter_bert.answering.task_tables import MixedBert, Place
 from adapter_bert.checkpoints import (
     adapter_artifact,
     part_values,
@@ -20,6 +20,7 @@ from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
+from adapter_bert.methods.base import changed_by
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.task import Task
@@ -81,8 +82,17 @@ class LoadedTask:
 
     @property
     def can_mix(self) -> bool:
-        """True if a batch may have rows of this task and of others."""
-        return can_mix(self.kind.table)
+        """True if a batch may have rows of this task and of others.
+
+        So no method, nor its hook `parameter`, changes BERT's matrices.
+        """
+        table = self.kind.table
+        return "parameter" not in table.hooks.places and all(
+            not changed_by(p.name)
+            if p.is_added
+            else not p.trained or len(p.shape) == 1
+            for p in table.parameters
+        )
 
 
 def load_task(

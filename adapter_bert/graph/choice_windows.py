@@ -33,9 +33,8 @@ class ChoiceTexts(tf.Module):
         ]
         # Without an entry none is equal.
         numbers, entries_b, words = zip(*(entries or [(-1, "", "")]))
-        self._owner = keep(np.array(numbers, np.int32))
-        self._entries = keep(np.array(entries_b))
-        self._words = keep(np.array(words))
+        self._owner = keep(numbers, np.int32)
+        self._entries, self._words = keep(entries_b), keep(words)
 
     def questions(
         self, task: tf.Tensor, text_b: tf.Tensor

@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Optional, Union
 
 import numpy as np
@@ -216,7 +216,7 @@ class ExportedModel:
         outputs = {
             name: _plain(values.numpy().tolist())
             for name, values in self._answer(
-                **_columns(rows, self.signature)
+                **columns(rows, self.signature["inputs"])
             ).items()
         }
         names = sorted(outputs)
@@ -225,8 +225,8 @@ class ExportedModel:
     def vectors(self, rows: Sequence[Row]) -> list[list[float]]:
         """Gives the vectors of such rows, and raises the same error."""
         embed = self._loaded.signatures[EMBED]
-        columns = _columns(rows, self.vector_signature)
-        return embed(**columns)[EMBEDDING].numpy().tolist()
+        inputs = columns(rows, self.vector_signature["inputs"])
+        return embed(**inputs)[EMBEDDING].numpy().tolist()
 
     def warm_up(self) -> None:
         """Answers a row of each task; refuses tasks that cannot."""
@@ -241,17 +241,13 @@ class ExportedModel:
             ) from error
 
 
-def _columns(
-    rows: Sequence[Row], signature: Mapping[str, Any]
-) -> dict[str, tf.Tensor]:
-    """A signature's inputs, string [N], and `choices` string [N, C]."""
-    columns = {
-        name: tf.constant([getattr(row, name) for row in rows], tf.string)
-        for name in TEXTS
+def columns(rows: Sequence[Row], names: Iterable[str]) -> dict[str, tf.Tensor]:
+    """Makes inputs of these names, string [N], and `choices` string [N, C]."""
+    fields = dict(zip(Row._fields, zip(*rows))) if rows else {}
+    fields[CHOICES] = choice_table(rows)
+    return {
+        name: tf.constant(fields.get(name, []), tf.string) for name in names
     }
-    if CHOICES in signature["inputs"]:
-        columns[CHOICES] = tf.constant(choice_table(rows))
-    return columns
 
 
 def choice_table(rows: Sequence[Row]) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.table_flags import MAX, MEAN, POOLS, SEPARATOR
-from adapter_bert.graph.graph_tokenizer import keep, places_of
+from adapter_bert.graph.graph_tokenizer import before, keep, places_of
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (
     BETWEEN,
@@ -91,7 +91,7 @@ class Batch(NamedTuple):
 class Rule(tf.Module, abc.ABC):
     """Answers the rows of some kinds of tasks.
 
-    `heads` are the tasks' kinds of heads, rising.
+    `heads` are the tasks' kinds of heads, rising, at least one.
     """
 
     def __init__(self, tasks: Sequence[Optional[Task]], heads: Sequence[int]):
@@ -107,7 +107,7 @@ class Rule(tf.Module, abc.ABC):
 def _column(tasks: Sequence[Optional[Task]], name: str, empty: Any) -> Any:
     """Keeps what tasks say, `empty` for other tasks, in a row for each."""
     values = [operator.attrgetter(name)(t) if t else empty for t in tasks]
-    return keep(np.array(values, np.array(empty).dtype))
+    return keep(values, np.array(empty).dtype)
 
 
 class Spans(NamedTuple):
@@ -132,42 +132,33 @@ class Spans(NamedTuple):
 class SpanRules(Rule):
     """Chooses the answers of questions."""
 
-    def __init__(self, tasks, heads=()):
+    def __init__(self, tasks, heads):
         super().__init__(tasks, heads)
         longest = [min(t.max_answer_length, LARGEST) if t else 1 for t in tasks]
-        self._longest = keep(np.int32(longest))
+        self._longest = keep(longest, np.int32)
         self._n_best = _column(tasks, "n_best_size", np.int32(1))
         self._negative = _column(tasks, "version_2_with_negative", False)
         self._threshold = _column(tasks, "null_score_diff_threshold", 0.0)
 
     def __call__(self, batch):
-        rows, count = batch.rows, [batch.rows.count]
-        fields: Fields = {
-            "answer": tf.fill(count, ""),
-            "start": tf.fill(count, -1),
-            "end": tf.fill(count, -1),
-            "score": tf.zeros(count),
-            "null_score": tf.zeros(count),
-        }
+        spans = None
         for number in self.heads:
             of_head = below(f"head_{number}/", batch.outputs)
-            spans = self.choose(rows, batch.windows, of_head)
+            chosen = self.choose(batch.rows, batch.windows, of_head)
             is_mine = tf.equal(batch.head, number)
-            spans = spans._replace(
-                is_there=spans.is_there & is_mine,
-                is_given=spans.is_given & is_mine,
+            others = spans or map(tf.zeros_like, chosen)
+            spans = Spans(
+                *(tf.where(is_mine, x, y) for x, y in zip(chosen, others))
             )
-            score = tf.where(spans.is_there, spans.score, 0.0)
-            answers = (
-                *cut_out(rows, spans, tf.where(is_mine, batch.contexts, "")),
-                tf.cast(score, tf.float32),
-                tf.cast(spans.null_score, tf.float32),
-            )
-            fields = {
-                name: tf.where(is_mine, values, fields[name])
-                for name, values in zip(fields, answers)
-            }
-        return fields
+        answer, start, end = cut_out(batch.rows, spans, batch.contexts)
+        score = tf.where(spans.is_there, spans.score, 0.0)
+        return {
+            "answer": answer,
+            "start": start,
+            "end": end,
+            "score": tf.cast(score, tf.float32),
+            "null_score": tf.cast(spans.null_score, tf.float32),
+        }
 
     def choose(
         self,
@@ -319,30 +310,20 @@ class TagRules(Rule):
                 tags += task.tags
         self._first, self._outside = keep(first), keep(outside)
         types = sorted({tag.type for tag in tags})
-        self._types = keep(
-            np.array([types.index(tag.type) for tag in tags], np.int32)
-        )
-        self._tags = keep(np.array(list(map(str, tags)), str))
-        self._begins = keep(np.array([tag.prefix == "B" for tag in tags], bool))
-        self._is_entity = keep(np.array([bool(t.type) for t in tags], bool))
+        self._types = keep([types.index(tag.type) for tag in tags], np.int32)
+        self._tags = keep(list(map(str, tags)))
+        self._begins = keep([tag.prefix == "B" for tag in tags])
+        self._is_entity = keep([bool(tag.type) for tag in tags])
         # What a tag becomes that continues nothing.
         self._begun = keep(
-            np.array(
-                [
-                    str(tag._replace(prefix="B") if tag.prefix == "I" else tag)
-                    for tag in tags
-                ],
-                str,
-            )
+            [
+                str(tag._replace(prefix="B") if tag.prefix == "I" else tag)
+                for tag in tags
+            ]
         )
 
     def __call__(self, batch):
         rows, words = batch.rows, batch.words
-        if words is None:
-            return {
-                name: tf.fill([rows.count, 0], tf.constant(field.empty))
-                for name, field in kinds.KINDS[kinds.TAGGING].fields.items()
-            }
         logits = {n: batch.outputs[f"head_{n}/logits"] for n in self.heads}
         tags, begins, is_inside, score = self.choose(
             words, rows.task, batch.first_window, logits, batch.head
@@ -370,13 +351,13 @@ class TagRules(Rule):
             tf.boolean_mask(score, is_inside), entity, count
         )
         row = tf.gather(words.row, first)
-        start = tf.gather(words.cut.start, first)
-        end = tf.gather(words.cut.end, first + lengths - 1)
-        before = tf.gather(words.cut.first, row)
+        start = tf.gather(words.start, first)
+        end = tf.gather(words.end, first + lengths - 1)
+        of_text = tf.gather(words.first, row)
         entities = {
-            "entity_starts": start - before,
-            "entity_ends": end - before,
-            "entity_texts": words.cut.encode(start, end),
+            "entity_starts": start - of_text,
+            "entity_ends": end - of_text,
+            "entity_texts": words.encode(start, end),
             "entity_scores": tf.cast(score, tf.float32),
         }
         return {
@@ -421,9 +402,8 @@ class TagRules(Rule):
             probability = tf.where(is_mine, best, probability)
         number += of_word(tf.gather(self._first, task))
         kind = tf.gather(self._types, number)
-        before = tf.concat([[-1], kind], axis=0)[: tf.size(kind)]
-        row_before = tf.concat([[-1], words.row], axis=0)[: tf.size(kind)]
-        goes_on = tf.equal(before, kind) & tf.equal(row_before, words.row)
+        goes_on = tf.equal(before(kind, -1), kind)
+        goes_on &= tf.equal(before(words.row, -1), words.row)
         tags = tf.where(
             goes_on,
             tf.gather(self._tags, number),
@@ -451,18 +431,14 @@ class LabelRules(Rule):
                 labels += task.result_columns
         self._widest = int(counts.max())
         # Padding reads an empty label.
-        self._labels = keep(np.array(labels + [""] * (self._widest + 1)))
+        self._labels = keep(labels + [""] * (self._widest + 1))
         self._first_label, self._label_count = keep(first), keep(counts)
-        temperature, least = (
-            "calibration.temperature",
-            "calibration.abstain_below",
-        )
-        self._temperature = _column(tasks, temperature, 1.0)
-        self._abstain_below = _column(tasks, least, 0.0)
+        self._temperature = _column(tasks, "calibration.temperature", 1.0)
+        self._abstain_below = _column(tasks, "calibration.abstain_below", 0.0)
         sets = [
             t if t and t.kind.name == kinds.MULTI_LABEL else None for t in tasks
         ]
-        self._has_sets = keep(np.array([t is not None for t in sets]))
+        self._has_sets = keep([t is not None for t in sets])
         thresholds = np.ones([len(tasks), self._widest])
         for row, task in zip(thresholds, sets):
             if task:
@@ -487,13 +463,6 @@ class LabelRules(Rule):
                 paddings = [[0, 0], [0, self._widest - values.shape[1]]]
                 values = tf.pad(values, paddings, constant_values=-np.inf)
             logits = tf.where(is_mine[:, tf.newaxis], values, logits)
-        if not self._widest:
-            return {
-                "label": tf.fill([count], ""),
-                "probability": tf.zeros([count]),
-                "labels": tf.fill([count, 0], ""),
-                "scores": tf.zeros([count, 0]),
-            }
         places = tf.range(self._widest)
         is_label = places < tf.gather(self._label_count, task)[:, tf.newaxis]
         # Of choices there may be logits of the next row.
@@ -545,8 +514,8 @@ class LabelRules(Rule):
         """
         is_given = scores >= tf.gather(self._threshold, task)
         separator = tf.gather(self._separator, task)
-        before = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
-        chosen = tf.where(is_given, tf.strings.join([before, labels]), "")
+        separators = tf.repeat(separator[:, tf.newaxis], self._widest, axis=1)
+        chosen = tf.where(is_given, tf.strings.join([separators, labels]), "")
         joined = tf.strings.reduce_join(chosen, axis=1)
         # Without the separator before the first label.
         start = tf.strings.length(separator)
@@ -561,11 +530,9 @@ class NumberRules(Rule):
     def __init__(self, tasks, heads):
         super().__init__(tasks, heads)
         whole = -FLOAT_MAX, FLOAT_MAX
-        self._scale = keep(
-            np.array([t.scale or whole if t else whole for t in tasks])
-        )
+        self._scale = keep([t.scale or whole if t else whole for t in tasks])
         units = [t.unit or AS_IS if t else AS_IS for t in tasks]
-        self._unit = keep(np.array([unit[:2] for unit in units]))
+        self._unit = keep([unit[:2] for unit in units])
         self._is_sigmoid = _column(tasks, "is_sigmoid", False)
 
     def __call__(self, batch):
@@ -625,18 +592,23 @@ class GraphAnswers(tf.Module):
         """Takes tasks, and their kinds of heads, by number."""
         super().__init__()
         names = [task.kind.name for task in tasks]
-        self._kind = keep(np.array(names))
+        self._kind = keep(names)
         self._rules = [
             rule(
                 [t if RULES[n] is rule else None for n, t in zip(names, tasks)],
                 heads,
             )
-            for rule in dict.fromkeys(RULES.values())
+            for rule in dict.fromkeys(map(RULES.get, names))
         ]
 
     def __call__(self, batch: Batch) -> Fields:
         """Answers all rows, by name of the field, [N, ...]."""
         fields = {"kind": tf.gather(self._kind, batch.rows.task)}
+        # What no task here answers is empty.
+        for kind in map(kinds.KINDS.get, RULES):
+            for name, field in kind.fields.items():
+                shape = [batch.rows.count, 0][: field.axes]
+                fields[name] = tf.fill(shape, tf.constant(field.empty))
         for rule in self._rules:
             fields.update(rule(batch))
         return fields

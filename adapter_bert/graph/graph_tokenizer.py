@@ -7,7 +7,7 @@ tensorflow-text folds cases in another way.
 
 import functools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -26,9 +26,9 @@ CHUNK = 2**14
 CODE_BITS = 21
 
 
-def keep(value: np.ndarray) -> tf.Variable:
-    """Makes a variable of numbers or UTF-8 strings."""
-    return tf.Variable(value, trainable=False)
+def keep(values: Any, dtype: Any = None) -> tf.Variable:
+    """Makes a variable of numbers or UTF-8 strings, an array or lists."""
+    return tf.Variable(np.array(values, dtype), trainable=False)
 
 
 def places_of(marks: tf.Tensor) -> tf.Tensor:
@@ -36,11 +36,19 @@ def places_of(marks: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.where(marks)[:, 0], tf.int32)
 
 
+def put(values: tf.Tensor, places: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+    """Replaces values [C, ...] at int32 [places] by `new` [places, ...]."""
+    return tf.tensor_scatter_nd_update(values, places[:, tf.newaxis], new)
+
+
 def mark(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
     """Marks int32 [places] in bool [C]."""
-    return tf.tensor_scatter_nd_update(
-        marks, places[:, tf.newaxis], tf.ones_like(places, tf.bool)
-    )
+    return put(marks, places, tf.ones_like(places, tf.bool))
+
+
+def before(values: tf.Tensor, first: Any) -> tf.Tensor:
+    """Gives the value before each of [C], `first` before the first."""
+    return tf.concat([[first], values], axis=0)[: tf.size(values)]
 
 
 class Tree(tf.Module):
@@ -65,8 +73,8 @@ class Tree(tf.Module):
         keys = np.array(sorted(edges), np.int64)
         nodes = [edges[key] for key in keys.tolist()]
         self._keys = keep(keys)
-        self._nodes = keep(np.array(nodes, np.int64))
-        self._ids = keep(np.array(ids, np.int32))
+        self._nodes = keep(nodes, np.int64)
+        self._ids = keep(ids, np.int32)
 
     def longest(
         self, code: tf.Tensor, end: tf.Tensor, root: tf.Tensor
@@ -94,16 +102,14 @@ class Tree(tf.Module):
             node = tf.gather(self._nodes, place)
             entry = tf.gather(self._ids, node)
             is_entry = entry >= 0
-            begins = tf.boolean_mask(active, is_entry)[:, tf.newaxis]
-            length = tf.fill([tf.shape(begins)[0]], offset + 1)
+            begins = tf.boolean_mask(active, is_entry)
+            length = tf.fill(tf.shape(begins), offset + 1)
             return (
                 offset + 1,
                 active,
                 node,
-                tf.tensor_scatter_nd_update(lengths, begins, length),
-                tf.tensor_scatter_nd_update(
-                    ids, begins, tf.boolean_mask(entry, is_entry)
-                ),
+                put(lengths, begins, length),
+                put(ids, begins, tf.boolean_mask(entry, is_entry)),
             )
 
         some = tf.TensorShape([None])
@@ -144,9 +150,7 @@ class AddedTokens(tf.Module):
         self._tree = Tree(entries, roots) if tokens else None
         self._alone = None
         if any(alone for *_, alone in tokens):
-            self._alone = keep(
-                np.array([c for _, c, _, alone in tokens if alone], np.int32)
-            )
+            self._alone = keep([c for _, c, _, x in tokens if x], np.int32)
             self._letters = keep(_letters())
 
     def join(
@@ -181,15 +185,9 @@ class AddedTokens(tf.Module):
         last = tf.searchsorted(places, number, side="right")
         is_inside = number < tf.gather(tf.pad(past, [[1, 0]]), last)
         codes = tf.where(is_inside, self._rest, codes)
-
-        def put(values: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
-            return tf.tensor_scatter_nd_update(
-                values, places[:, tf.newaxis], new
-            )
-
         return (
-            put(codes, tf.gather(added, places)),
-            put(stop, tf.gather(stop, past - 1)),
+            put(codes, places, tf.gather(added, places)),
+            put(stop, places, tf.gather(stop, past - 1)),
         )
 
     def _is_alone(
@@ -224,7 +222,7 @@ def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
     count = tf.size(places)
     # Each match leads to the next one behind its end, or to none.
     jump = tf.concat([tf.searchsorted(places, past), [count]], axis=0)
-    taken = tf.not_equal(text, tf.concat([[-1], text], axis=0)[:count])
+    taken = tf.not_equal(text, before(text, -1))
     taken = tf.pad(taken, [[0, 1]])
     # What 2^k steps reach, then twice as many.
     _, taken = tf.while_loop(
@@ -397,32 +395,25 @@ class GraphTokenizer(tf.Module):
         )
         end = tf.gather(stops, following) - row_start
         if self._lower:
-            sigmas, small = self._sigmas(codes, text)
-            codes = tf.tensor_scatter_nd_update(
-                codes, sigmas[:, tf.newaxis], small
-            )
+            codes = put(codes, *self._sigmas(codes, text))
         codes, end = self._raw.join(codes, text, end, which)
         # Each character becomes none, one, or several.
         first = tf.gather(self._starts, codes)
         counts = tf.gather(self._starts, codes + 1) - first
-        before = tf.cumsum(counts, exclusive=True)
+        first -= tf.cumsum(counts, exclusive=True)
         origin = tf.repeat(tf.range(tf.size(codes)), counts)
-        places = tf.range(tf.size(origin)) + tf.gather(first - before, origin)
+        places = tf.range(tf.size(origin)) + tf.gather(first, origin)
         code = tf.gather(self._values, places)
         isolated = tf.gather(self._isolated, places)
         text, source, end = (tf.gather(x, origin) for x in (text, source, end))
         code, end = self._normal.join(code, text, end, which)
         isolated |= code >= CODES
-
-        def shift(values: tf.Tensor, start) -> tf.Tensor:
-            return tf.concat([[start], values[:-1]], axis=0)[: tf.size(values)]
-
         is_space = tf.equal(code, SPACE)
         begins = (
-            tf.not_equal(text, shift(text, -1))
-            | shift(is_space, True)
+            tf.not_equal(text, before(text, -1))
+            | before(is_space, True)
             | isolated
-            | shift(isolated, False)
+            | before(isolated, False)
         )
         characters = _Characters(code, text, source, end, begins)
         return _Characters(*(tf.boolean_mask(x, ~is_space) for x in characters))
@@ -432,8 +423,8 @@ class GraphTokenizer(tf.Module):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         sigmas = places_of(tf.equal(codes, SIGMA))
         seen = places_of(~tf.gather(self._ignorable, codes))
-        before = tf.searchsorted(seen, sigmas, side="left") - 1
-        behind = tf.searchsorted(seen, sigmas, side="right")
+        last = tf.searchsorted(seen, sigmas, side="left") - 1
+        following = tf.searchsorted(seen, sigmas, side="right")
 
         def is_cased(number: tf.Tensor) -> tf.Tensor:
             is_there = (number >= 0) & (number < tf.size(seen))
@@ -443,7 +434,7 @@ class GraphTokenizer(tf.Module):
             cased = tf.gather(self._cased, tf.gather(codes, place))
             return is_there & is_near & cased
 
-        is_final = is_cased(before) & ~is_cased(behind)
+        is_final = is_cased(last) & ~is_cased(following)
         return sigmas, tf.where(is_final, FINAL_SIGMA, SMALL_SIGMA)
 
 

@@ -22,7 +22,6 @@ from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask, describe
 from adapter_bert.errors import UserError
 from adapter_bert.graph.exported import (
-    CHOICES,
     EMBED,
     EXTRA,
     SIGNATURE,
@@ -31,7 +30,7 @@ from adapter_bert.graph.exported import (
     Row,
     check_local,
     choice_count,
-    choice_table,
+    columns,
     digest,
     example,
     is_version,
@@ -154,17 +153,15 @@ def warm_up_requests(described: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
     The first has one row, the second a row for each of some described tasks.
     """
     rows = list(map(example, described))
-    has_choices = any(map(choice_count, described))
+    names = Row._fields if any(map(choice_count, described)) else TEXTS
     spec = _field(SPEC_NAME, b"default")
     spec += _field(SPEC_SIGNATURE, SIGNATURE.encode())
     for some in (rows[:1], rows[:WARM_UP_ROWS]):
         request = _field(MODEL_SPEC, spec)
-        columns = dict(zip(Row._fields, zip(*some)))
-        columns[CHOICES] = choice_table(some)
-        for name in Row._fields if has_choices else TEXTS:
-            values = tf.make_tensor_proto(columns[name], tf.string)
+        for name, values in columns(some, names).items():
+            proto = tf.make_tensor_proto(values.numpy(), tf.string)
             entry = _field(ENTRY_KEY, name.encode())
-            entry += _field(ENTRY_VALUE, values.SerializeToString())
+            entry += _field(ENTRY_VALUE, proto.SerializeToString())
             request += _field(REQUEST_INPUTS, entry)
         yield _field(PREDICT_LOG, _field(REQUEST, request))
 

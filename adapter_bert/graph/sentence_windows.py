@@ -4,39 +4,25 @@ Words, windows, and the window that tags each word are those of
 `tasks/tagging.py`.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.graph.graph_tokenizer import REPLACEMENT, keep, places_of
+from adapter_bert.graph.graph_tokenizer import (
+    REPLACEMENT,
+    before,
+    keep,
+    places_of,
+    put,
+)
 from adapter_bert.graph.text_windows import LARGEST, LENGTH, GraphRows
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging_files import lone_ranges
 
 
 class Words(NamedTuple):
-    """Words, string [words], their rows, and where their outputs are.
-
-    `number`, int32 [words], is the window, within the row, that tags a word, or
-    -1; `place`, int32 [words], the word's first token in that window.
-    """
-
-    cut: "CutWords"
-    number: tf.Tensor
-    place: tf.Tensor
-
-    @property
-    def text(self) -> tf.Tensor:
-        return self.cut.text
-
-    @property
-    def row(self) -> tf.Tensor:
-        return self.cut.row
-
-
-class CutWords(NamedTuple):
-    """Words that were cut out of texts.
+    """Words that were cut out of texts, and where their outputs are.
 
     Attributes:
         text: string [words].
@@ -45,6 +31,9 @@ class CutWords(NamedTuple):
             among those of all texts.
         codes: int32 [C], the characters of all texts.
         first: int32 [N], each text's first character.
+        number: int32 [words], the window, within the row, that tags a word, or
+            -1; None until there are windows.
+        place: int32 [words], the word's first token in that window, or None.
     """
 
     text: tf.Tensor
@@ -53,6 +42,8 @@ class CutWords(NamedTuple):
     end: tf.Tensor
     codes: tf.Tensor
     first: tf.Tensor
+    number: Optional[tf.Tensor] = None
+    place: Optional[tf.Tensor] = None
 
     def encode(self, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """Makes texts, string [n], of characters from `start` up to `end`."""
@@ -70,7 +61,7 @@ class WordCutter(tf.Module):
         self._spaces = keep(spaces.reshape(-1))
         self._alone = keep(lone_ranges().reshape(-1))
 
-    def __call__(self, texts: tf.Tensor, apart: tf.Tensor) -> CutWords:
+    def __call__(self, texts: tf.Tensor, apart: tf.Tensor) -> Words:
         """Cuts texts, string [N]; `apart` is bool [N]."""
         decoded = tf.strings.unicode_decode(
             texts, "UTF-8", errors="replace", replacement_char=REPLACEMENT
@@ -85,15 +76,13 @@ class WordCutter(tf.Module):
         is_space = is_within(self._spaces)
         is_alone = is_within(self._alone) & tf.gather(apart, row)
         # What stands before each character ends a word.
-        parts = is_space | is_alone
-        before = tf.concat([[True], parts], axis=0)[: tf.size(codes)]
-        row_before = tf.concat([[-1], row], axis=0)[: tf.size(codes)]
-        is_new = before | is_alone | tf.not_equal(row, row_before)
+        is_new = before(is_space | is_alone, True) | is_alone
+        is_new |= tf.not_equal(row, before(row, -1))
         start = places_of(is_new & ~is_space)
         stops = places_of(is_new | is_space)
         stops = tf.concat([stops, [tf.size(codes)]], axis=0)
         end = tf.gather(stops, tf.searchsorted(stops, start, side="right"))
-        cut = CutWords(
+        words = Words(
             text=tf.zeros([0], tf.string),
             row=tf.gather(row, start),
             start=start,
@@ -101,26 +90,26 @@ class WordCutter(tf.Module):
             codes=codes,
             first=tf.cast(decoded.row_starts(), tf.int32),
         )
-        return cut._replace(text=cut.encode(start, end))
+        return words._replace(text=words.encode(start, end))
 
 
 def without_long_words(rows: GraphRows) -> GraphRows:
     """Leaves out the tokens of words that have more than a window holds."""
-    before, count = 2 * rows.count, tf.size(rows.word_row)
+    others, count = 2 * rows.count, tf.size(rows.word_row)
     room = tf.gather(rows.reading[:, LENGTH], rows.word_row) - 2
-    is_long = rows.counts[before : before + count] > room
-    behind = tf.size(rows.counts) - before - count
-    end = tf.pad(tf.where(is_long, LARGEST, 0), [[before, behind]])
+    is_long = rows.counts[others : others + count] > room
+    behind = tf.size(rows.counts) - others - count
+    end = tf.pad(tf.where(is_long, LARGEST, 0), [[others, behind]])
     return rows.without(tf.zeros_like(end), end)
 
 
-def cut(rows: GraphRows, words: CutWords) -> tuple[tf.Tensor, Words]:
+def cut(rows: GraphRows, words: Words) -> tuple[tf.Tensor, Words]:
     """Cuts rows of `without_long_words`, which have these words.
 
     Gives the first six fields of `GraphWindows`, int32 [W, 6], with the words.
     """
-    before, count = 2 * rows.count, tf.size(rows.word_row)
-    starts = rows.starts[before : before + count + 1]
+    others, count = 2 * rows.count, tf.size(rows.word_row)
+    starts = rows.starts[others : others + count + 1]
     kept = places_of(starts[1:] > starts[:-1])
     # The first token of each kept word, and one past the last word's.
     ends = tf.concat([tf.gather(starts, kept), starts[-1:]], axis=0)
@@ -142,16 +131,11 @@ def cut(rows: GraphRows, words: CutWords) -> tuple[tf.Tensor, Words]:
         first_tagged, tf.range(tf.size(kept)), side="right"
     )
     window -= 1
-    at = kept[:, tf.newaxis]
+    numbers = tf.gather(window_number, window)
     places = tf.gather(starts, kept) - tf.gather(a_first, window) + 1
-    return tf.stack(windows, axis=1), Words(
-        words,
-        number=tf.tensor_scatter_nd_update(
-            tf.fill([count], -1), at, tf.gather(window_number, window)
-        ),
-        place=tf.tensor_scatter_nd_update(
-            tf.zeros([count], tf.int32), at, places
-        ),
+    return tf.stack(windows, axis=1), words._replace(
+        number=put(tf.fill([count], -1), kept, numbers),
+        place=put(tf.zeros([count], tf.int32), kept, places),
     )
 
 

@@ -29,7 +29,7 @@ from adapter_bert.graph.graph_answers import (
     GraphAnswers,
     Outputs,
 )
-from adapter_bert.graph.graph_tokenizer import keep
+from adapter_bert.graph.graph_tokenizer import keep, put
 from adapter_bert.graph.text_reader import TextReader
 from adapter_bert.graph.text_windows import GraphRows, GraphWindows
 from adapter_bert.tasks.novelty import NOVELTY, shares
@@ -143,9 +143,9 @@ class TextModel(tf.Module):
         self._novelty = None
         if any(task.task.novelty for task in loaded):
             self._novelty = Novelty(bert, [task.task for task in loaded])
-        self._adapters = keep(np.array([task.sha256 for task in loaded]))
-        self._numbers = keep(np.int32([p.task.number for p in places]))
-        self._heads = keep(np.int32(heads))
+        self._adapters = keep([task.sha256 for task in loaded])
+        self._numbers = keep([p.task.number for p in places], np.int32)
+        self._heads = keep(heads, np.int32)
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in TEXTS]
         make = functools.partial(tf.function, autograph=False)
 
@@ -154,8 +154,7 @@ class TextModel(tf.Module):
             choices = [tf.TensorSpec([None, None], tf.string, name=CHOICES)]
         self.serve = make(self._serve, input_signature=[*texts, *choices])
         if form:
-            prompts = [one.prompt or "" for one in forms.values()]
-            self._form_prompts = keep(np.array(prompts))
+            self._prompts = keep([x.prompt or "" for x in forms.values()])
             self._width = form.width(bert.config)
             self._pooled_width = bert.config.hidden_size * len(form.layers)
             self._layers = _stacked_layers(forms.values(), loaded)
@@ -217,7 +216,7 @@ class TextModel(tf.Module):
         self, text: tf.Tensor, text_b: tf.Tensor, task: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Makes `EMBEDDING`, float32 [N, W], of texts or pairs, as `_serve`."""
-        rows = self._reader.plain(text, text_b, task, self._form_prompts)
+        rows = self._reader.plain(text, text_b, task, self._prompts)
 
         def pool(states, mask):
             vectors = self.form.pool(states, mask)
@@ -279,16 +278,15 @@ class TextModel(tf.Module):
             features["question"] = chosen[:, tf.newaxis]
             outputs = function(features)
 
-            def put(name, values):
-                rows = outputs[f"{name.partition('/')[0]}/question"]
-                rows = rows[:, tf.newaxis]
+            def collect(name, values):
+                windows = outputs[f"{name.partition('/')[0]}/question"]
                 missing = tf.shape(values)[1:] - tf.shape(outputs[name])[1:]
                 paddings = tf.pad(missing[:, tf.newaxis], [[1, 0], [1, 0]])
                 padded = tf.pad(outputs[name], paddings)
-                return tf.tensor_scatter_nd_update(values, rows, padded)
+                return put(values, windows, padded)
 
             return first + self._batch_size, {
-                name: put(name, values) for name, values in collected.items()
+                name: collect(name, x) for name, x in collected.items()
             }
 
         _, collected = tf.while_loop(
@@ -322,7 +320,7 @@ class Novelty(tf.Module):
         """Takes tasks by number, at least one with a sketch."""
         self._config, self._bert = bert.config, bert.variables
         sketches = [task.novelty for task in tasks if task.novelty]
-        self._has = keep(np.array([bool(task.novelty) for task in tasks]))
+        self._has = keep([bool(task.novelty) for task in tasks])
         self._place = keep(np.cumsum(self._has, dtype=np.int32) - 1)
         # Directions of zeros change no distance.
         most = max(len(sketch.directions) for sketch in sketches)
@@ -331,7 +329,7 @@ class Novelty(tf.Module):
             for x in (sketch.directions for sketch in sketches)
         ]
         self._tables = [
-            keep(np.stack(values))
+            keep(values)
             for values in (
                 [sketch.mean for sketch in sketches],
                 directions,
@@ -384,6 +382,6 @@ def _stacked_layers(
             create = lambda name, *_, x=values: x[name]  # noqa: E731
         of_tasks.append(create_layers(form.dense, create))
     return [
-        [keep(np.stack(list(map(np.atleast_2d, x)))) for x in zip(*layers)]
+        [keep(list(map(np.atleast_2d, x))) for x in zip(*layers)]
         for layers in zip(*of_tasks)
     ]

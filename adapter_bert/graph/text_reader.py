@@ -17,7 +17,7 @@ from adapter_bert.graph.exported import (
     shown_names,
 )
 from adapter_bert.graph.graph_tokenizer import GraphTokenizer, keep
-from adapter_bert.graph.sentence_windows import CutWords, WordCutter, Words
+from adapter_bert.graph.sentence_windows import WordCutter, Words
 from adapter_bert.graph.text_windows import GraphRows, GraphWindows
 
 
@@ -30,16 +30,14 @@ class TextReader(tf.Module):
     def __init__(self, tasks: Mapping[str, LoadedTask]):
         loaded = list(tasks.values())
         self.tokenizer = loaded[0].tokenizer
-        self.names = keep(np.array(list(tasks)))
+        self.names = keep(list(tasks))
         self._shown = shown_names(list(tasks))
         readings = text_windows.readings(loaded, self.tokenizer)
         self._readings = keep(readings)
         # A vector is of one window, also where answers need several.
         self._plain_readings = keep(text_windows.plain_readings(readings))
-        self._has_sentences = (
-            text_windows.SENTENCE in readings[:, text_windows.FORM]
-        )
-        self._cutter = WordCutter() if self._has_sentences else None
+        has_sentences = text_windows.SENTENCE in readings[:, text_windows.FORM]
+        self._cutter = WordCutter() if has_sentences else None
         self.choices = int(readings[:, text_windows.CHOICES].max())
         self._choice_texts = ChoiceTexts([t.task for t in loaded])
         # Tasks with new tokens of their own have tokenizers of their own.
@@ -47,9 +45,9 @@ class TextReader(tf.Module):
         tokenizers = {key: t.tokenizer for key, t in zip(keys, loaded)}
         self._tokenizer = GraphTokenizer(*tokenizers.values())
         of_tasks = [list(tokenizers).index(key) for key in keys]
-        self._tokenizers = keep(np.int32(of_tasks))
+        self._tokenizers = keep(of_tasks, np.int32)
         prompts = [t.task.prompts[0] if t.task.prompts else "" for t in loaded]
-        self._prompts = keep(np.array(prompts))
+        self._prompts = keep(prompts)
 
     def __call__(
         self,
@@ -70,7 +68,7 @@ class TextReader(tf.Module):
             text_b, of_choices = self._read_choices(
                 number, reading, text_b, choices
             )
-        if self._has_sentences:
+        if self._cutter:
             is_sentence = tf.equal(
                 reading[:, text_windows.FORM], text_windows.SENTENCE
             )
@@ -152,7 +150,7 @@ class TextReader(tf.Module):
         text_b: tf.Tensor,
         number: tf.Tensor,
         reading: tf.Tensor,
-        words: Optional[CutWords] = None,
+        words: Optional[Words] = None,
         choices: Optional[tuple[tf.Tensor, tf.Tensor]] = None,
     ) -> GraphRows:
         """Tokenizes rows; `choices` are texts and their rows."""

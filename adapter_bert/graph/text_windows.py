@@ -101,10 +101,7 @@ class GraphWindows(NamedTuple):
             tokens, and number of tokens.
         b_first, b_length: int32 [W], the same of the second text.
         length: int32 [W], tokens of the window.
-        number: int32 [W], its number within the row.
         count: int32 [N], windows of each row.
-        room, step: int32 [N], context tokens in a window, and the distance
-            between windows.
     """
 
     row: tf.Tensor
@@ -113,10 +110,7 @@ class GraphWindows(NamedTuple):
     b_first: tf.Tensor
     b_length: tf.Tensor
     length: tf.Tensor
-    number: tf.Tensor
     count: tf.Tensor
-    room: tf.Tensor
-    step: tf.Tensor
 
     @property
     def size(self) -> tf.Tensor:
@@ -251,11 +245,7 @@ def cut(rows: GraphRows, sentences: Optional[tf.Tensor] = None) -> GraphWindows:
     table = tf.gather(table, tf.argsort(table[:, 0], stable=True))
     row, *others = tf.unstack(table, axis=1)
     of_row = tf.math.unsorted_segment_sum(tf.ones_like(row), row, count)
-    first = tf.gather(tf.cumsum(of_row, exclusive=True), row)
-    number = tf.range(tf.size(row)) - first
-    return GraphWindows(
-        row, *others, number, of_row, room[:count], step[:count]
-    )
+    return GraphWindows(row, *others, of_row)
 
 
 def features(

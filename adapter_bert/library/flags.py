@@ -23,6 +23,15 @@ from adapter_bert.training.settings import (
 )
 
 
+def split_name(text: str) -> tuple[str, str]:
+    """Splits NAME=PATH; a path alone has the name ""."""
+    name, separator, path = text.partition("=")
+    # A path may have an equals sign of its own.
+    if not separator or files.exists(text):
+        return "", text
+    return name, path
+
+
 def named_folders(
     adapters: Sequence[str], library: Optional[str], tasks: list[str]
 ) -> dict[str, str]:
@@ -34,11 +43,8 @@ def named_folders(
     """
     named: list[tuple[str, str]] = []
     for text in adapters:
-        name, separator, folder = text.partition("=")
-        # A folder may have an equals sign in its own name.
-        if not separator or files.exists(text):
-            name, folder = task_name(text), text
-        named.append((name, folder))
+        name, folder = split_name(text)
+        named.append((name or task_name(folder), folder))
     if (tasks and not library) or (library and not tasks and not adapters):
         raise UserError(
             "--library and --task go together: --library=DIR --task=all, or "
@@ -231,24 +237,20 @@ def read_form() -> Optional[VectorForm]:
     settings = read(Embedding)
     if settings.embeddings is None:
         return None
-    return VectorForm(
-        settings.embeddings,
-        read_layers(settings),
-        settings.normalize,
-        settings.vector_size,
-        settings.prompt,
-    )
-
-
-def read_layers(settings: Embedding) -> tuple[int, ...]:
-    """Reads numbers of layers."""
     try:
-        return tuple(map(int, settings.layers))
+        layers = tuple(map(int, settings.layers))
     except ValueError as error:
         raise UserError(
             f"--layers is {','.join(settings.layers)}, expected numbers with "
             "commas between them, as -1,-2"
         ) from error
+    return VectorForm(
+        settings.embeddings,
+        layers,
+        settings.normalize,
+        settings.vector_size,
+        settings.prompt,
+    )
 
 
 def read_flags(declaring: type[Declared] = Answering) -> Declared:

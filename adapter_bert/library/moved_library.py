@@ -31,6 +31,7 @@ from adapter_bert.data.tables import READERS, Rows, SplitFiles, check_file
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE_NUMBER, Range, Topic, recorded
 from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.library.flags import split_name
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.per_task import PerTask
@@ -203,10 +204,7 @@ def _files_by_name(
     """Files of `NAME=FILE`, and under "" of a `FILE` alone."""
     paths: dict[str, str] = {}
     for text in texts:
-        name, separator, path = text.partition("=")
-        # A path may have an equals sign of its own.
-        if not separator or files.exists(text):
-            name, path = "", text
+        name, path = split_name(text)
         if not name and flag == "--dev":
             raise UserError(
                 f"--dev is {path}; expected --dev=NAME=FILE, an adapter and a "

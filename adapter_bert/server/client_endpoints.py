@@ -66,10 +66,6 @@ class Alias(NamedTuple):
         return self.read(body, shelf, max_rows)
 
 
-def _of_kinds(tasks: Tasks, *kinds: str) -> list[str]:
-    return [name for name, task in tasks.items() if task["kind"] in kinds]
-
-
 def _choose(body: Body, tasks: Tasks, fitting: Sequence[str]) -> str:
     chosen = body.get("task")
     if chosen is None and len(fitting) == 1:
@@ -171,9 +167,8 @@ def _tell_embed(body: Body, content: Any, count: Any) -> list[list[float]]:
 
 
 def _read_rerank(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
-    named = {"query": body.get("query"), "documents": _texts(body, "texts")}
-    tasks = shelf.tasks
-    return {**named, "task": _choose(body, tasks, _of_kinds(tasks, RERANK))}
+    named = {name: body.get(name) for name in ("query", "task")}
+    return {**named, "documents": _texts(body, "texts")}
 
 
 def _tell_rerank(body: Body, content: Any, count: Any) -> list[dict[str, Any]]:
@@ -195,7 +190,8 @@ def _is_batch(body: Body) -> bool:
 
 def _read_predict(body: Body, shelf: Shelf, max_rows: int) -> dict[str, Any]:
     tasks = shelf.tasks
-    fitting = _of_kinds(tasks, CLASSIFICATION, MULTI_LABEL)
+    labelling = CLASSIFICATION, MULTI_LABEL
+    fitting = [n for n, task in tasks.items() if task["kind"] in labelling]
     task = _choose(body, tasks, fitting)
     if task not in fitting:
         raise Refused(400, f"the task {task} gives no scores of labels")

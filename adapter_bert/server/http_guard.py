@@ -66,7 +66,9 @@ def origin_of(text: str) -> str:
 class Allowance:
     """Requests that a client may still make; they come back with time."""
 
-    def __init__(self, per_minute: int, clock: Callable[[], float]):
+    def __init__(
+        self, per_minute: int, clock: Callable[[], float] = time.monotonic
+    ):
         """Begins with a minute's requests; `clock` tells seconds."""
         self._most, self._clock = per_minute, clock
         self._left, self._last = float(per_minute), clock()
@@ -85,22 +87,15 @@ class Allowance:
 class Tokens:
     """Tokens of clients, and how often each may ask."""
 
-    def __init__(
-        self,
-        tokens: Sequence[str],
-        per_minute: Optional[int] = None,
-        clock: Callable[[], float] = time.monotonic,
-    ):
+    def __init__(self, tokens: Sequence[str], per_minute: Optional[int] = None):
         """Takes tokens, and most requests of one in a minute."""
         # Looked up by hash, so that no time tells how much of a token is right.
         self._allowed: dict[bytes, Optional[Allowance]] = {
-            _hash(token): Allowance(per_minute, clock) if per_minute else None
+            _hash(token): Allowance(per_minute) if per_minute else None
             for token in tokens
         }
 
-    def refusal(
-        self, authorization: str, path: str = ""
-    ) -> Optional[JSONResponse]:
+    def refusal(self, authorization: str, path: str) -> Optional[JSONResponse]:
         """Says why a request is refused, else takes one request from its token.
 
         `authorization` is the content of the header of that name.

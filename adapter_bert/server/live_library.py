@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Optional
 from absl import logging
 
 from adapter_bert.answering.answers import Answer, output_fields, to_outputs
-from adapter_bert.answering.explanations import can_explain, check_explained
+from adapter_bert.answering.explanations import check_explained, fault_of
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import LoadedTask, check_row, describe
 from adapter_bert.answering.trained_task import TextRow as Texts
@@ -29,20 +29,18 @@ from adapter_bert.graph.exported import (
     SIGNATURE,
     TEXTS,
     Row,
+    example,
     problem,
 )
 from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question, Shelf
-from adapter_bert.tasks.kinds import VECTORS
+from adapter_bert.tasks import kinds
 
-# Inputs and outputs: type and axes. The second axis of `labels` and `scores` is
-# as long as the most labels of a served task; that of `tokens` and `tags` as
-# the most words of a request's rows; `vector` has none if no row has a vector.
-OF_TEXTS = dict.fromkeys(TEXTS, ("DT_STRING", 1))
-INPUTS = {
-    **OF_TEXTS,
-    CHOICES: ("DT_STRING", 2),
-}
+# Inputs. The second axis of the outputs `labels` and `scores` is as long as the
+# most labels of a served task; that of `tokens` and `tags` as the most words of
+# a request's rows; `vector` has none if no row has a vector.
+OF_TEXTS = dict.fromkeys(TEXTS, kinds.TEXT)
+INPUTS = {**OF_TEXTS, CHOICES: kinds.TEXTS}
 # Files of an adapter that are loaded.
 FILES = (adapter_artifact.CONFIG_FILE, adapter_artifact.WEIGHTS_FILE)
 # Each file's inode, size and times, or None without the file.
@@ -87,13 +85,11 @@ class LiveLibrary(Shelf):
     @property
     def signatures(self):
         """Signatures of answers, and of vectors if a task gives them."""
-        outputs = {"adapter": ("DT_STRING", 1)}
-        kinds = [task["kind"] for task in self.tasks.values()]
-        for name, field in output_fields(kinds).items():
-            outputs[name] = field.dtype, field.axes
+        of_tasks = [task["kind"] for task in self.tasks.values()]
+        outputs = {"adapter": kinds.TEXT, **output_fields(of_tasks)}
         signatures = {SIGNATURE: _described(INPUTS, outputs)}
-        if VECTORS in kinds:
-            vectors = {EMBEDDING: ("DT_FLOAT", 2)}
+        if kinds.VECTORS in of_tasks:
+            vectors = {EMBEDDING: kinds.NUMBERS}
             signatures[EMBED] = _described(OF_TEXTS, vectors)
         return signatures
 
@@ -201,10 +197,10 @@ class LiveLibrary(Shelf):
         fault = problem(described, row)
         if fault:
             raise UserError(fault)
-        if kind == EMBED and task.description["kind"] != VECTORS:
+        if kind == EMBED and task.description["kind"] != kinds.VECTORS:
             raise UserError(
                 f"the task {name} gives answers, and no vectors; ask a task of "
-                f"the kind {VECTORS}, or export it with --embeddings"
+                f"the kind {kinds.VECTORS}, or export it with --embeddings"
             )
         if kind == EXPLAIN:
             check_explained(task.loaded, name)
@@ -224,7 +220,7 @@ class LiveLibrary(Shelf):
 
     def explained(self):
         tasks = self._tasks.items()
-        return [name for name, task in tasks if can_explain(task.loaded)]
+        return [name for name, task in tasks if not fault_of(task.loaded)]
 
     def count_tokens(self, questions):
         """Counts tokens that are read, special ones and a prompt's too."""
@@ -260,18 +256,17 @@ def _stat(path: str) -> Optional[tuple[int, ...]]:
 
 
 def _described(
-    inputs: Mapping[str, tuple[str, int]],
-    outputs: Mapping[str, tuple[str, int]],
+    inputs: Mapping[str, kinds.Field], outputs: Mapping[str, kinds.Field]
 ) -> dict[str, Any]:
     """A signature as JSON of TensorFlow's `SignatureDef`."""
     described = {
         side: {
             name: {
                 "name": name,
-                "dtype": dtype,
-                "tensor_shape": {"dim": [{"size": "-1"}] * axes},
+                "dtype": field.dtype,
+                "tensor_shape": {"dim": [{"size": "-1"}] * field.axes},
             }
-            for name, (dtype, axes) in members.items()
+            for name, field in members.items()
         }
         for side, members in (("inputs", inputs), ("outputs", outputs))
     }
@@ -292,6 +287,4 @@ def _texts(row: Row, loaded: LoadedTask) -> Texts:
 
 
 def _example(loaded: LoadedTask) -> Texts:
-    texts = ["a text"] * max(loaded.numbers_of_texts)
-    texts[1:2] = loaded.task.client_facts.get("questions", texts[1:2])[:1]
-    return tuple(texts)
+    return _texts(example(describe("", loaded)), loaded)
