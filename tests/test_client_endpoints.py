@@ -394,3 +394,20 @@ def test_a_library_gives_its_vectors_and_counts_its_tokens(tiny_bert, tmp_path):
     loaded = library._tasks["search"].loaded
     read = loaded.tokenizer.encode_ids(["a: a cat", "a: a"])
     assert answer["usage"]["prompt_tokens"] == 4 + sum(map(len, read))
+
+
+def test_the_openai_package_is_served(server):
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(
+        base_url=f"http://127.0.0.1:{server.port}/v1", api_key=TOKEN
+    )
+    made = client.embeddings.create(model="search", input=["a", "bc"])
+    assert made.data[1].embedding == pytest.approx(unit(3, 4, 2).tolist())
+    assert made.usage.total_tokens == 2
+    assert [model.id for model in client.models.list()] == list(KINDS)
+    assert client.models.retrieve("mood").id == "mood"
+    with pytest.raises(openai.NotFoundError) as raised:
+        client.embeddings.create(model="gpt", input="a")
+    assert raised.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError, match="token ids"):
+        client.embeddings.create(model="search", input=[[1, 2]])
