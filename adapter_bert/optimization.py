@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from adapter_bert.gradient_registry import leave_with_graph
+from adapter_bert.graph_building import leave_with_graph
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-6
 WEIGHT_DECAY = 0.01

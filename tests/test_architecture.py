@@ -24,7 +24,7 @@ ROOMS = (
     "folder_lock",
     "json_lines",
     "files",
-    "gradient_registry",
+    "graph_building",
     "optimization",
     "progress",
     "bert",

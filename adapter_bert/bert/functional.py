@@ -15,7 +15,7 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from adapter_bert.bert import onednn
 from adapter_bert.errors import UserError
-from adapter_bert.gradient_registry import leave_with_graph
+from adapter_bert.graph_building import leave_with_graph, setting
 
 # Added to the variance. Source: `tf.contrib.layers.layer_norm`, which
 # google-research/bert calls.
@@ -23,15 +23,15 @@ LAYER_NORM_EPSILON = 1e-12
 
 # Builds a TensorFlow 1 graph whose gradients come from `tf.gradients`. There
 # `tf.custom_gradient` would leave operations that nothing reads.
-_lacks_tapes, without_tapes = onednn.switch()
+_lacks_tapes, without_tapes = setting()
 # Builds operations that XLA compiles for a TPU or GPU. Memory is slow there and
 # arithmetic is not, unlike on a CPU: masks of dropout are drawn by
 # `hashed_mask`, and backward passes compute masks, probabilities and normalized
 # values again instead of reading them.
-_is_for_accelerator, for_accelerator = onednn.switch()
+_is_for_accelerator, for_accelerator = setting()
 # Builds a graph of prediction that is converted for other runtimes. TensorFlow
 # Lite knows an activation as TensorFlow writes it.
-_is_for_runtimes, for_runtimes = onednn.switch()
+_is_for_runtimes, for_runtimes = setting()
 # A mask of dropout, or a function that draws the mask: in the backward pass, as
 # its argument tells, anew.
 Keep = Union[tf.Tensor, Callable[[bool], tf.Tensor]]
@@ -47,7 +47,7 @@ def anew(*tensors: tf.Tensor) -> list[tf.Tensor]:
 
 
 def custom_gradient(function: Callable[..., tuple]) -> Callable:
-    """Wraps a function of one tensor like `tf.custom_gradient`."""
+    """Wraps a function that gives one tensor, as `tf.custom_gradient`."""
 
     def call(*arguments: Any) -> tf.Tensor:
         if not _lacks_tapes() or tf.inside_function():

@@ -334,7 +334,7 @@ class NoHooks(Hooks):
 
 
 class TokenHooks(Hooks):
-    """Acts on each token alike, by a layer's own values alone."""
+    """Changes each token by itself, by a layer's own values alone."""
 
     alike = True
     takes_rows = True

@@ -5,14 +5,13 @@ graph need have Grappler's pattern. Neither exported models nor other devices
 know them, and `tf.vectorized_map` does not.
 """
 
-import contextlib
-import contextvars
 import functools
-from collections.abc import Iterator
-from typing import Any, Callable
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import op_def_library
+
+from adapter_bert.graph_building import setting
 
 PREDICTION, TRAINING = "prediction", "training"
 
@@ -66,27 +65,9 @@ def _try(x: tf.Tensor) -> None:
     compute(x)
 
 
-def switch(default: Any = False) -> tuple[Callable, Callable]:
-    """Makes a value by which graphs are built.
-
-    Gives a function that tells it, and a context manager that sets it.
-    """
-    variable = contextvars.ContextVar("switch", default=default)
-
-    @contextlib.contextmanager
-    def building(value: Any = True) -> Iterator[None]:
-        token = variable.set(value)
-        try:
-            yield
-        finally:
-            variable.reset(token)
-
-    return variable.get, building
-
-
 # Builds graphs of PREDICTION, without gradients, or TRAINING with these, whose
 # kernels must be available; or of None, without them.
-_step, built_for = switch(None)
+_step, built_for = setting(None)
 
 
 def is_built_for(step: str) -> bool:

@@ -1,8 +1,8 @@
 """From features to batches: which rows, in what order, padded how far.
 
 The order of training is a pure function of (number of rows, their lengths,
-batch size, seed, step), so a run that starts again at step n reads the batches
-of an uninterrupted one.
+batch size, number of steps, batches of a pool, seed, step), so a run that
+starts again at step n reads the batches of an uninterrupted one.
 """
 
 import array

@@ -129,7 +129,7 @@ class TuningMethod:
         """Compares the arguments with the model."""
 
     def trains(self, config: encoder.BertConfig) -> str:
-        """Gives `trained_names`, of whole names, of a model."""
+        """Gives a pattern of whole names of BERT's trained variables."""
         return self.trained_names
 
     def variables(

@@ -1,4 +1,4 @@
-"""Models with trained values of its own for each side; see `Head.sides`."""
+"""Models with a BERT for each side; see `Head.sides`."""
 
 import dataclasses
 import functools

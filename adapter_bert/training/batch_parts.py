@@ -5,7 +5,7 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
-from adapter_bert.gradient_registry import leave_with_graph
+from adapter_bert.graph_building import leave_with_graph
 from adapter_bert.tasks.task import ROW_LOSSES, VECTOR_GRADIENTS, BatchHead
 
 
@@ -46,10 +46,10 @@ def with_batch_loss(
         losses = head.batch_loss(vectors, compared)
     gradients = tape.gradient(losses, vectors)
     added = {ROW_LOSSES: losses, VECTOR_GRADIENTS: gradients}
-    lane_columns = {name: x[first : first + rows] for name, x in added.items()}
-    for value in lane_columns.values():
+    own_rows = {name: x[first : first + rows] for name, x in added.items()}
+    for value in own_rows.values():
         value.set_shape([features["row"].shape[0], *value.shape[1:]])
-    return {**features, **lane_columns}
+    return {**features, **own_rows}
 
 
 def _divide_in_parts(

@@ -64,6 +64,8 @@ class Engine(abc.ABC):
     Attributes:
         shards: devices that a batch is divided among, over all processes.
         lanes: groups of rows that a device computes at the same time.
+        workers: processes that train together.
+        is_chief: whether this one of them writes the files.
     """
 
     def __init__(self, hardware: Hardware):

@@ -154,6 +154,7 @@ def _locked_folder(run: Run) -> Iterator[None]:
 
 
 def _tokenize(run: Run) -> None:
+    """Finds the folder's checkpoint; makes features, schedule and record."""
     experiment, model, job = run.experiment, run.model, run.job
     newest, run.step = training_state.latest_step(run.folder)
     if newest:

@@ -1,4 +1,4 @@
-"""Prediction: which rows a device gets at once, and outputs in row order."""
+"""Variables of a model; predictions, in row order, of rows in batches."""
 
 import abc
 import contextlib

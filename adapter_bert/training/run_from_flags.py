@@ -152,7 +152,10 @@ def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
 
 
 def run_or_describe(task: Task, **own_settings: Any) -> dict[str, float]:
-    """Runs the flags' experiment, or with `--describe` prints it."""
+    """Runs the flags' experiment; gives its dev scores.
+
+    With `--describe` it prints the parameters, and gives no scores.
+    """
     settings = experiment_from_flags(task, **own_settings)
     if settings.describe:
         print(describe_parameters(settings))

@@ -94,7 +94,7 @@ class RowFlags:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """Says how a task is trained; saves, parts of batches are not recorded."""
+    """Says how a task is trained."""
 
     batch_size: int = Topic.TRAINING.setting(
         32,
@@ -349,7 +349,7 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
     data_dir: str = ""
     max_seq_length: int = 128
     eval_batch_size: int = 8
-    # In quotes its fields are no flags of other programs.
+    # A type in quotes is not followed, so other programs lack these flags.
     classification: "Classification" = Classification()
     do_train: bool = Topic.TO_DO.setting(False, "Train.")
     do_eval: bool = Topic.TO_DO.setting(

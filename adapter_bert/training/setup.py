@@ -78,7 +78,7 @@ class Model:
         return training_state.step_of(path)
 
 
-# What a run begins with, or None; the last is its `run.json`.
+# The opened BERT, trained values, and the folder's `run.json`, or None.
 _Start = tuple[
     Optional[Pretrained], Optional[Artifact], Optional[dict[str, Any]]
 ]
@@ -269,7 +269,7 @@ def open_model(experiment: Experiment) -> Model:
 
 
 def make_job(engine: Engine, model: Model) -> Job:
-    """Lists a model's variables for its task with labels, and their values."""
+    """Makes the job of a model: its variables and their first values."""
     experiment, config, method = model.experiment, model.config, model.method
     task, base, trained = model.task, model.opened.weights, None
     if model.opened.head or model.opened.labels:

@@ -40,6 +40,7 @@ class Job:
             shared.
         for_accelerator: whether XLA compiles the training step for a TPU or a
             GPU; see `functional.for_accelerator`.
+        use_onednn: whether trainings are built with the kernels of `onednn`.
         recompute_layers: whether the backward pass computes each layer again.
         observes: whether prediction also gives what `Hooks.observe` shows.
         narrow: names of frozen variables that are kept in `compute_dtype`,

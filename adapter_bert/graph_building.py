@@ -1,9 +1,31 @@
-"""TensorFlow's registry of gradients, which lives as long as the process."""
+"""Settings while a graph is built, and gradients that end with their graph."""
 
+import contextlib
+import contextvars
 import weakref
+from collections.abc import Iterator
+from typing import Any, Callable
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
+
+
+def setting(default: Any = False) -> tuple[Callable, Callable]:
+    """Makes a setting that holds while a graph is built.
+
+    Gives a function that returns it, and a context manager that sets it.
+    """
+    variable = contextvars.ContextVar("setting", default=default)
+
+    @contextlib.contextmanager
+    def building(value: Any = True) -> Iterator[None]:
+        token = variable.set(value)
+        try:
+            yield
+        finally:
+            variable.reset(token)
+
+    return variable.get, building
 
 
 def leave_with_graph(output: tf.Tensor) -> None:
