@@ -16,28 +16,17 @@ import sys
 import tempfile
 
 from adapter_bert import command_line, files
+from adapter_bert.methods import registry
 from adapter_bert.progress import Progress
+from lab.devices.runs import with_arguments
 from lab.trials import runs, tiny_files
 from lab.trials.runs import OUT, SOURCE, TRAINED, ProgramRun
 
+# These need other adapters, several tasks, or new words.
+OF_OTHERS = {"average", "fusion", "new_words", "per_task", "stack", "union"}
 METHODS = (
-    "pfeiffer(size=4)",
-    "parallel(size=4)",
-    "bapna(size=4)",
-    "adapterdrop(first=1, size=4)",
-    "compacter(size=4, n=2)",
-    "lora(rank=2)",
-    "prefix(length=2)",
+    *map(with_arguments, sorted(registry.METHODS.keys() - OF_OTHERS)),
     "prefix(length=2, inner_size=4)",
-    "ia3",
-    "pals(size=4, heads=2)",
-    "bitfit",
-    "layernorm",
-    "diff_pruning",
-    "full",
-    "top_layers(k=1)",
-    "head",
-    "mad_x(size=4, inverse_size=3)",
 )
 BERT = "--init_checkpoint={data}/" + tiny_files.BERT
 INPUT = "text.txt"

@@ -4,6 +4,7 @@ Its tasks rank three texts by how well they go with another one.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
@@ -21,9 +22,12 @@ from conftest import (
 import adapter_bert as ab
 from adapter_bert.answering.answers import from_outputs, output_fields
 from adapter_bert.answering.predictor import Predictor
+from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.commands import merge
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.data.tables import Layout
 from adapter_bert.errors import UserError
+from adapter_bert.exchange import foreign_base
 from adapter_bert.graph.exported import Row
 from adapter_bert.graph.ids_model import INPUTS, IdsModel
 from adapter_bert.graph.text_model import TextModel
@@ -178,6 +182,25 @@ def test_it_is_trained_asked_served_and_exported(trained, tiny_bert, tmp_path):
     refusals.check(
         lambda: TextModel(bert, {"r": loaded}, 4),
         "r is of the kind ranking, which cannot be exported",
+    )
+
+
+def test_other_programs_have_no_such_head(trained):
+    artifact = adapter_artifact.read(str(trained / "adapter"))
+    config = merge.run_record.bert_config(artifact.config, "")
+    for read_head in (foreign_base.head_of, merge.head_of):
+        refusals.check(
+            functools.partial(read_head, artifact, config),
+            trained / "adapter",
+            "of the kind ranking",
+        )
+
+
+def test_a_choice_is_no_ranking():
+    described = {"name": "custom", "choices": 3, "pairs": False}
+    refusals.check(
+        lambda: RANKING.restore(described, "it"),
+        "of the kind multiple choice; not on ranking",
     )
 
 

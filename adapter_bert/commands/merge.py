@@ -185,6 +185,7 @@ def head_of(
             "which a plain BERT cannot tell; use the adapter as it is"
         )
     weights, kind = artifact.weights, kinds.kind_of(described)
+    kinds.check_built_in(kind, source)
     if kind == kinds.VECTORS:
         return {}, {}
     labels = list(described.get("labels") or described.get("tags") or ())

@@ -43,6 +43,7 @@ from adapter_bert.tasks.kinds import (
     RERANK,
     TAGGING,
     VECTORS,
+    check_built_in,
     kind_of,
 )
 from adapter_bert.tasks.novelty import warn_of_loss
@@ -227,6 +228,7 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
     """Reads the head of one of this project's adapters."""
     task, weights = artifact.config["task"], artifact.weights
     kind = kind_of(task)
+    check_built_in(kind, weights.source)
     if kind == RERANK:
         # Other programs say a score's activation elsewhere, or not.
         kind = REGRESSION

@@ -605,7 +605,7 @@ class GraphAnswers(tf.Module):
         """Answers all rows, by name of the field, [N, ...]."""
         fields = {"kind": tf.gather(self._kind, batch.rows.task)}
         # What no task here answers is empty.
-        for kind in map(kinds.KINDS.get, RULES):
+        for kind in map(kinds.find_kind, RULES):
             for name, field in kind.fields.items():
                 shape = [batch.rows.count, 0][: field.axes]
                 fields[name] = tf.fill(shape, tf.constant(field.empty))

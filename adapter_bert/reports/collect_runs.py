@@ -23,7 +23,8 @@ from adapter_bert.tasks import metrics
 from adapter_bert.tasks.kinds import RERANK, TAGGING, TASKS, VECTORS
 
 # These scores are fractions; those of question answering are in percent.
-FRACTIONS = {name for task in TASKS.values() for name in task.metrics}
+FRACTIONS = {name for task in TASKS.values() for name in task.score_names}
+FRACTIONS.discard("loss")
 FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
 FRACTIONS |= {"ndcg_at_10", "mrr_at_10", "map"}
 FRACTIONS |= set(metrics.LABEL_SET_METRICS)

@@ -401,6 +401,8 @@ function shown(answer, row, task) {
       return [make("p", "answer", `${first.join(", ")}, ... (${count} numbers)`)];
     }
     default:
+      // A kind that is not built in.
+      if (!answer.scores) return [make("p", "answer", JSON.stringify(answer))];
       return [
         ...unanswered(answer.label),
         bars(answer.scores, (name) => name === answer.label),

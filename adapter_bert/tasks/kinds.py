@@ -363,6 +363,16 @@ def find_kind(name: str) -> Kind:
     return pkgutil.resolve_name(place).kind
 
 
+def check_built_in(kind: str, source: str) -> None:
+    """Refuses a kind whose heads other programs do not have."""
+    if kind not in KINDS:
+        raise UserError(
+            f"{source} is of the kind {kind}, whose head other programs do not "
+            f"have; expected one of {', '.join(KINDS)}; use the adapter as it "
+            "is"
+        )
+
+
 def kind_of(description: Mapping[str, Any]) -> str:
     """Names the kind of a task in `adapter_config.json`.
 

@@ -283,7 +283,7 @@ class TextTask(Task[Rows]):
     def restore(self, description, source):
         trained = f"{source} was trained on the task {description['name']}"
         described = self.describe()
-        if any(
+        if description.get("kind") != described.get("kind") or any(
             bool(description.get(fact)) != bool(described.get(fact))
             for fact in kinds.BY_FACT
         ):
