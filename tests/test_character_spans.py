@@ -310,7 +310,8 @@ def of_spans(*spans, **more):
 )
 def test_rows_that_are_refused(tmp_path, call, parts):
     good = {"text": "a", "label": []}
-    for name, place in (("a.jsonl", ":2: "), ("a.json", ": ")):
+    row = "task" if "data" in call else "row"
+    for name, place in (("a.jsonl", ":2: "), ("a.json", f": {row} 2: ")):
         path = put(tmp_path, good, call, name=name)
         refusals.check(lambda p=path: read_sentences(p), path + place, *parts)
 

@@ -246,7 +246,9 @@ def test_what_an_adapter_loses_is_told(
     flags.update(adapter=adapter, data_dir=tmp_path, num_train_epochs=1)
     classify(**flags)
     for message in (
+        f"the calibration of {adapter}",
         "--calibrate=true fits another one",
+        f"the novelty of {adapter}",
         "--score_novelty=true fits another one",
         "no dev row has an old label",
     ):

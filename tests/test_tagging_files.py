@@ -293,7 +293,8 @@ def test_types_are_renamed(tmp_path):
     assert table == {"person": "PER", "group": "ORG", "corp": "ORG", "x-y": "O"}
     tags = "B-person I-person B-corp B-group O B-x-y I-x-y".split()
     rows = Sentences.of_words([["w"] * len(tags)])
-    rows = Sentences(**{**vars(rows), "tags": list(map(split_tag, tags))})
+    tags = list(map(split_tag, tags))
+    rows = Sentences(**{**vars(rows), "tags": tags, "path": "f"})
     changed = map_types(rows, table, "m")
     assert list(map(str, changed.tags)) == (
         "B-PER I-PER B-ORG B-ORG O O O".split()
@@ -301,7 +302,7 @@ def test_types_are_renamed(tmp_path):
     del table["x-y"], table["person"]
     refusals.check(
         lambda: map_types(rows, table, "m"),
-        "m does not have the types person, x-y; give each a line",
+        "f:1: m does not have the types person, x-y; give each a line",
     )
 
 

@@ -51,6 +51,8 @@ def test_rankings_by_hand():
     # Without a label, each row's order is right, and no row is told apart.
     none = metrics.ranking_scores(np.zeros((3, 3), bool), scores)
     assert none == dict(zip(metrics.RANKINGS, (0, 0, 1)))
+    every = metrics.ranking_scores(np.ones((3, 3), bool), scores)
+    assert every == dict(zip(metrics.RANKINGS, (1, 1, 1)))
 
 
 @hypothesis.settings(deadline=None)
