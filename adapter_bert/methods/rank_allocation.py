@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-import numpy as np
 import tensorflow as tf
 
 
@@ -51,10 +50,18 @@ class Allocation:
             left = 1 - (step - first) / (last - first)
             return count - int((count - kept) * left**3 + kept)
 
-        # The budget never rises.
-        falling = [cut_at(step) for step in range(first + 1, last + 1)]
-        places = np.searchsorted(falling, range(1, count - kept + 1))
-        return (first + 1 + places).tolist()
+        cuts = []
+        for number in range(1, count - kept + 1):
+            # The budget never rises.
+            below, above = first, last
+            while above - below > 1:
+                step = (below + above) // 2
+                if cut_at(step) < number:
+                    below = step
+                else:
+                    above = step
+            cuts.append(above)
+        return cuts
 
     def choose(
         self,
