@@ -233,6 +233,7 @@ def test_it_says_what_is_trained_together():
 
 
 COLA = {"name": "cola", **get_task("cola").describe()}
+PAIRS = {**COLA, "name": "rte", "pairs": True}
 ABOUT_BOTH = {"name": "cola,rte", "tasks": {"cola": COLA, "rte": COLA}}
 
 
@@ -248,10 +249,10 @@ ABOUT_BOTH = {"name": "cola,rte", "tasks": {"cola": COLA, "rte": COLA}}
             "not on",
         ),
         "a list": ({**ABOUT_BOTH, "tasks": ["cola"]}, "pass the --task_name"),
+        "pairs": (ABOUT_BOTH, "x was trained on the task cola", "pairs: False"),
         "labels": (
-            ABOUT_BOTH,
-            "x",
-            "the task cola",
+            {**ABOUT_BOTH, "tasks": {"cola": COLA, "rte": PAIRS}},
+            "x was trained on the task rte",
             "for the labels 0, 1, but",
         ),
     }
