@@ -363,7 +363,7 @@ def test_a_layout_of_models_is_one_row(
     def open_npz(path):
         values = np.load(path)
         shapes = {name: values[name].shape for name in values}
-        weights = sources.Weights(path, shapes, values.__getitem__)
+        weights = Weights(path, shapes, values.__getitem__)
         return sources.Pretrained(path, os.path.dirname(path), weights)
 
     row = sources.Layout(sources.named("bert.npz"), ".npz", open_npz)
