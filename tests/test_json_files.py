@@ -126,9 +126,7 @@ def files(tmp_path_factory, tiny_bert, tiny_config):
             named_arguments={},
             exchange_part={},
         )
-        setup._task_of(
-            setup.Experiment(**wanted), setup._Start(base, artifact, None)
-        )
+        setup._task_of(setup.Experiment(**wanted), (base, artifact, None))
         setup._method_of(setup.Experiment(**wanted), artifact, task)
         merge.merge(base.weights, [str(adapters["lora(rank=2)"])], [1.0])
 
