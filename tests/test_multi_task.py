@@ -233,7 +233,6 @@ def test_it_says_what_is_trained_together():
 
 
 COLA = {"name": "cola", **get_task("cola").describe()}
-PAIRS = {**COLA, "name": "rte", "pairs": True}
 ABOUT_BOTH = {"name": "cola,rte", "tasks": {"cola": COLA, "rte": COLA}}
 
 
@@ -249,10 +248,9 @@ ABOUT_BOTH = {"name": "cola,rte", "tasks": {"cola": COLA, "rte": COLA}}
             "not on",
         ),
         "a list": ({**ABOUT_BOTH, "tasks": ["cola"]}, "pass the --task_name"),
-        "pairs": (ABOUT_BOTH, "x was trained on the task cola", "pairs: False"),
         "labels": (
-            {**ABOUT_BOTH, "tasks": {"cola": COLA, "rte": PAIRS}},
-            "x was trained on the task rte",
+            ABOUT_BOTH,
+            "x was trained on the task cola",
             "for the labels 0, 1, but",
         ),
     }

@@ -339,7 +339,11 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     with one of its two neighbours among multiples of 1/256, which each call
     draws so that an element is dropped with probability `rate` exactly. `seed`
     is int32 [2].
+
+    Raises:
+        ValueError: a greater rate, whose upper neighbour is no byte.
     """
+    _check_rate(rate)
     size = tf.reduce_prod(shape)
     words = tf.random.stateless_uniform(
         [(size + 3) // 4 + 1],
@@ -358,6 +362,11 @@ def keep_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     is_upper = last < int((rate * 256 - lower) * 2**32) - 2**31
     threshold = tf.cast(lower + tf.cast(is_upper, tf.int64), tf.uint8)
     return tf.reshape(octets[:size], shape) >= threshold
+
+
+def _check_rate(rate: float) -> None:
+    if not 0.0 <= rate <= 255 / 256:
+        raise ValueError(f"the rate {rate} is not in [0, 255/256]")
 
 
 def draw_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> Keep:
@@ -387,6 +396,7 @@ def hashed_mask(shape: tf.Tensor, rate: float, seed: tf.Tensor) -> tf.Tensor:
     Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3",
     Threefry-2x32 with 13 rounds.
     """
+    _check_rate(rate)
     first, second = tf.unstack(tf.bitcast(seed, tf.uint32))
     # Numbers plus the key's first word. The sum begins with the word, which a
     # compiler does not know: of numbers alone it would make a constant.

@@ -1,5 +1,6 @@
 """Prints the versions and the machine, for a report about a fault."""
 
+import contextlib
 import importlib.metadata
 import os
 import pathlib
@@ -22,8 +23,9 @@ def main() -> None:
     from adapter_bert.training import cpu_cores
 
     processor = cpu_cores.name() or platform.machine()
-    cpuinfo = pathlib.Path("/proc/cpuinfo")
-    words = cpuinfo.read_text().split() if cpuinfo.exists() else ()
+    words: list[str] = []
+    with contextlib.suppress(OSError):
+        words = pathlib.Path("/proc/cpuinfo").read_text().split()
     gpus = [
         tf.config.experimental.get_device_details(gpu).get("device_name", "GPU")
         for gpu in tf.config.list_physical_devices("GPU")

@@ -136,8 +136,12 @@ class TextModel(tf.Module):
         # Keras loads no variables whose shape is open.
         self._model = dataclasses.replace(
             growing,
-            tables={n: keep(table) for n, table in growing.tables.items()},
-            places=keep(growing.places),
+            # Without a copy of the values in between.
+            tables={
+                name: tf.Variable(table, trainable=False)
+                for name, table in growing.tables.items()
+            },
+            places=tf.Variable(growing.places, trainable=False),
         )
         self._model_variables = self._model.variables
         self._novelty = None

@@ -27,7 +27,7 @@ def split_name(text: str) -> tuple[str, str]:
     """Splits NAME=PATH; a path alone has the name ""."""
     name, separator, path = text.partition("=")
     # A path may have an equals sign of its own.
-    if not separator or files.exists(text):
+    if not name or not separator or files.exists(text):
         return "", text
     return name, path
 

@@ -73,9 +73,9 @@ def custom_task(
         for number, column in enumerate(columns, 1)
     }
     flags = "--text_a_column", "--text_b_column", "--label_column"
-    check_distinct(
-        {**dict(zip(flags, (text_a, text_b, label))), **lists}, USUAL_LABEL
-    )
+    texts_and_label = dict(zip(flags, (text_a, text_b, label)))
+    check_distinct(texts_and_label, USUAL_LABEL)
+    check_distinct({**texts_and_label, **lists})
     # The column of the rows' names may be a text's.
     check_distinct({"--id_column": row_id, **lists})
     texts = Layout(text_a, text_b, header=table.header, choices=choices)

@@ -180,6 +180,6 @@ def cross_entropy(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Log probabilities, float64 [N, C], of float32 logits [N, C]."""
-    from scipy import special
-
-    return special.log_softmax(logits.astype(np.float64), axis=-1)
+    logits = logits.astype(np.float64)
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

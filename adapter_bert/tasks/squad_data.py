@@ -131,7 +131,10 @@ def _of_rows(
         if row.keys() == {"header"}:
             continue
         if "qas" in row:
-            yield where, row
+            context = _get(row, "context", str, where)
+            qas = _get(row, "qas", list, where)
+            qas = [_of_mrqa(qa, context, where) for qa in qas]
+            yield where, {"context": context, "qas": qas}
             continue
         question = {**row, "id": str(row.get("id", number))}
         answers = question.pop("answers", None)
@@ -156,6 +159,8 @@ def _get_list(values: Mapping[str, Any], key: str, where: str) -> list[Any]:
 
 def _of_mrqa(qa: Any, context: str, where: str) -> Any:
     """Reads a question of MRQA, whose spans hold their last character."""
+    if not isinstance(qa, Mapping) or "detected_answers" not in qa:
+        return qa
     spans = [
         span
         for answer in _get(qa, "detected_answers", list, where)
@@ -179,11 +184,8 @@ def _of_mrqa(qa: Any, context: str, where: str) -> Any:
 def _read_question(
     qa: Any, context: str, place: str, with_negative: bool
 ) -> SquadQuestion:
-    if isinstance(qa, dict):
-        if "detected_answers" in qa:
-            qa = _of_mrqa(qa, context, place)
-        if type(qa.get("id")) is int:
-            qa = {**qa, "id": str(qa["id"])}
+    if isinstance(qa, dict) and type(qa.get("id")) is int:
+        qa = {**qa, "id": str(qa["id"])}
     question_id = _get(qa, "id", str, f"{place}.qas")
     place = f"{place}: question {question_id!r}"
     text = _get(qa, "question", str, place)

@@ -184,7 +184,7 @@ class TextClassification(TextTask):
         return dataclasses.replace(self, labels=tuple(sorted(labels)))
 
     def restore(self, description, source):
-        task = super().restore(description, source)
+        self.check_kind(description, source)
         trained = f"{source} was trained on the task {description['name']}"
         labels = description.get("labels")
         least = 1 if self.has_sets else 2
@@ -196,7 +196,9 @@ class TextClassification(TextTask):
                 f"{trained} for the labels {list_labels(labels)}, but the "
                 f"task {self.name} has {list_labels(self.labels)}"
             )
-        return dataclasses.replace(task, labels=labels)
+        return dataclasses.replace(
+            super().restore(description, source), labels=labels
+        )
 
     def check_label(self, label, where):
         if (spelling := spelled(label, self.labels)) is not None:

@@ -280,23 +280,27 @@ class TextTask(Task[Rows]):
             description["held_out"] = dataclasses.asdict(self.held_out)
         return description
 
-    def restore(self, description, source):
-        trained = f"{source} was trained on the task {description['name']}"
+    def check_kind(self, description: Mapping[str, Any], source: str) -> None:
+        """Refuses an adapter of another kind of task."""
         described = self.describe()
         if description.get("kind") != described.get("kind") or any(
             bool(description.get(fact)) != bool(described.get(fact))
             for fact in kinds.BY_FACT
         ):
             raise UserError(
-                f"{trained}, of the kind {kinds.kind_of(description)}; not on "
-                f"{self.name}, of the kind {self.kind.name} (--regression, "
-                "--multi_label and --choice_columns choose the kind of your "
-                "own tables)"
+                f"{source} was trained on the task {description['name']}, of "
+                f"the kind {kinds.kind_of(description)}; not on {self.name}, "
+                f"of the kind {self.kind.name} (--regression, --multi_label "
+                "and --choice_columns choose the kind of your own tables)"
             )
+
+    def restore(self, description, source):
+        trained = f"{source} was trained on the task {description['name']}"
+        self.check_kind(description, source)
         self.check_held_out(description, source)
         # Other programs do not say it.
         pairs = description.get("pairs")
-        if pairs not in (None, described["pairs"]):
+        if pairs not in (None, self.describe()["pairs"]):
             raise UserError(
                 f"{trained}, with pairs: {pairs}; give it "
                 "the same kind of input (--text_b_column)"
