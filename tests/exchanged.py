@@ -21,7 +21,7 @@ def config_of(bert):
 
 
 def reader(golden):
-    """What reads a recorded adapter, or the one of a whole path."""
+    """Reads a recorded adapter by its name or its path."""
 
     def read(case, *arguments, **more):
         config = config_of(golden / "bert")

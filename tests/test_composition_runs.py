@@ -510,7 +510,7 @@ def test_what_was_trained_further_is_found_again(
 def test_a_run_finds_what_its_adapter_does_not_carry(
     classify, flags, lacking, library, tiny_bert, tmp_path
 ):
-    """Where it was trained, or beside it; what is exchanged is not needed."""
+    """In the training's folder or beside it; the old part is not needed."""
     adapter, expected = lacking / "adapter", predicted(lacking)
     moved, shelf = tmp_path / "moved" / "it", tmp_path / "shelf"
     copytree(adapter, moved)
@@ -633,7 +633,7 @@ def bare(library, tiny_bert, tmp_path):
 
 @pytest.fixture
 def answer(tiny_bert, tmp_path):
-    """What `adapter-bert predict` answers with some flags."""
+    """Returns the answers of `adapter-bert predict`."""
     rows = tmp_path / "rows.txt"
     rows.write_text("".join(f"{text}\n" for text, _ in SENTENCES))
     output = tmp_path / "answers.jsonl"

@@ -556,3 +556,12 @@ def test_cross_entropy_has_the_bits_of_tensorflow_s(shape):
         tf_config.disable_op_determinism()
     for one, other in zip(*both):
         assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("rate", [-0.1, 0.999, 1.0])
+@pytest.mark.parametrize(
+    "generator", [functional.keep_mask, functional.hashed_mask]
+)
+def test_a_rate_that_no_byte_has_is_refused(rate, generator):
+    with pytest.raises(ValueError, match="the rate"):
+        generator([4], rate, tf.constant([1, 2]))

@@ -29,7 +29,7 @@ from adapter_bert.training.prediction import Outputs, check_finite
 class Group:
     """Rows with equally many texts, and tasks that read them alike.
 
-    `numbers` are those of the rows among all questions, for each task.
+    `numbers` has a list for each task: the places of its rows in the request.
     """
 
     tasks: list[LoadedTask]

@@ -458,7 +458,7 @@ class Rows:
     def _changed(
         self, lines: np.ndarray, change: Callable, *others: "Rows"
     ) -> "Rows":
-        """Changes each column that there is, with those of other rows."""
+        """Applies `change` to each column, and to the same one of others."""
         rows = self, *others
 
         def columns(name: str) -> Optional[list[str]]:

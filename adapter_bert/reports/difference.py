@@ -52,7 +52,7 @@ def _correlation(
 
 # Of float64 [draws, kinds], how often each kind of row was drawn, labels
 # [1, kinds] and answers [runs, kinds]: fractions [draws, runs], 0 where
-# undefined, as of `tasks.metrics`. F1 and Matthews' correlation, which is
+# undefined, as in `tasks.metrics`. F1 and Matthews' correlation, which is
 # Pearson's of the classes 0 and 1, are for two classes.
 SCORES: dict[str, Callable[..., np.ndarray]] = {
     "accuracy": _accuracy,

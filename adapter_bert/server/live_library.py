@@ -37,7 +37,7 @@ from adapter_bert.server.shelf import ANSWER, EXPLAIN, Question, Shelf
 from adapter_bert.tasks import kinds
 
 # Inputs. The second axis of the outputs `labels` and `scores` is as long as the
-# most labels of a served task; that of `tokens` and `tags` as the most words of
+# most labels of a served task; `tokens` and `tags` as long as the most words of
 # a request's rows; `vector` has none if no row has a vector.
 OF_TEXTS = dict.fromkeys(TEXTS, kinds.TEXT)
 INPUTS = {**OF_TEXTS, CHOICES: kinds.TEXTS}

@@ -18,7 +18,7 @@ def with_batch_loss(
     """Adds to a device's features what `BatchHead.loss` reads.
 
     Each device computes the loss of the whole batch, from all devices' vectors.
-    `forward` gives those of a part of the rows, [rows C, D].
+    `forward` computes the vectors of some rows, [rows C, D].
     """
     if parts == 1:
         vectors = forward(features)
