@@ -132,6 +132,7 @@ run["training"].update(
     learning_rate=float(flags["learning_rate"]),
     epochs=float(flags["num_train_epochs"]),
     seed=seed,
+    compute_dtype=flags["compute_dtype"],
 )
 run["parameters"]["kept"] = int(size or 1000)
 name = flags.get("task_name", "squad").lower()
@@ -243,6 +244,7 @@ def test_table_1_chooses_on_one_half_and_reports_the_other(study):
     assert {row["score"] for row in runs if row["split"] == "dev"} == {50, 60}
     first = runs[0]
     assert first["bert"].endswith(" parameters, f")
+    assert first["compute_dtype"] == "bfloat16"
     assert {*first} >= {
         *("task", "method", "size", "rate", "epochs", "seed", "split", "score"),
         *("seconds", "commit", "bert", "processor"),
@@ -370,12 +372,13 @@ def row(**changes):
     """A row of results."""
     return {
         **{"run": "RTE/full-lr1e-3-epochs1-seed1", "task": "RTE"},
-        **{"method": "full", "bert": "b", "commit": "c", **changes},
+        **{"method": "full", "bert": "b", "commit": "c"},
+        **{"compute_dtype": "float32", **changes},
     }
 
 
-@pytest.mark.parametrize("key", ["bert", "commit"])
-def test_results_of_two_berts_or_commits_are_refused(tmp_path, key):
+@pytest.mark.parametrize("key", ["bert", "commit", "compute_dtype"])
+def test_results_of_two_berts_commits_or_dtypes_are_refused(tmp_path, key):
     path = tmp_path / "table_1.json"
     path.write_text(json.dumps({"runs": [row(), row(**{key: "other"})]}))
     message = refusal(paper.read_results, str(path))

@@ -17,6 +17,7 @@ table beside the paper's numbers, and draws a figure.
 
 import functools
 import io
+import json
 import os
 import pathlib
 import re
@@ -70,7 +71,7 @@ AXES = {
 }
 MEMBERS = (
     *("run", *SETTING, "seed", "split", "metric", "score", "seconds"),
-    *("trained", "commit", "bert", "processor", "answers"),
+    *("trained", "commit", "bert", "compute_dtype", "processor", "answers"),
 )
 # Lines of cells, and the points of a figure: `panel`, `label`, `x`, `y`, and
 # what y may be `less` and `more`.
@@ -184,8 +185,9 @@ def _checked(
 ) -> Runs:
     table = pandas.DataFrame(rows, columns=MEMBERS)
     of_bert = table[table.method != BASELINE]
-    for key, more in (("bert", None), ("commit", commit)):
-        values = {*of_bert[key], more} - {None}
+    for key in ("bert", "compute_dtype", "commit"):
+        expected = [commit] if key == "commit" and commit else []
+        values = {*of_bert[key].dropna(), *expected}
         if len(values) > 1:
             raise UserError(
                 f"{path} has rows of the {key}s {' and '.join(sorted(values))}"
@@ -274,6 +276,7 @@ def _rows_of(
         "trained": run["kept"],
         "commit": commit,
         "bert": f"{run['bert']} parameters, {run['BERT'][:12]}",
+        "compute_dtype": json.loads(run["conditions"])["compute_dtype"],
         "processor": cpu_cores.name(),
     }
     report = data / task / REPORT
