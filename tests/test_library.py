@@ -112,6 +112,11 @@ def test_the_same_adapter_is_taken_once(shelf, make, add):
     add("first")
     again = str(make("again"))
     refusals.check(lambda: shelf.add(again, "x"), "'first'", "rename")
+    entry = shelf.entry("first")
+    assert shelf.add(again, "first") == "first"
+    assert shelf.names() == ["first"] and shelf.entry("first") == entry
+    other = str(make("other", seed=1))
+    refusals.check(lambda: shelf.add(other, "first"), "first", "already")
     labels = {**CLASSIFICATION, "labels": ["good", "bad"]}
     add("second", description=labels)
     fitted = {"calibration": {"temperature": 2.0, "abstain_below": 0.5}}

@@ -219,7 +219,8 @@ class AdapterLibrary:
     def add(self, folder: str, name: Optional[str] = None) -> str:
         """Copies an adapter, or a run's adapter, into the library.
 
-        The name, by default `default_name`, is returned.
+        The name, by default `default_name`, is returned. What has this name
+        already stays if it is the same adapter.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -227,6 +228,11 @@ class AdapterLibrary:
         check_name(name)
         scores, data = _read_scores(folder, artifact.config)
         with self._changing() as unfinished:
+            if name in self.names() and _are_same(
+                check(self.folder(name)).config, artifact.config
+            ):
+                logging.info("%s has %s already", self.path, name)
+                return name
             self._check_new(name, artifact)
             copy_adapter(folder, unfinished)
             now = datetime.datetime.now(datetime.timezone.utc)
@@ -312,9 +318,7 @@ class AdapterLibrary:
                     f"{base['fingerprint'][:12]}); expected one BERT for all; "
                     "choose another library"
                 )
-            # A calibration is among the settings.
-            same = ("sha256", "method", "task", "task_settings")
-            if all(entry.get(key) == config.get(key) for key in same):
+            if _are_same(entry, config):
                 raise UserError(
                     f"the library {self.path} has this adapter already: it is "
                     f"called {other!r}; adapter-bert library rename gives it "
@@ -344,6 +348,12 @@ class AdapterLibrary:
                     yield unfinished
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _are_same(entry: dict[str, Any], config: dict[str, Any]) -> bool:
+    # A calibration is among the settings.
+    same = ("sha256", "method", "task", "task_settings")
+    return all(entry.get(key) == config.get(key) for key in same)
 
 
 def copy_adapter(folder: str, new: str) -> None:

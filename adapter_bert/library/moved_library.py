@@ -182,7 +182,7 @@ def move(library: AdapterLibrary, settings: Move) -> list[Moved]:
             run_folder = os.path.join(work, "runs", adapter.name)
             moved.append(_move(adapter, new, settings, run_folder))
             folder = os.path.join(run_folder, FOLDER, adapter.name)
-            _add(target, adapter.name, os.path.join(folder, ADAPTER))
+            target.add(os.path.join(folder, ADAPTER), adapter.name)
         write_table(os.path.join(output_dir, TABLE_FILE), table(moved))
         files.write_json(
             os.path.join(output_dir, RECORD_FILE),
@@ -434,17 +434,6 @@ def _agreement(
         return "pearson", metrics.pearson(np.array(first), np.array(second))
     equal = [a == b for a, b in zip(first, second)]
     return "equal", float(np.mean(equal))
-
-
-def _add(target: AdapterLibrary, name: str, folder: str) -> None:
-    if name in target.names():
-        there, new = (
-            adapter_artifact.read_config(place)["sha256"]
-            for place in (target.folder(name), folder)
-        )
-        if there == new:
-            return
-    target.add(folder, name)
 
 
 def table(moved: Sequence[Moved]) -> list[list[str]]:
