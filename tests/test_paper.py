@@ -244,7 +244,8 @@ def test_table_1_chooses_on_one_half_and_reports_the_other(study):
     assert {row["score"] for row in runs if row["split"] == "dev"} == {50, 60}
     first = runs[0]
     assert first["bert"].endswith(" parameters, f")
-    assert first["compute_dtype"] == "bfloat16"
+    assert first["conditions"]["compute_dtype"] == "float32"
+    assert not {*paper.TUNED} & {*first["conditions"]}
     assert {*first} >= {
         *("task", "method", "size", "rate", "epochs", "seed", "split", "score"),
         *("seconds", "commit", "bert", "processor"),
@@ -259,6 +260,25 @@ def test_table_1_chooses_on_one_half_and_reports_the_other(study):
     assert again.returncode == 0 and len(started(study)) == len(RTE_RUNS)
     assert again.stdout.splitlines()[-7:] == done.stdout.splitlines()[-7:]
     assert (out / "table_1.json").read_bytes() == results
+
+
+@pytest.mark.gate
+def test_a_grid_has_all_missing_runs_of_its_preset(study):
+    done = study("figure_7", "--quick", "--grid")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("\t")[0] for line in study.sweep.rows(done)]
+    assert len(rows) == 12 and len({name.split("/")[0] for name in rows}) == 2
+    assert done.stdout.count("--array") == 1 and "--array=1-12" in done.stdout
+    study.sweep.mark("fail", rows[0])
+    done = study("figure_7", "--quick")
+    assert done.returncode == 1 and len(started(study)) == 12
+    assert done.stderr.splitlines()[-1].startswith("error: runs failed")
+    done = study("figure_7", "--quick", "--grid")
+    assert [x.split("\t")[0] for x in study.sweep.rows(done)] == rows[:1]
+    for other in (["--preset=two_cores"], ["--quick", "--", "--seed=2"]):
+        done = study("figure_7", *other)
+        assert done.returncode == 1
+        assert "begun with --preset=quick" in done.stderr
 
 
 @pytest.mark.gate
@@ -307,7 +327,7 @@ CURVES = {
         ("RTE", "houlsby", "", "0.01"): ("50", "0", "2", "-"),
         ("RTE", "houlsby", "", "1"): ("50", "0", "2", "-"),
         **{
-            ("RTE", f"without layers {span}", "", "-"): ("-10", "0", "1", "-")
+            ("RTE", f"without layers {span}", "", "-"): ("-10", "-", "1", "-")
             for span in ("0-0", "0-1", "1-1")
         },
     },
@@ -372,19 +392,50 @@ def row(**changes):
     """A row of results."""
     return {
         **{"run": "RTE/full-lr1e-3-epochs1-seed1", "task": "RTE"},
-        **{"method": "full", "bert": "b", "commit": "c"},
-        **{"compute_dtype": "float32", **changes},
+        **{"method": "full", "bert": "b", "commit": "c", "variant": ""},
+        **{"conditions": {"dtype": "d", "batch_size": 32}, **changes},
     }
 
 
-@pytest.mark.parametrize("key", ["bert", "commit", "compute_dtype"])
-def test_results_of_two_berts_commits_or_dtypes_are_refused(tmp_path, key):
+@pytest.mark.parametrize("key", ["bert", "commit", "dtype"])
+def test_results_of_two_berts_commits_or_conditions_are_refused(tmp_path, key):
     path = tmp_path / "table_1.json"
-    path.write_text(json.dumps({"runs": [row(), row(**{key: "other"})]}))
+    other = {key: "other"} if key != "dtype" else {"conditions": {key: "other"}}
+    path.write_text(json.dumps({"runs": [row(), row(**other)]}))
     message = refusal(paper.read_results, str(path))
     assert str(path) in message and "other" in message and key in message
     path.write_text(json.dumps({"runs": [row()]}))
     assert "new" in refusal(paper.read_results, str(path), "new")
+
+
+@pytest.mark.parametrize("key", ["task", "variant"])
+def test_conditions_of_tasks_and_variants_may_differ(tmp_path, key):
+    path = tmp_path / "figure_7.json"
+    other = row(**{key: "other", "conditions": {"batch_size": 16}})
+    path.write_text(json.dumps({"runs": [row(), other]}))
+    assert len(paper.read_results(str(path))) == 2
+
+
+def test_rows_that_other_runs_answered_are_refused(tmp_path):
+    write_dev(tmp_path, "RTE", [0, 1] * 5)
+    report = tmp_path / "data/RTE/report.tsv"
+    report.parent.mkdir(parents=True)
+    (tmp_path / "dev.tsv").rename(report)
+    rows = [
+        row(
+            **{"method": method, "seed": seed, "split": split, "score": 90.0},
+            **{"metric": "accuracy", "answers": [0, 1] * 4 + [0, 0]},
+        )
+        for method in ("houlsby", "full")
+        for seed in (1, 2)
+        for split in ("dev", "test")
+    ]
+    lines = show(tmp_path, "table_1", rows)
+    assert lines[-1][1].startswith("+0.0 ")
+    for answers in ([0, 0, 1, 1] * 2, [0, 1] * 5):
+        rows[-1]["answers"] = answers
+        message = refusal(show, tmp_path, "table_1", rows)
+        assert str(report) in message and rows[-1]["run"] in message
 
 
 def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):
@@ -432,8 +483,16 @@ def test_means_of_section_3_6_are_of_the_same_tasks(tmp_path):
 
 
 def test_a_trade_off_without_full_fine_tuning_is_refused(tmp_path):
-    rows = dev_rows(("RTE", "houlsby", 8, 50.0))
+    kinds = ("RTE", "houlsby", 8, 50.0), ("MRPC", "houlsby", 8, 80.0)
+    rows = dev_rows(kinds[0])
     assert "full fine-tuning" in refusal(show, tmp_path, "figure_1", rows)
+    # Of the other task there is one.
+    rows = dev_rows(*kinds, ("MRPC", "full", None, 82.0))
+    lines = show(tmp_path, "figure_1", rows)
+    assert [line[0::4] for line in lines[1:]] == [
+        ["GLUE (1)", "-2.0"],
+        ["GLUE (1)", "+0.0"],
+    ]
 
 
 def test_a_task_without_other_runs_than_the_baseline_s_has_no_star(tmp_path):

@@ -15,6 +15,7 @@ line; with the word `each` that of each task, method and size. `show` prints a
 table beside the paper's numbers, and draws a figure.
 """
 
+import collections
 import functools
 import io
 import json
@@ -71,8 +72,10 @@ AXES = {
 }
 MEMBERS = (
     *("run", *SETTING, "seed", "split", "metric", "score", "seconds"),
-    *("trained", "commit", "bert", "compute_dtype", "processor", "answers"),
+    *("trained", "commit", "bert", "conditions", "processor", "answers"),
 )
+# What settings of a table differ in; other conditions of a task are equal.
+TUNED = ("learning_rate", "epochs", "steps")
 # Lines of cells, and the points of a figure: `panel`, `label`, `x`, `y`, and
 # what y may be `less` and `more`.
 Table = list[list[str]]
@@ -185,15 +188,26 @@ def _checked(
 ) -> Runs:
     table = pandas.DataFrame(rows, columns=MEMBERS)
     of_bert = table[table.method != BASELINE]
-    for key in ("bert", "compute_dtype", "commit"):
+    for key in ("bert", "commit"):
         expected = [commit] if key == "commit" and commit else []
-        values = {*of_bert[key].dropna(), *expected}
-        if len(values) > 1:
-            raise UserError(
-                f"{path} has rows of the {key}s {' and '.join(sorted(values))}"
-                ", expected one in a table; choose another OUT"
-            )
+        _check_one(path, f"the {key}s", [*of_bert[key].dropna(), *expected])
+    for (task, _), group in of_bert.groupby(["task", "variant"]):
+        conditions: dict[str, list[str]] = collections.defaultdict(list)
+        for of_run in group.conditions.dropna():
+            for key, value in of_run.items():
+                conditions[key].append(json.dumps(value))
+        for key, values in conditions.items():
+            _check_one(path, f"{task} whose {key} is", values)
     return table
+
+
+def _check_one(path: str, what: str, values: Iterable[str]) -> None:
+    values = sorted(set(values))
+    if len(values) > 1:
+        raise UserError(
+            f"{path} has rows of {what} {' and '.join(values)}, expected one "
+            "in a table; choose another OUT"
+        )
 
 
 def print_missing(path: str, commit: str) -> None:
@@ -263,6 +277,9 @@ def _rows_of(
         )
     task = parts["task"]
     metric = collect_runs.main_score(task, run["scores"])
+    conditions = json.loads(run["conditions"])
+    conditions = {x: y for x, y in conditions.items() if x not in TUNED}
+    conditions["dev_data"] = json.loads(run["dev data"])
     row = {
         "run": name,
         "task": task,
@@ -276,7 +293,7 @@ def _rows_of(
         "trained": run["kept"],
         "commit": commit,
         "bert": f"{run['bert']} parameters, {run['BERT'][:12]}",
-        "compute_dtype": json.loads(run["conditions"])["compute_dtype"],
+        "conditions": conditions,
         "processor": cpu_cores.name(),
     }
     report = data / task / REPORT
@@ -357,6 +374,11 @@ def _mean(means: pandas.Series) -> str:
     return "-" if np.isnan(mean) else f"{mean:.1f}"
 
 
+def _error(error: float) -> str:
+    # One seed has none.
+    return "-" if np.isnan(error) else f"{error:g}"
+
+
 def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
     """Makes Table 1, with the interval of adapters less full fine-tuning."""
     tasks = list(rows.task.unique())
@@ -385,9 +407,20 @@ def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         ]
         if all(len(x) > 1 for x in both):
             report = picture.parent / "data" / task / REPORT
+            [labels] = _numbers(task, read_report(task, report).label)
+            metric = both[0].metric[0]
+            for run in pandas.concat(both).to_dict("records"):
+                answers = np.array(run["answers"])
+                if len(answers) != len(labels) or not np.isclose(
+                    100 * metrics.METRICS[metric](labels, answers), run["score"]
+                ):
+                    raise UserError(
+                        f"{report} has other rows than {run['run']} answered; "
+                        "choose another OUT, or the DATA of these runs"
+                    )
             compared = difference.compare(
-                both[0].metric[0],
-                *_numbers(task, read_report(task, report).label),
+                metric,
+                labels,
                 *(np.array(x.answers.tolist()) for x in both),
                 seed=difference.DRAW_SEED + number,
             )
@@ -442,7 +475,7 @@ def scores_over(
         published: the paper's scores by task, then by method and size.
     """
     points = points_of(rows, members if x == "trained" else [*members, x])
-    points = points.sort_values(x, kind="stable").fillna({"error score": 0})
+    points = points.sort_values(x, kind="stable")
     lines = [[*members, x, "score", "error", "seeds", "paper"]]
     for row in points.to_dict("records"):
         size = row["size"]
@@ -451,13 +484,13 @@ def scores_over(
         cells = [
             f"{row[x]:.10g}",
             f"{row['mean score']:g}",
-            f"{row['error score']:g}",
+            _error(row["error score"]),
             str(row["seeds"]),
             str(published.get(row["task"], {}).get(name, "-")),
         ]
         lines.append([*(row[name] for name in members), *cells])
     kinds = points.method.replace(TITLES)
-    error = points["error score"]
+    error = points["error score"].fillna(0)
     _draw(
         points.assign(
             panel=points.task,
@@ -497,9 +530,9 @@ def figure_6(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
             files.write_bytes(str(folder / f"{place.name}_{name}"), image)
     lost = pandas.DataFrame(spans, columns=["task", "span", "lost"])
     lost = lost.groupby(["task", "span"], sort=False).lost
-    numbers = lost.agg(["mean", "sem", "size"]).fillna(0)
+    numbers = lost.agg(["mean", "sem", "size"])
     for (task, span), mean, error, count in numbers.itertuples():
-        cells = [f"{mean:+g}", f"{error:g}", str(count), "-"]
+        cells = [f"{mean:+g}", _error(error), str(count), "-"]
         lines.append([task, span, "", "-", *cells])
     return lines
 
@@ -514,14 +547,14 @@ def trade_off(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
     points["panel"] = np.where(is_glue, "GLUE", "other tasks")
     full = points[points.method == "full"]
     full = full.drop_duplicates("task", keep="last").set_index("task")
+    points = points[points.task.isin(full.index)].copy()
     points["gain"] = points["mean score"] - points.task.map(full["mean score"])
     lines = [["tasks", "method", "size", "trained", "20%", "50%", "80%"]]
     shown = []
     for (panel, method, size), same in points.groupby(
         ["panel", "method", "size"], dropna=False, sort=False
     ):
-        tasks = set(points.task[points.panel == panel]) & {*full.index}
-        if set(same.task) != tasks:
+        if set(same.task) != set(points.task[points.panel == panel]):
             continue
         gains = low, middle, high = np.percentile(same.gain, (20, 50, 80))
         trained, label = same.trained.median(), TITLES.get(method, method)

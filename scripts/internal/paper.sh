@@ -33,7 +33,9 @@ open_study() { # name, its presets between blanks, arguments ...
   [[ " $presets " == *" $preset "* ]] || refuse "--preset=$preset, expected one of: $presets"
   open_grid "usage: BERT=PRETRAINED_MODEL DATA=FOLDER_OF_TASKS scripts/paper/$study.sh OUT [--quick] [--preset=NAME] [OPTIONS] [-- FLAGS]
   --preset=NAME  one of: $presets" "${words[@]}" "$@"
-  results=$output/$study.json failed=0 run_flags=()
+  results=$output/$study.json failed=0 run_flags=() grid=()
+  # Not every processor is fast in bfloat16.
+  [ "$preset" != quick ] || run_flags=(--compute_dtype=float32)
   METHODS='houlsby full' INIT_SCALES='' LAYERS='' BATCH=32 TASK_NAME='' VARIANT=''
   commit=$(git -C "$project" describe --always --abbrev=40 --dirty 2> /dev/null) || commit=unknown
   if [ "$task" = status ]; then
@@ -45,6 +47,10 @@ open_study() { # name, its presets between blanks, arguments ...
   BERT=$(absolute "$BERT") DATA=$(absolute "$DATA")
   # Before any long work.
   adapter_bert paper missing "$results" "$commit" < /dev/null > /dev/null
+  begun="--preset=$preset ${flags[*]} of commit $commit"
+  [ ! -f "$output/begun" ] || [ "$(< "$output/begun")" = "$begun" ] ||
+    refuse "$output was begun with $(< "$output/begun"), expected $begun; choose another OUT"
+  [ ! -d "$runs" ] || collect
 }
 
 prepare() { # task, its folder or file
@@ -94,9 +100,11 @@ run_rows() {
   missing=$(printf '%s\n' "${rows[@]%%$'\t'*}" | adapter_bert paper missing "$results" "$commit")
   mapfile -t rows < <(printf '%s\n' "${rows[@]}" | awk -F '\t' -v names="$missing" \
     'BEGIN { split(names, list, "\n"); for (i in list) wanted[list[i]] } $1 in wanted')
-  [ ${#rows[@]} -gt 0 ] || return 0
+  echo "$begun" > "$output/begun"
+  grid+=("${rows[@]}")
+  [ ${#rows[@]} -gt 0 ] && [ "$task" = run ] || return 0
   run_grid || failed=1
-  [ "$task" = grid ] || collect
+  collect
 }
 
 sweep() { # VARIABLE=VALUE ...
@@ -138,6 +146,13 @@ curves_of_tasks() {
 }
 
 show_study() {
-  [ "$task" = grid ] || adapter_bert paper show "$study" "$results"
-  exit $failed
+  rows=("${grid[@]}")
+  if [ "$task" = grid ]; then
+    [ ${#rows[@]} -gt 0 ] || refuse 'no run is missing; start this without --grid'
+    run_grid
+    echo 'When they are finished, --grid has the further seeds of what is best.'
+    exit
+  fi
+  adapter_bert paper show "$study" "$results"
+  [ $failed = 0 ] || refuse "runs failed, see above; what is shown was chosen and averaged without them. Start again to run them"
 }
