@@ -636,7 +636,11 @@ def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
     for names in (columns, TEXT_COLUMNS[: len(columns)]):
         if len(names) == len(columns) and set(names) <= set(row):
             return tuple(
-                tuple(text) if isinstance(text, list) else text
+                tuple(text)
+                if isinstance(text, list)
+                else str(text)
+                if type(text) in (int, float)
+                else text
                 for text in map(row.get, names)
             )
     raise UserError(

@@ -92,12 +92,18 @@ def of_words(
         yield
 
 
+def _item(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else value
+
+
 def _as_argument(name: str, value: Any, kind: str) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
         if kind == "string":
-            return json.dumps(dict(value), ensure_ascii=False)
+            # Of numpy, which JSON does not take.
+            pairs = [map(_item, pair) for pair in value.items()]
+            return json.dumps(dict(pairs), ensure_ascii=False)
         return [f"{name}={part}" for name, part in value.items()]
     # Of numpy and pandas: arrays, columns and numbers.
     value = value.tolist() if hasattr(value, "tolist") else value

@@ -175,7 +175,8 @@ class AdapterClassifier(ClassifierMixin, _AdapterEstimator):
         """Trains on texts [N] or pairs [N, 2] and their labels [N]."""
         for number, label in enumerate(column_or_1d(y, dtype=object)):
             # numpy would make a text of them.
-            if label is None or label != label:
+            is_missing = type(label).__name__ == "NAType" or label != label
+            if label is None or is_missing:
                 raise UserError(f"y[{number}] is {label}, expected a label")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)

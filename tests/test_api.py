@@ -580,6 +580,15 @@ def test_rows_have_many_forms():
     for rows in forms:
         table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
         assert [*zip(table.text_a, table.label)] == list(SENTENCES)
+    # Names count, whatever their order.
+    frame = pandas.DataFrame(list(SENTENCES), columns=["text", "label"])
+    turned = frame[["label", "text"]]
+    for rows in (
+        list(turned.itertuples(index=False)),
+        turned.to_records(index=False),
+    ):
+        table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
+        assert [*zip(table.text_a, table.label)] == list(SENTENCES)
 
 
 @pytest.mark.parametrize(

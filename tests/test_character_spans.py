@@ -194,7 +194,15 @@ def told(*span, text):
         (
             [{"text": "a b", "label": [[0, 1, "Job title"]]}, {"text": "c"}],
             ["a|B-Job_title b|O", "c|O"],
-            ["1 spans have a blank in their label"],
+            [
+                "1 rows name no spans, so they hold no entity",
+                "1 spans have a blank in their label",
+            ],
+        ),
+        (
+            [{"text": "a", "spans": [], "entities": [[0, 1, "X"]]}],
+            ["a|B-X"],
+            [],
         ),
         (
             [

@@ -35,7 +35,7 @@ def flags(tiny_flags, one_layer):
     "rows, changes",
     [
         (SENTENCES, {"class_weights": "balanced"}),
-        (THREE, {"class_weights": {"dog": 5}}),
+        (THREE, {"class_weights": {np.str_("dog"): np.float32(5)}}),
         (THREE, {"tuning_method": "head"}),
     ],
     ids=["two labels", "three labels", "head alone"],

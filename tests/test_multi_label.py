@@ -214,6 +214,10 @@ def test_a_column_for_each_label(tmp_path):
         [[0, 1], [0, 0], [1, 1]]
     )
     assert task.settings["label_columns"] == ["dog", "cat"]
+    with open(tmp_path / "train.csv", "w") as file:
+        csv.writer(file).writerows([("text", "dog ", "cat"), *rows[1:]])
+    task = custom_task(label_columns=("dog ", "cat"))
+    assert read(task, tmp_path, "train").label == train.label
 
 
 def test_columns_of_labels_may_be_numbers(tmp_path):

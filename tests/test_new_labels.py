@@ -337,6 +337,26 @@ def test_held_out_rows_are_of_both_files(tmp_path):
 
 
 @pytest.mark.newer_stack
+@pytest.mark.parametrize("count", [8, 16])
+def test_a_text_of_both_files_is_on_one_side(tmp_path, count):
+    old = [(f"text {i}", OLD[i % 2]) for i in range(16)]
+    write_table(tmp_path / "replay.tsv", old)
+    new = [(text, "!") for text, _ in old[:count]] + [*NEW]
+    write_table(tmp_path / "train.tsv", new)
+    share = {"dev_share": 0.25, "split_seed": 3}
+    task = extend_labels(
+        custom_task(**share), str(tmp_path / "replay.tsv"), None
+    )
+    task = task.restore(
+        {"name": "custom", "labels": list(OLD), "pairs": False}, "an adapter"
+    )
+    _, rows = task.read(str(tmp_path), ["train", "dev"])
+    train, dev = ({*rows[split].texts} for split in ("train", "dev"))
+    assert dev and not train & dev
+    assert sum(map(len, rows.values())) == len(old) + len(new)
+
+
+@pytest.mark.newer_stack
 def test_a_composition_is_refused():
     run = mock.MagicMock()
     run.model.method = registry.parse("union(lora, prefix)")

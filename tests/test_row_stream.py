@@ -173,6 +173,7 @@ def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
         ("a.tsv", "a\tb\n\nc\td\n", "a.tsv:2: found 0 texts"),
         ("a.tsv", "a\tb\tc\n", "a.tsv:1: found 3 columns ('a', 'b', 'c'), e"),
         ("a.tsv", "sentence1\tsentence2\nc\n", "a.tsv:2: found 1 tab-sep"),
+        ("a.csv", "Sentence1 ,Sentence2\na,b\n", "'Sentence1 ', 'Sentence2'"),
         ("a.csv", '"a,b\n', "a.csv:1: "),
         ("a.csv", "a,b\nc,d,e\n", "a.csv:2: found 3 comma-separated"),
         ("a.jsonl", '{"text": "a"}\n', "a.jsonl:1: no key 'sentence1'"),

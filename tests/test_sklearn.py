@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import refusals
 from conftest import SENTENCES, module_fixture
@@ -145,6 +146,7 @@ def test_unknown_parameters_are_refused(tiny_bert):
         ([("a", float("nan"))], "a", "X[0] nan text"),
         (["a", "b"], ["a", None], "y[1] None label"),
         (["a", "b"], ["a", float("nan")], "y[1] nan label"),
+        (["a", "b"], ["a", pandas.NA], "y[1] <NA> label"),
     ],
 )
 def test_rows_are_refused(tiny_bert, x, y, parts):

@@ -14,6 +14,7 @@ from typing import Any, Callable, TypeVar
 
 from adapter_bert import json_lines
 from adapter_bert.answering.trained_task import TextRow
+from adapter_bert.data import tables
 from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
 from adapter_bert.data.tables import ODD, READERS, Layout, open_table
 from adapter_bert.errors import UserError
@@ -109,6 +110,13 @@ def _rows(
                 f"{json_lines.list_keys(columns[0])} among their names, or "
                 f"only {count} "
                 "without names; name the columns in the first line"
+            )
+        wanted = {tables.appearance(x) for names in columns for x in names}
+        if not names and wanted & {*map(tables.appearance, cells)}:
+            raise UserError(
+                f"{name}:1: the header names {json_lines.list_keys(cells)}, "
+                f"expected {json_lines.list_keys(columns[0])}; write the names "
+                "alike (blanks and letter case count)"
             )
     if not names:
         yield from _unnamed(name, lines, ending, count)

@@ -110,11 +110,10 @@ def of_labels(labels: Collection[str], path: str) -> None:
             path,
             ", ".join(short),
         )
+    known = {*labels}
     for mark in SEPARATORS:
         joined = [
-            x
-            for x in sorted(labels)
-            if mark in x and _parts(x, mark) & {*labels}
+            x for x in sorted(known) if mark in x and _parts(x, mark) & known
         ]
         if joined:
             logging.warning(

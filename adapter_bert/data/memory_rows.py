@@ -208,6 +208,10 @@ def _plain(value: Any, where: str) -> Any:
 
     `where` is its row, and its column.
     """
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    elif names := getattr(getattr(value, "dtype", None), "names", None):
+        value = dict(zip(names, value.tolist()))
     if isinstance(value, Mapping):
         return {
             str(name): _plain(element, f"{where}: {str(name)!r}")

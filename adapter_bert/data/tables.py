@@ -76,13 +76,13 @@ class SplitFiles:
         """
         for split, path in self.named.items():
             check_file(FLAGS_OF_SPLITS[split][0], path, endings)
-        is_text = isinstance(self.train, str) and isinstance(self.dev, str)
-        if (
-            is_text
-            and self.train
-            and self.dev
-            and files.is_same(self.train, self.dev)
-        ):
+        both = self.train, self.dev
+        rows = [getattr(x, "rows", None) for x in both]
+        if all(isinstance(x, str) and x for x in both):
+            is_same = files.is_same(*both)
+        else:
+            is_same = rows[0] is not None and rows[0] is rows[1]
+        if is_same:
             way_out = "; name another file"
             if can_hold_out:
                 way_out += (
@@ -265,9 +265,10 @@ def spelled(label: str, labels: Sequence[str]) -> Optional[str]:
     """
     if label in labels:
         return label
+    if label.lower() not in ("true", "false"):
+        return None
     alike = [x for x in labels if x.lower() == label.lower()]
-    is_boolean = label.lower() in ("true", "false")
-    return alike[0] if is_boolean and len(alike) == 1 else None
+    return alike[0] if len(alike) == 1 else None
 
 
 def split_labels(cell: str, separator: str, where: str) -> tuple[str, ...]:

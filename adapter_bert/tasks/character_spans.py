@@ -72,8 +72,8 @@ def _text_key(value: Mapping[str, Any], columns: WordColumns) -> Optional[str]:
 
 
 def _first(value: Mapping[str, Any], keys: Iterable[str]) -> Any:
-    values = (value.get(key) for key in keys)
-    return next((x for x in values if x is not None), None)
+    values = [x for x in map(value.get, keys) if x is not None]
+    return next((x for x in values if x != []), values[0] if values else None)
 
 
 def read_texts(
@@ -112,6 +112,8 @@ def read_texts(
             json_line(others).encode()
             return text, places, None, others
         has_spans.append(labelled is not None)
+        if labelled is None:
+            notes["rows name no spans, so they hold no entity"] += 1
         spans = _check(list(map(_span, _flat(labelled))), text, notes)
         return text, places, _tag(spans, text, places, notes), others
 

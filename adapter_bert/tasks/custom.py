@@ -93,7 +93,7 @@ def custom_task(
     )
     if not marks:
         return task
-    labels = list(map(str, marks))
+    labels = [str(mark).strip() for mark in marks]
     # Refuses labels that no cell can hold.
     join_labels(labels, separator, "--label_columns")
     return task.with_labels(labels, "--label_columns")

@@ -155,8 +155,18 @@ class NewLabels(TextClassification):
             )
         divided = {"train": replayed}
         if self.held_out:
-            sets = task.strata(replayed)
-            divided = divide(replayed, task.held_out, replayed.texts, sets)
+            # A text of the file stays on its side.
+            side = {x: split for split in rows for x in rows[split].texts}
+            sides = np.array([side.get(x, "") for x in replayed.texts])
+            new = replayed.take(~np.isin(sides, ("train", "dev")))
+            divided = dict.fromkeys(("train", "dev"), new)
+            if len(new):
+                sets = task.strata(new)
+                divided = divide(new, task.held_out, new.texts, sets)
+            divided = {
+                split: part.followed_by(replayed.take(sides == split))
+                for split, part in divided.items()
+            }
         return task, {
             split: file_rows.followed_by(divided[split])
             if split in divided
