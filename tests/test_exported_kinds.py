@@ -66,6 +66,8 @@ def test_the_outputs_of_a_request_are_as_wide_as_its_rows(served):
         served.accept(request(b"tags", text)) for text in (b"a cat", b"a " * 9)
     )
     results = served.compute([short, long])
+    # Not as many as its batch's longest has.
+    assert results[0]["tokens"] == ["a", "cat"]
     [one] = served.outputs([short], results[:1])
     assert one["tokens"] == ["a", "cat"] and len(one["tags"]) == 2
     apart = [*served.compute([short]), *served.compute([long])]

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from gzip import compress, decompress
@@ -19,7 +20,7 @@ import uvicorn
 from conftest import module_fixture
 from sweep_stand_in import wait_for
 
-from adapter_bert.graph.exported import ExportedModel
+from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.server.batching import Bounds
 from adapter_bert.server.http_api import PatientProtocol, RestServer, read_rows
 from adapter_bert.server.request_core import Limits, Refused, RequestCore
@@ -184,6 +185,26 @@ def test_rows_and_columns(server):
     # Columns without rows keep their names.
     answer = server.ask({"inputs": {"task": [], "text": []}})
     assert answer == (200, {"outputs": {"echo": [], "n": []}})
+
+
+def test_a_request_is_answered_by_one_adapter():
+    """Tasks that change while its rows are accepted are read again."""
+
+    class Replaced(ExportedShelf):
+        accepted = 0
+
+        def accept(self, row, kind="answer"):
+            question = super().accept(row, kind)
+            self.accepted += 1
+            if self.accepted == 1:
+                self._model.tasks = deepcopy(self._model.tasks)
+            return question
+
+    shelf = Replaced(Echo())
+    row = Row(b"a", b"", b"one", ())
+    questions = RequestCore("tiny", shelf, LIMITS).accept([row, row])
+    assert [one.of is shelf.tasks["one"] for one in questions] == [True, True]
+    assert shelf.accepted == 4
 
 
 @pytest.mark.parametrize("text", ["YQ==", "YQ=", "YQ", "YWI", "YWJj"])

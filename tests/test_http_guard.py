@@ -4,6 +4,7 @@ import json
 import shutil
 import ssl
 import subprocess
+import threading
 import urllib.request
 from contextlib import closing
 
@@ -162,6 +163,8 @@ class Changing(ExportedShelf):
     problem = None
 
     def look(self):
+        # The threads of other requests are not held up.
+        assert threading.current_thread().name.startswith("look")
         if self.problem:
             raise self.problem
         del self.tasks["two"]

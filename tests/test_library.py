@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -85,6 +86,9 @@ def test_a_run_is_added_with_its_scores(shelf, run):
     entry = shelf.entry("mine")
     assert list(entry.scores.items()) == [("f1", 0.75), ("accuracy", 0.5)]
     assert entry.data == data
+    write_scores(run, eval_f1=0.8, dev_data=data)
+    shelf.add(str(run), "mine")
+    assert shelf.entry("mine") == replace(entry, scores={"f1": 0.8})
 
 
 def test_scores_that_are_none_are_not_taken(shelf, run):

@@ -23,6 +23,7 @@ from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.task_tables import MixedBert
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
+from adapter_bert.server import http_api
 from adapter_bert.server.live_library import LiveLibrary
 
 pytestmark = pytest.mark.newer_stack
@@ -380,6 +381,20 @@ def test_answers_are_explained(add, bert, shelf):
         live.compute = lambda some: batches.append(len(some)) or compute(some)
         assert server.post("explain", *["small"] * 3)[0] == 200
         assert listed == [1] and batches == [1, 1, 1]
+
+
+def test_empty_words_count_as_those_that_rows_are_filled_up_to(
+    add, live, monkeypatch
+):
+    add("tags", "tags")
+    live.look()
+    monkeypatch.setattr(http_api, "MOST_WORDS", 3)
+    texts = ["a"], ["a", *[""] * 4]
+    rows = [{"task": "tags", "text": words} for words in texts]
+    with closing(Server(shelf=live)) as server:
+        code, answer = server.ask({"instances": rows})
+        assert code == 413 and "up to 5 words" in answer["error"]
+        assert server.ask({"instances": rows[1:]})[0] == 200
 
 
 def test_no_answer_waits_for_an_explanation(add, live):

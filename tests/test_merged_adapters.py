@@ -184,6 +184,8 @@ def test_heads_without_a_mean_are_refused_or_chosen(
         ),
         (["--by=linear", "--head_of=x"], "--head_of is 'x', expected one of"),
         (["--by=mean"], "--by=mean: value should be one of"),
+        (["--by=dare_linear", "--density=1", "--seed=-1"], "--seed is -1, exp"),
+        (["--by=svd", "--rank=0"], "--rank is 0, exp"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(

@@ -70,7 +70,7 @@ from adapter_bert.checkpoints.written_form import (
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flag_page import read_command_line
-from adapter_bert.flags import Topic
+from adapter_bert.flags import NOT_NEGATIVE, POSITIVE, Topic
 from adapter_bert.methods import registry
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.weighted_sums import (
@@ -269,11 +269,12 @@ class Merging(BertFiles):
         choices=(TOTAL, FREQUENCY),
     )
     seed: Optional[int] = Topic.METHOD.setting(
-        None, "Seed of the values that DARE keeps; default: 0."
+        None, "Seed of the values that DARE keeps; default: 0.", NOT_NEGATIVE
     )
     rank: Optional[int] = Topic.METHOD.setting(
         None,
         "Rank of what an SVD makes; default: the greatest of the adapters.",
+        POSITIVE,
     )
     head_of: str = Topic.METHOD.setting(
         "",

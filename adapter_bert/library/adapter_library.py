@@ -220,7 +220,7 @@ class AdapterLibrary:
         """Copies an adapter, or a run's adapter, into the library.
 
         The name, by default `default_name`, is returned. What has this name
-        already stays if it is the same adapter.
+        already stays if it is the same adapter, and gets the run's scores.
         """
         folder = _find_artifact(folder)
         artifact = check(folder)
@@ -231,7 +231,12 @@ class AdapterLibrary:
             if name in self.names() and _are_same(
                 check(self.folder(name)).config, artifact.config
             ):
-                logging.info("%s has %s already", self.path, name)
+                logging.warning("%s has %s already", self.path, name)
+                if scores:
+                    path = os.path.join(self.folder(name), ENTRY_FILE)
+                    entry = files.read_object(path, "an adapter's entry", ENTRY)
+                    entry.update(scores=scores, data=data)
+                    files.write_sealed(path, entry)
                 return name
             self._check_new(name, artifact)
             copy_adapter(folder, unfinished)

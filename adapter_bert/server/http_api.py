@@ -15,6 +15,7 @@ import json
 import pathlib
 import zlib
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Optional
 
 import h11
@@ -168,6 +169,8 @@ class RestServer:
                 such requests.
         """
         self._core, self._shelf = core, core.shelf
+        # Others than asyncio's, which requests need too.
+        self._looker = ThreadPoolExecutor(1, "look")
         contents = {
             "/tasks": self._tasks,
             "/healthz": lambda: {"status": "alive"},
@@ -316,7 +319,9 @@ class RestServer:
     async def _reload(self, request: Request) -> Response:
         """Looks for changes now, and tells what is served then."""
         # Whoever waits no more does not end the look.
-        await self._core.in_time(asyncio.to_thread(self._shelf.look))
+        loop = asyncio.get_running_loop()
+        looking = loop.run_in_executor(self._looker, self._shelf.look)
+        await self._core.in_time(looking)
         return JSONResponse(self._admin())
 
     async def _post(
@@ -382,8 +387,7 @@ class RestServer:
         if kind == EMBED:
             # A signature's only output has no name.
             return {form: results}
-        # An exported model's are filled up to the longest of shared batches.
-        words = [sum(map(bool, result.get("tokens", ()))) for result in results]
+        words = [len(result.get("tokens", ())) for result in results]
         if len(words) * max(words, default=0) - sum(words) > MOST_WORDS:
             raise Refused(
                 413,

@@ -137,6 +137,10 @@ class RequestCore:
             if kind == EXPLAIN:
                 size = self.limits.batching.batch_bytes
             questions.append(question._replace(size=size))
+        adapters = {question.task: question.of for question in questions}
+        if any(x.of is not adapters[x.task] for x in questions):
+            # One was replaced meanwhile; a request is answered by one.
+            return self.accept(rows, kind)
         return questions
 
     async def ask(self, questions: Sequence[Question]) -> list[Any]:

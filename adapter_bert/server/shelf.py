@@ -160,7 +160,21 @@ class ExportedShelf(Shelf):
                 results.update(zip(rows, compute(list(rows.values()))))
             except tf.errors.InvalidArgumentError as error:
                 raise UserError(refusal(error)) from error
-        return [results[n] for n in range(len(questions))]
+        return [
+            self._unfilled(question, results[n])
+            for n, question in enumerate(questions)
+        ]
+
+    def _unfilled(self, question: Question, result: Any) -> Any:
+        """Leaves out what fills lists of words up to the batch's longest."""
+        if question.kind == EMBED or "tokens" not in result:
+            return result
+        names = KINDS[TAGGING].fields.keys() & result.keys()
+        lists = {}
+        if question.of["kind"] == TAGGING:
+            answer = self.answer(question, result)
+            lists = KINDS[TAGGING].outputs(question.of, answer)
+        return {**result, **{name: lists.get(name, []) for name in names}}
 
     def outputs(self, questions, results):
         if not results or "tokens" not in results[0]:
