@@ -12,7 +12,6 @@ from limits import limited
 from task_files import CUSTOM, listed, put, read, refusal
 
 from adapter_bert.data import tables
-from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import (
     READERS,
     Layout,
@@ -424,10 +423,6 @@ def test_training_rows_are_not_scored(tmp_path, monkeypatch):
             message = refusal(files.check, ENDINGS, can_hold_out)
             assert "would score training rows" in message
             assert ("--dev_share" in message) == can_hold_out
-    rows = [("a text", "a label")]
-    files = SplitFiles(*(MemoryRows(rows, name) for name in ("rows", "more")))
-    assert "would score training rows" in refusal(files.check, ENDINGS, True)
-    SplitFiles(files.train, MemoryRows([*rows], "more")).check(ENDINGS, True)
 
 
 CHARACTERS = "ab |,;[]\t\u2003é"

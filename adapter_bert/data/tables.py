@@ -76,13 +76,13 @@ class SplitFiles:
         """
         for split, path in self.named.items():
             check_file(FLAGS_OF_SPLITS[split][0], path, endings)
-        both = self.train, self.dev
-        rows = [getattr(x, "rows", None) for x in both]
-        if all(isinstance(x, str) and x for x in both):
-            is_same = files.is_same(*both)
-        else:
-            is_same = rows[0] is not None and rows[0] is rows[1]
-        if is_same:
+        is_text = isinstance(self.train, str) and isinstance(self.dev, str)
+        if (
+            is_text
+            and self.train
+            and self.dev
+            and files.is_same(self.train, self.dev)
+        ):
             way_out = "; name another file"
             if can_hold_out:
                 way_out += (
