@@ -9,7 +9,7 @@ import dataclasses
 import itertools
 import json
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -37,6 +37,8 @@ from adapter_bert.tasks.metrics import METRICS
 from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
+# Rows whose answers are made together.
+AT_ONCE = 1024
 # Name in an adapter's `task_settings`.
 CALIBRATION = "calibration"
 
@@ -489,21 +491,34 @@ class TextTask(Task[Rows]):
         own files `id` and all of `cells`.
         """
         path = results_path(output_dir, "test_results", suffix)
-        numbers = self.results(predictions).tolist()
-        write_table(path, (map(str, row) for row in numbers))
+        numbers = self.results(predictions)
+        write_table(path, (map(str, row.tolist()) for row in numbers))
         shown = json.dumps(self.result_columns, ensure_ascii=False)
         logging.info("columns of %s, in order: %s", path, shown[:500])
         described = f"{os.path.splitext(path)[0]}.json"
         files.write_json(described, {"columns": list(self.result_columns)})
-        names = rows.row_id or map(str, range(len(rows)))
-        lines = []
-        for name, answer in zip(names, self.answer(rows, predictions)):
-            cells = self.cells(answer)
-            first = {"index": name, "prediction": next(iter(cells.values()))}
-            lines.append({"id": name, **cells} if self.names_rows else first)
         table = results_path(output_dir, "test_predictions", suffix)
-        write_table(table, [lines[0], *map(dict.values, lines)])
+        lines = self._lines(rows, predictions)
+        first = next(lines)
+        cells = map(dict.values, itertools.chain([first], lines))
+        write_table(table, itertools.chain([first], cells))
         return path, table
+
+    def _lines(
+        self, rows: Rows, predictions: Mapping[str, np.ndarray]
+    ) -> Iterator[dict[str, str]]:
+        names = rows.row_id or list(map(str, range(len(rows))))
+        # Answers of all rows would take many times the memory of predictions.
+        for start in range(0, len(rows), AT_ONCE):
+            few = slice(start, start + AT_ONCE)
+            part = {name: values[few] for name, values in predictions.items()}
+            for name, answer in zip(names[few], self.answer(rows, part)):
+                cells = self.cells(answer)
+                first = {
+                    "index": name,
+                    "prediction": next(iter(cells.values())),
+                }
+                yield {"id": name, **cells} if self.names_rows else first
 
     @property
     @abc.abstractmethod
