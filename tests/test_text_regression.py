@@ -85,12 +85,20 @@ def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
         (("1,250", "2"), None),
     ],
 )
-def test_decimal_commas(labels, numbers):
+def test_decimal_commas(tmp_path, labels, numbers):
+    rows = [(f"text {n}", label) for n, label in enumerate(labels)]
+    write_table(tmp_path / "train.tsv", rows)
+    arguments = str(tmp_path), ["train"]
     if numbers is None:
-        assert "the score is '1,250'" in refusal(TASK._check, rows_of(labels))
-    else:
-        read = TASK._check(rows_of(labels)).label
-        assert tuple(map(float, read)) == numbers
+        assert "the score is '1,250'" in refusal(TASK.read, *arguments)
+        return
+    _, read = TASK.read(*arguments)
+    assert tuple(map(float, read["train"].label)) == numbers
+    # The whole file decides, not each part.
+    task = custom_task(regression=True, dev_share=0.5, split_seed=1)
+    _, parts = task.read(str(tmp_path), ["train", "dev"])
+    both = [float(x) for part in parts.values() for x in part.label]
+    assert sorted(both) == sorted(numbers)
 
 
 @pytest.mark.parametrize("task", [TASK, STS_B], ids=str)

@@ -189,8 +189,9 @@ class TextRegression(TextTask):
             base, {name: np.float32(value) for name, value in values.items()}
         )
 
-    def _check(self, rows):
+    def _read(self, data_dir, split):
         """Reads decimal commas, unless all may be between thousands."""
+        rows = super()._read(data_dir, split)
         commas = [x for x in rows.label or () if "," in x]
         if (
             commas
@@ -199,7 +200,7 @@ class TextRegression(TextTask):
         ):
             labels = [x.replace(",", ".") for x in rows.label]
             rows = dataclasses.replace(rows, label=labels)
-        return super()._check(rows)
+        return rows
 
     def check_label(self, label, where):
         check_number(label, where, self.scale)
