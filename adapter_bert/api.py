@@ -620,7 +620,7 @@ def _rows_of(
     if isinstance(texts, (str, tuple)):
         return [texts]
     if not isinstance(texts, os.PathLike):
-        return list(memory_rows.records(texts, "texts"))
+        return list(memory_rows.records(texts, "texts", columns))
     rows = row_stream.file_rows(
         _path(texts),
         [columns, TEXT_COLUMNS[: len(columns)]],
@@ -635,14 +635,15 @@ def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
         return row
     for names in (columns, TEXT_COLUMNS[: len(columns)]):
         if len(names) == len(columns) and set(names) <= set(row):
-            return tuple(
-                tuple(text)
-                if isinstance(text, list)
-                else str(text)
-                if type(text) in (int, float)
-                else text
-                for text in map(row.get, names)
-            )
+            try:
+                return tuple(
+                    tuple(row[name])
+                    if isinstance(row[name], list)
+                    else json_lines.text_at(row, name)
+                    for name in names
+                )
+            except ValueError as error:
+                raise UserError(f"{where}: {error}") from error
     raise UserError(
         f"{where}: found the columns {json_lines.list_keys(row)}, expected "
         f"{json_lines.list_keys(columns)}"

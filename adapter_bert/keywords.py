@@ -93,7 +93,7 @@ def of_words(
 
 
 def _item(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _as_argument(name: str, value: Any, kind: str) -> Any:

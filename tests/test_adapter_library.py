@@ -101,6 +101,8 @@ def test_a_shelf_from_the_first_to_the_last_command(
     added = run("add", shelf, make("adapter"), "--name=first")
     assert (added.returncode, added.stdout) == (0, "added first\n")
     assert not added.stderr
+    again = call("add", shelf, tmp_path / "adapter", "--name=first")
+    assert again == "kept first\n"
     printed = call("rename", shelf, "first", "mine")
     assert printed == "first is called mine now\n"
     base, other = (

@@ -589,6 +589,14 @@ def test_rows_have_many_forms():
     ):
         table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
         assert [*zip(table.text_a, table.label)] == list(SENTENCES)
+    # Of other names the places do.
+    frame.columns = ["a text", "label"]
+    for rows in (
+        list(frame.itertuples(index=False)),
+        frame.to_records(index=False),
+    ):
+        table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
+        assert [*zip(table.text_a, table.label)] == list(SENTENCES)
 
 
 @pytest.mark.parametrize(

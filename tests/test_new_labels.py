@@ -341,7 +341,7 @@ def test_held_out_rows_are_of_both_files(tmp_path):
 def test_a_text_of_both_files_is_on_one_side(tmp_path, count):
     old = [(f"text {i}", OLD[i % 2]) for i in range(16)]
     write_table(tmp_path / "replay.tsv", old)
-    new = [(text, "!") for text, _ in old[:count]] + [*NEW]
+    new = [(f"{text} ", "!") for text, _ in old[:count]] + [*NEW]
     write_table(tmp_path / "train.tsv", new)
     share = {"dev_share": 0.25, "split_seed": 3}
     task = extend_labels(
@@ -351,9 +351,17 @@ def test_a_text_of_both_files_is_on_one_side(tmp_path, count):
         {"name": "custom", "labels": list(OLD), "pairs": False}, "an adapter"
     )
     _, rows = task.read(str(tmp_path), ["train", "dev"])
-    train, dev = ({*rows[split].texts} for split in ("train", "dev"))
+    train, dev = (
+        {" ".join(text.split()) for text in rows[split].text_a}
+        for split in ("train", "dev")
+    )
     assert dev and not train & dev
     assert sum(map(len, rows.values())) == len(old) + len(new)
+    # Nor do training rows depend on who asks for dev rows.
+    _, alone = task.read(str(tmp_path), ["train"])
+    assert {*alone} == {"train"} and alone["train"].text_a == (
+        rows["train"].text_a
+    )
 
 
 @pytest.mark.newer_stack

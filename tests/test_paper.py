@@ -272,7 +272,7 @@ def test_a_grid_has_all_missing_runs_of_its_preset(study):
     study.sweep.mark("fail", rows[0])
     done = study("figure_7", "--quick")
     assert done.returncode == 1 and len(started(study)) == 12
-    assert done.stderr.splitlines()[-1].startswith("error: runs failed")
+    assert done.stderr.splitlines()[-1].startswith("error: something fail")
     done = study("figure_7", "--quick", "--grid")
     assert [x.split("\t")[0] for x in study.sweep.rows(done)] == rows[:1]
     for other in (["--preset=two_cores"], ["--quick", "--", "--seed=2"]):

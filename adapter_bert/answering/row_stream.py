@@ -111,12 +111,12 @@ def _rows(
                 f"only {count} "
                 "without names; name the columns in the first line"
             )
-        wanted = {tables.appearance(x) for names in columns for x in names}
+        wanted = {tables.appearance(x) for some in columns for x in some}
         if not names and wanted & {*map(tables.appearance, cells)}:
             raise UserError(
-                f"{name}:1: the header names {json_lines.list_keys(cells)}, "
-                f"expected {json_lines.list_keys(columns[0])}; write the names "
-                "alike (blanks and letter case count)"
+                f"{name}:1: found {json_lines.list_keys(cells)}, expected the "
+                f"names {json_lines.list_keys(columns[0])} (blanks and letter "
+                "case count); if it is a row, put a line of the names above it"
             )
     if not names:
         yield from _unnamed(name, lines, ending, count)

@@ -60,7 +60,9 @@ class Add:
 
     def run(self, library: AdapterLibrary, folder: str) -> None:
         """Adds it."""
-        print(f"added {library.add(folder, self.name)}")
+        before = library.names()
+        name = library.add(folder, self.name)
+        print(f"{'kept' if name in before else 'added'} {name}")
 
 
 @dataclasses.dataclass(frozen=True)

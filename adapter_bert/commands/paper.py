@@ -540,7 +540,8 @@ def figure_6(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
 def trade_off(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
     """Draws points against full fine-tuning, percentiles over tasks.
 
-    A method and size that some task of a panel lacks is left out.
+    A task without full fine-tuning is left out, and so is a method and size
+    that some other task of a panel lacks.
     """
     points = points_of(rows, POINT).sort_values("trained", kind="stable")
     is_glue = points.task.str.lower().isin(collect_runs.GLUE)

@@ -88,7 +88,8 @@ def records(
         rows: of any form.
         where: name of the rows, for messages.
         columns: a row is left out where one of them holds -1, the number that
-            `datasets` has for an unknown class.
+            `datasets` has for an unknown class. Of a named tuple or a record
+            that has them all, the names count.
     """
     if isinstance(rows, Mapping):
         rows = _zipped(dict(rows), where)
@@ -108,6 +109,11 @@ def records(
             "DataFrame or another table) or a file's path"
         )
     for number, row in enumerate(rows, 1):
+        of_dtype = getattr(getattr(row, "dtype", None), "names", None)
+        names = getattr(row, "_fields", of_dtype)
+        is_one = getattr(row, "shape", ()) == ()
+        if names and is_one and columns and {*columns} <= {*names}:
+            row = dict(zip(names, row))
         yield _plain(row, f"{where}:{number}")
 
 
@@ -208,10 +214,6 @@ def _plain(value: Any, where: str) -> Any:
 
     `where` is its row, and its column.
     """
-    if hasattr(value, "_asdict"):
-        value = value._asdict()
-    elif names := getattr(getattr(value, "dtype", None), "names", None):
-        value = dict(zip(names, value.tolist()))
     if isinstance(value, Mapping):
         return {
             str(name): _plain(element, f"{where}: {str(name)!r}")

@@ -231,7 +231,6 @@ class AdapterLibrary:
             if name in self.names() and _are_same(
                 check(self.folder(name)).config, artifact.config
             ):
-                logging.warning("%s has %s already", self.path, name)
                 if scores:
                     path = os.path.join(self.folder(name), ENTRY_FILE)
                     entry = files.read_object(path, "an adapter's entry", ENTRY)

@@ -169,7 +169,7 @@ class RestServer:
                 such requests.
         """
         self._core, self._shelf = core, core.shelf
-        # Others than asyncio's, which requests need too.
+        # A look may take long, and requests need asyncio's threads.
         self._looker = ThreadPoolExecutor(1, "look")
         contents = {
             "/tasks": self._tasks,

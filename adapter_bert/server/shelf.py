@@ -20,7 +20,7 @@ from adapter_bert.graph.exported import (
     join_words,
     refusal,
 )
-from adapter_bert.tasks.kinds import KINDS, TAGGING, VECTORS
+from adapter_bert.tasks.kinds import KINDS, OF_ENTITIES, TAGGING, VECTORS
 
 # What a row is sent for, next to its vector (`EMBED`).
 ANSWER, EXPLAIN = "answer", "explain"
@@ -160,21 +160,7 @@ class ExportedShelf(Shelf):
                 results.update(zip(rows, compute(list(rows.values()))))
             except tf.errors.InvalidArgumentError as error:
                 raise UserError(refusal(error)) from error
-        return [
-            self._unfilled(question, results[n])
-            for n, question in enumerate(questions)
-        ]
-
-    def _unfilled(self, question: Question, result: Any) -> Any:
-        """Leaves out what fills lists of words up to the batch's longest."""
-        if question.kind == EMBED or "tokens" not in result:
-            return result
-        names = KINDS[TAGGING].fields.keys() & result.keys()
-        lists = {}
-        if question.of["kind"] == TAGGING:
-            answer = self.answer(question, result)
-            lists = KINDS[TAGGING].outputs(question.of, answer)
-        return {**result, **{name: lists.get(name, []) for name in names}}
+        return [_unfilled(results[n]) for n in range(len(questions))]
 
     def outputs(self, questions, results):
         if not results or "tokens" not in results[0]:
@@ -194,3 +180,19 @@ class ExportedShelf(Shelf):
         if "adapter" in result:
             return Answer(adapter=result["adapter"], **answer)
         return answer
+
+
+def _unfilled(result: Any) -> Any:
+    """Leaves out what fills a tagger's lists up to the batch's longest."""
+    if "tokens" not in result:
+        return result
+    words, entities = (
+        sum(map(bool, result.get(name, ())))
+        for name in ("tokens", "entity_texts")
+    )
+    lengths = dict.fromkeys(KINDS[TAGGING].fields, words)
+    lengths.update(dict.fromkeys(OF_ENTITIES, entities))
+    return {
+        name: value[: lengths[name]] if name in lengths else value
+        for name, value in result.items()
+    }

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert import files
+from adapter_bert.data.divisions import number_texts
 from adapter_bert.data.tables import (
     READERS,
     check_file,
@@ -143,9 +144,10 @@ class NewLabels(TextClassification):
         return dataclasses.replace(task, labels=(*self.old_labels, *new))
 
     def read(self, data_dir, splits):
-        task, rows = super().read(data_dir, splits)
-        if not self.replay_file or "train" not in rows:
-            return task, rows
+        if not self.replay_file or "train" not in splits:
+            return super().read(data_dir, splits)
+        both = ("train", "dev") if self.held_out else ("train",)
+        task, rows = super().read(data_dir, {*splits, *both})
         replayed = task._check(read_rows(self.replay_file, self.labelled))
         if not {*self.old_labels} & {*replayed.label}:
             raise UserError(
@@ -155,23 +157,23 @@ class NewLabels(TextClassification):
             )
         divided = {"train": replayed}
         if self.held_out:
-            # A text of the file stays on its side.
-            side = {x: split for split in rows for x in rows[split].texts}
-            sides = np.array([side.get(x, "") for x in replayed.texts])
-            new = replayed.take(~np.isin(sides, ("train", "dev")))
-            divided = dict.fromkeys(("train", "dev"), new)
-            if len(new):
-                sets = task.strata(new)
-                divided = divide(new, task.held_out, new.texts, sets)
-            divided = {
-                split: part.followed_by(replayed.take(sides == split))
-                for split, part in divided.items()
-            }
+            sets = task.strata(replayed)
+            divided = divide(replayed, task.held_out, replayed.texts, sets)
+            # A text of the file is on the side on which it is replayed.
+            parts = [of[split] for of in (divided, rows) for split in both]
+            numbers = number_texts(x for part in parts for x in part.texts)
+            is_dev = np.repeat([False, True] * 2, list(map(len, parts)))
+            side = dict(zip(numbers[: len(replayed)], is_dev))
+            is_dev = np.array([*map(side.get, numbers, is_dev)])
+            is_dev = is_dev[len(replayed) :]
+            of_file = rows["train"].followed_by(rows["dev"])
+            rows["train"] = of_file.take(~is_dev)
+            rows["dev"] = of_file.take(is_dev)
         return task, {
-            split: file_rows.followed_by(divided[split])
+            split: rows[split].followed_by(divided[split])
             if split in divided
-            else file_rows
-            for split, file_rows in rows.items()
+            else rows[split]
+            for split in splits
         }
 
     def learn(self, rows):

@@ -38,7 +38,7 @@ from adapter_bert.tasks.task import SplitNames, Task, results_path, write_table
 
 MAX_LAYERS = 16
 # Rows whose answers are made together.
-AT_ONCE = 1024
+AT_ONCE = 16_384
 # Name in an adapter's `task_settings`.
 CALIBRATION = "calibration"
 
@@ -512,7 +512,10 @@ class TextTask(Task[Rows]):
         for start in range(0, len(rows), AT_ONCE):
             few = slice(start, start + AT_ONCE)
             part = {name: values[few] for name, values in predictions.items()}
-            for name, answer in zip(names[few], self.answer(rows, part)):
+            chosen = np.zeros(len(rows), bool)
+            chosen[few] = True
+            answers = self.answer(rows.take(chosen), part)
+            for name, answer in zip(names[few], answers):
                 cells = self.cells(answer)
                 first = {
                     "index": name,

@@ -47,10 +47,10 @@ open_study() { # name, its presets between blanks, arguments ...
   BERT=$(absolute "$BERT") DATA=$(absolute "$DATA")
   # Before any long work.
   adapter_bert paper missing "$results" "$commit" < /dev/null > /dev/null
-  begun="--preset=$preset ${flags[*]} of commit $commit"
+  begun="--preset=$preset${flags[*]:+ ${flags[*]}} of commit $commit"
   [ ! -f "$output/begun" ] || [ "$(< "$output/begun")" = "$begun" ] ||
     refuse "$output was begun with $(< "$output/begun"), expected $begun; choose another OUT"
-  [ ! -d "$runs" ] || collect
+  collected=
 }
 
 prepare() { # task, its folder or file
@@ -97,12 +97,15 @@ add_rows() { # VARIABLE=VALUE ...
 run_rows() {
   local missing
   [ ${#rows[@]} -gt 0 ] || return 0
+  # What was finished when the last start was interrupted, or elsewhere.
+  [ -n "$collected" ] || [ ! -d "$runs" ] || collect
+  collected=1
   missing=$(printf '%s\n' "${rows[@]%%$'\t'*}" | adapter_bert paper missing "$results" "$commit")
   mapfile -t rows < <(printf '%s\n' "${rows[@]}" | awk -F '\t' -v names="$missing" \
     'BEGIN { split(names, list, "\n"); for (i in list) wanted[list[i]] } $1 in wanted')
-  echo "$begun" > "$output/begun"
   grid+=("${rows[@]}")
   [ ${#rows[@]} -gt 0 ] && [ "$task" = run ] || return 0
+  echo "$begun" > "$output/begun"
   run_grid || failed=1
   collect
 }
@@ -146,13 +149,16 @@ curves_of_tasks() {
 }
 
 show_study() {
-  rows=("${grid[@]}")
+  local shown=0
   if [ "$task" = grid ]; then
-    [ ${#rows[@]} -gt 0 ] || refuse 'no run is missing; start this without --grid'
+    [ ${#grid[@]} -gt 0 ] || refuse 'no run is missing; start this without --grid'
+    # Several parts may ask for the same run.
+    mapfile -t rows < <(printf '%s\n' "${grid[@]}" | awk '!seen[$0]++')
     run_grid
-    echo 'When they are finished, --grid has the further seeds of what is best.'
+    echo 'When they are finished, start this again: --grid lists what is missing then.'
     exit
   fi
-  adapter_bert paper show "$study" "$results"
-  [ $failed = 0 ] || refuse "runs failed, see above; what is shown was chosen and averaged without them. Start again to run them"
+  adapter_bert paper show "$study" "$results" || shown=$?
+  [ $failed = 0 ] || refuse "something failed, see above; what is shown lacks it. Start this again to go on"
+  exit $shown
 }
