@@ -92,7 +92,7 @@ def of_words(
         yield
 
 
-def _item(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
@@ -102,11 +102,11 @@ def _as_argument(name: str, value: Any, kind: str) -> Any:
     if isinstance(value, Mapping):
         if kind == "string":
             # Of numpy, which JSON does not take.
-            pairs = [map(_item, pair) for pair in value.items()]
+            pairs = [map(_plain, pair) for pair in value.items()]
             return json.dumps(dict(pairs), ensure_ascii=False)
         return [f"{name}={part}" for name, part in value.items()]
     # Of numpy and pandas: arrays, columns and numbers.
-    value = value.tolist() if hasattr(value, "tolist") else value
+    value = _plain(value)
     if isinstance(value, tuple):
         value = list(value)
     is_list = "list" in kind or kind.startswith("multi")

@@ -1,5 +1,6 @@
 """`import adapter_bert`: the programs as functions."""
 
+import collections
 import datetime
 import enum
 import gc
@@ -39,6 +40,7 @@ from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
 
 import adapter_bert as ab
+from adapter_bert import api
 from adapter_bert.checkpoints import packaged_models
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data import tables
@@ -619,6 +621,16 @@ def test_rows_have_many_forms():
 def test_other_forms_are_refused(rows, message):
     with pytest.raises(ab.UserError, match=message):
         tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
+
+
+def test_rows_to_answer_are_read_by_name_and_as_texts():
+    row = collections.namedtuple("Row", ["text_b", "text"])
+    columns = "text", "text_b"
+    [read] = api._rows_of([row("second", 3)], columns)
+    assert api._texts_at(read, columns, "row 1") == ("3", "second")
+    read = {**read, "text": None}
+    with pytest.raises(ab.UserError, match="row 1: 'text' is null, expected"):
+        api._texts_at(read, columns, "row 1")
 
 
 class Mood(enum.Enum):

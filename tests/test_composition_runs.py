@@ -510,7 +510,7 @@ def test_what_was_trained_further_is_found_again(
 def test_a_run_finds_what_its_adapter_does_not_carry(
     classify, flags, lacking, library, tiny_bert, tmp_path
 ):
-    """In the training's folder or beside it; the old part is not needed."""
+    """It looks in a library, beside the adapter and where it was trained."""
     adapter, expected = lacking / "adapter", predicted(lacking)
     moved, shelf = tmp_path / "moved" / "it", tmp_path / "shelf"
     copytree(adapter, moved)

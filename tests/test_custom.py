@@ -21,6 +21,7 @@ from task_files import (
 
 from adapter_bert import files
 from adapter_bert.data.divisions import HeldOut
+from adapter_bert.tasks import text_task
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.new_labels import extend_labels
 from adapter_bert.tasks.text_classification import weigh_classes
@@ -363,7 +364,7 @@ def test_the_log_says_how_common_labels_are_and_what_scores(tmp_path):
     assert CUSTOM_SCORES.summarize(scores) == "scores from 0.5 to 5, mean 2.75"
 
 
-def test_predictions_have_id_label_and_probability(tmp_path):
+def test_predictions_have_id_label_and_probability(tmp_path, monkeypatch):
     write_json_lines(
         tmp_path / "train.jsonl",
         [{"text": "x", "label": x} for x in ("bon marché", "東")],
@@ -380,6 +381,10 @@ def test_predictions_have_id_label_and_probability(tmp_path):
     assert lines[0] == ["id", "label", "probability"]
     assert [x[:2] for x in lines[1:]] == [["k 7", "東"], ["k8", "bon marché"]]
     assert [float(line[2]) for line in lines[1:]] == pytest.approx([0.75, 0.8])
+    # Row by row they are the same.
+    monkeypatch.setattr(text_task, "AT_ONCE", 1)
+    task.write_predictions(str(tmp_path), kept, {"logits": logits})
+    assert open(path, encoding="utf-8").read() == content
 
 
 def test_predicted_scores_have_id_and_number(tmp_path):

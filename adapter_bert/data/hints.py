@@ -110,10 +110,12 @@ def of_labels(labels: Collection[str], path: str) -> None:
             path,
             ", ".join(short),
         )
-    known = {*labels}
+    distinct = {*labels}
     for mark in SEPARATORS:
         joined = [
-            x for x in sorted(known) if mark in x and _parts(x, mark) & known
+            x
+            for x in sorted(distinct)
+            if mark in x and _parts(x, mark) & distinct
         ]
         if joined:
             logging.warning(

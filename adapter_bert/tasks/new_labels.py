@@ -147,7 +147,7 @@ class NewLabels(TextClassification):
         if not self.replay_file or "train" not in splits:
             return super().read(data_dir, splits)
         both = ("train", "dev") if self.held_out else ("train",)
-        task, rows = super().read(data_dir, {*splits, *both})
+        task, rows = super().read(data_dir, dict.fromkeys((*splits, *both)))
         replayed = task._check(read_rows(self.replay_file, self.labelled))
         if not {*self.old_labels} & {*replayed.label}:
             raise UserError(
