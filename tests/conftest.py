@@ -166,7 +166,7 @@ def read_lines(*path):
 
 
 def cells(path):
-    """The cells of a table's lines, whose file may be in parts."""
+    """The cells of a table's lines."""
     return [line.split("\t") for line in read_lines(path)]
 
 

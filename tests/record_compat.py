@@ -55,15 +55,19 @@ RUNS = {
     "classes": (
         ROWS,
         {
-            **{"dev_share": 0.34, "calibrate": True, "abstain_at": 0.5},
-            **{"tuning_method": "houlsby(size=4)", "num_train_epochs": 3},
+            "dev_share": 0.34,
+            "calibrate": True,
+            "abstain_at": 0.5,
+            "tuning_method": "houlsby(size=4)",
+            "num_train_epochs": 3,
         },
     ),
     "pairs": (ROWS, {"text_b_column": "b", "tuning_method": "lora(rank=2)"}),
     "numbers": (
         ROWS,
         {
-            **{"label_column": "number", "regression": True},
+            "label_column": "number",
+            "regression": True,
             "tuning_method": "ia3",
         },
     ),
@@ -79,14 +83,17 @@ RUNS = {
     "questions": (
         QUESTIONS,
         {
-            **{"task_name": "squad", "max_query_length": 8},
-            **{"doc_stride": 4, "tuning_method": "full"},
+            "task_name": "squad",
+            "max_query_length": 8,
+            "doc_stride": 4,
+            "tuning_method": "full",
         },
     ),
     "vectors": (
         ROWS,
         {
-            **{"task_name": "vectors", "text_b_column": "b"},
+            "task_name": "vectors",
+            "text_b_column": "b",
             "tuning_method": "pfeiffer(size=4)",
         },
     ),
@@ -98,11 +105,15 @@ RUNS = {
     "sparse": (ROWS, {"tuning_method": "lt_sft(sparsity=0.02)"}),
 }
 SETTINGS = {
-    **{"num_train_steps": 4, "train_batch_size": 8, "learning_rate": 3e-3},
-    **{"max_seq_length": 24, "cpu_lanes": 1},
+    "num_train_steps": 4,
+    "train_batch_size": 8,
+    "learning_rate": 3e-3,
+    "max_seq_length": 24,
+    "cpu_lanes": 1,
 }
 KILLED = {
-    **{"tuning_method": "houlsby(size=2)", "num_train_steps": 400},
+    "tuning_method": "houlsby(size=2)",
+    "num_train_steps": 400,
     "save_checkpoints_steps": 50,
 }
 # The runs whose folder is kept; other adapters lie in the library.

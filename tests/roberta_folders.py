@@ -2,6 +2,8 @@
 
 import dataclasses
 import shutil
+from functools import reduce
+from operator import getitem, setitem
 from typing import Any
 
 import numpy as np
@@ -69,21 +71,9 @@ def change(path, function):
 
 def drop(*keys):
     *path, last = keys
-
-    def function(content):
-        for key in path:
-            content = content[key]
-        del content[last]
-
-    return function
+    return lambda content: reduce(getitem, path, content).pop(last)
 
 
 def put(value, *keys):
     *path, last = keys
-
-    def function(content):
-        for key in path:
-            content = content[key]
-        content[last] = value
-
-    return function
+    return lambda content: setitem(reduce(getitem, path, content), last, value)

@@ -38,9 +38,6 @@ CLASSIFICATIONS = {
     for name, task in ALL_TASKS.items()
     if not isinstance(task, TextRegression)
 }
-EVERY_CLASSIFICATION = pytest.mark.parametrize(
-    "task", CLASSIFICATIONS.values(), ids=CLASSIFICATIONS
-)
 EVERY_KIND = pytest.mark.parametrize("kind", ["train", "dev", "test"])
 
 

@@ -50,11 +50,6 @@ def test_a_gpu_is_slower_in_float32():
     assert seconds == pytest.approx([394e9 / 67e12, 394e9 / 989e12])
 
 
-def test_what_is_not_counted_has_no_time():
-    uncounted = replace(STEP, flops=None, moved=None)
-    assert roofline(uncounted, DEVICES["v5e"], "float32", 32) == {}
-
-
 class Compiler:
     """Stands for a compiler whose programs take so many bytes.
 
@@ -69,13 +64,6 @@ class Compiler:
         self.tried.append(rows)
         memory = self.fixed + self.row * rows + self.bend * rows**2
         return memory if memory <= self.refuses_above else None
-
-
-def test_two_compiles_tell_the_largest_batch_and_a_third_confirms_it():
-    compiler = Compiler(fixed=1000, row=10)
-    assert largest_batch(compiler, 32, 8, 11000) == 976
-    # 98% of 11,000 bytes, less 1,000, are 978 rows: 976 by eights.
-    assert compiler.tried == [32, 64, 976]
 
 
 def test_a_batch_that_was_to_fit_and_does_not_is_made_smaller():

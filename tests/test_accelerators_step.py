@@ -188,23 +188,14 @@ def test_the_step_is_that_of_both_engines(
     assert set(values) == {p.name for p in job.table.trained}
 
 
-def results_of(program):
-    """Shapes and dtypes that the program's main function gives."""
-    [main] = re.findall(r"func.func public @main\(.*\) -> \((.*)\) {", program)
-    return re.findall(r"tensor<(\w+)>", main)
-
-
-def as_text(shape):
-    return "x".join(map(str, [*shape, "f32"]))
-
-
 @compilers_program.needed
 def test_frozen_weights_are_arguments_and_no_results(jax_results, tiny_config):
     program = str(jax_results["classification"]["program"])
     job = jax_steps.CASES["classification"].job(tiny_config, "unused")
-    trained = [as_text(p.shape) for p in job.table.trained]
+    trained = ["x".join(map(str, [*p.shape, "f32"])) for p in job.table.trained]
     # The loss, three values for each trained variable, the steps done.
-    results = results_of(program)
+    [main] = re.findall(r"func.func public @main\(.*\) -> \((.*)\) {", program)
+    results = re.findall(r"tensor<(\w+)>", main)
     assert sorted(results) == sorted(["f32", *trained * 3, "i64"])
     # No value is written into the program, but equal ones and a few bytes.
     written = re.findall(

@@ -393,43 +393,38 @@ def test_what_others_may_read_is_never_changed_by_accident(
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     shelf = tmp_path / "shelf"
     call("add", shelf, make(), "--name=mine")
-    call("push", shelf, "mine", "hf:org/mine", "--public")
+
+    def push(*more, to="hf:org/mine"):
+        call("push", shelf, "mine", to, *more)
+
+    push("--public")
     repository = hub.repositories["org/mine"]
     assert not repository.private
     # The card may be a person's by now.
     [commit] = repository.commits
-    call("push", shelf, "mine", "hf:org/mine", "--public")
+    push("--public")
     assert f"replaces README.md of commit {commit}, where" in caplog.text
     words = "is public, but private was asked; pass --public, or name"
-    with pytest.raises(UserError, match=words):
-        call("push", shelf, "mine", "hf:org/mine")
+    refusals.check(push, words)
     repository.private = True
     words = "is private, but public was asked; leave out --public, or name"
-    with pytest.raises(UserError, match=words):
-        call("push", shelf, "mine", "hf:org/mine", "--public")
+    refusals.check(lambda: push("--public"), words)
     assert len(repository.commits) == 2
     for text in ("hf:org/mine@v1", "hf:org/mine/a"):
         with pytest.raises(UserError, match="names more than a repository"):
-            call("push", shelf, "mine", text)
-    with pytest.raises(UserError, match="is for the form of another prog"):
-        call("push", shelf, "mine", "hf:org/mine", "--without_head")
+            push(to=text)
+    refusals.check(
+        lambda: push("--without_head"), "is for the form of another prog"
+    )
     words = 'refuses the card: .* value "my bert" is not valid.; pass another'
     with pytest.raises(UserError, match=words):
-        call("push", shelf, "mine", "hf:org/new", "--base_model=my bert")
+        push("--base_model=my bert", to="hf:org/new")
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    refusals.check(
-        lambda: call("push", shelf, "mine", "hf:org/other"),
-        "401",
-        "check HF_TOKEN",
-    )
+    refusals.check(lambda: push(to="hf:org/other"), "401", "check HF_TOKEN")
     hub.faults["/commit/"] = 400
     monkeypatch.setenv("HF_TOKEN", hub_server.TOKEN)
     # What is on other lines than the first.
-    refusals.check(
-        lambda: call("push", shelf, "mine", "hf:org/mine"),
-        " out of order",
-        "; try",
-    )
+    refusals.check(push, " out of order", "; try")
 
 
 def test_a_composition_from_the_hub_needs_its_parts(

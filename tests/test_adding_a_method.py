@@ -13,16 +13,16 @@ from adapter_bert.bert import encoder
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks import task_model
 
-RUFF = sys.executable, "-m", "ruff"
 PAGE = (ROOT / "docs" / "adding_a_method.md").read_text()
+# Its one Python block.
+[SOURCE] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(autouse=True)
 def offset(monkeypatch):
-    """The page's one Python block, and its class in the table."""
-    [source] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    """The page's class in the table."""
     names = {"__name__": "methods.offset"}
-    exec(compile(source, "docs/adding_a_method.md", "exec"), names)
+    exec(compile(SOURCE, "docs/adding_a_method.md", "exec"), names)
     monkeypatch.setitem(METHODS, "offset", names["Offset"])
 
 
@@ -46,12 +46,11 @@ def test_the_example_is_a_method_like_any_other(tiny_config):
 
 
 def test_the_example_has_the_form_that_is_asked_for(tmp_path):
-    [source] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "offset.py").write_text(source)
+    (tmp_path / "offset.py").write_text(SOURCE)
     settings = f"--config={ROOT / 'pyproject.toml'}"
     for command in ("check", "format --check"):
-        words = *RUFF, *command.split(), settings, tmp_path / "offset.py"
-        done = run_command(*words)
+        words = *command.split(), settings, tmp_path / "offset.py"
+        done = run_command(sys.executable, "-m", "ruff", *words)
         assert done.returncode == 0, done.stdout
 
 

@@ -45,7 +45,6 @@ from adapter_bert.checkpoints import packaged_models
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data import tables
 from adapter_bert.data.memory_rows import MemoryRows
-from adapter_bert.graph.exported import ExportedModel, Row
 
 ROWS = [{"text": text, "label": label} for text, label in SENTENCES * 3]
 SETTINGS = {
@@ -183,7 +182,7 @@ def test_a_training_may_check_its_numbers(run, bert, place):
     assert checked.scores["loss"] == pytest.approx(run.scores["loss"], 1e-4)
 
 
-def test_it_predicts(run, bert):
+def test_it_predicts(run, bert, tmp_path):
     predictor = ab.Predictor(bert, [run], predict_batch_size=4)
     assert predictor.names == ["custom"]
     answers = predictor.predict([text for text, _ in SENTENCES])
@@ -205,6 +204,11 @@ def test_it_predicts(run, bert):
     assert explanation["label"] == one.label
     words = [word["text"] for word in explanation["words"]]
     assert words == SENTENCES[0][0].split()
+    write_table(tmp_path / "rows.tsv", [SENTENCES[0][:1]], ("text",))
+    answers = predictor.predict(tmp_path / "rows.tsv")
+    [row] = answers.to_frame().to_dict("records")
+    assert row["label"] == answers[0].label
+    assert row["scores.good"] == answers[0].scores["good"]
 
 
 def test_a_library_answers_rows_of_several_tasks(bert, shelf):
@@ -221,32 +225,6 @@ def test_a_library_answers_rows_of_several_tasks(bert, shelf):
     answers = predictor.predict(texts)
     assert [answer.label for answer in answers] == [x.label for x in mood]
     assert predictor.add(shelf.folder("other"), "again") == "again"
-
-
-def test_answers_become_a_frame(run, bert, tmp_path):
-    path = tmp_path / "rows.tsv"
-    write_table(path, [("the cat sat",)], ("text",))
-    answers = ab.Predictor(bert, run).predict(path)
-    [row] = answers.to_frame().to_dict("records")
-    assert row["label"] == answers[0].label
-    assert row["scores.good"] == answers[0].scores["good"]
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_it_exports(bert, shelf, place):
-    vectors = {"embeddings": "mean", "layers": (-1, -2)}
-    folder = ab.export(bert, shelf, place / "exported", **vectors)
-    assert folder == str(place / "exported" / "1")
-    model = ExportedModel(str(place / "exported"))
-    answer = model.answers([Row(b"the cat sat", b"", b"mood")])[0]
-    [vector] = model.vectors([Row(b"the cat sat", b"", b"mood")])
-    assert len(vector) == 32
-    [expected] = ab.Predictor(bert, shelf).predict(["the cat sat"], task="mood")
-    assert answer["label"] == expected.label
-    assert answer["probability"] == pytest.approx(
-        expected.probability, abs=1e-5
-    )
 
 
 def test_texts_have_vectors(run, bert):
@@ -279,10 +257,6 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     audited = ab.audit(bert, rows, max_seq_length=24)
     assert isinstance(audited, ab.Audit) and audited.rows == 40
     assert {suspect["row"] for suspect in audited.suspects[:2]} == wrong
-    worst = audited.suspects[0]
-    text, label = rows[worst["row"] - 1]
-    assert (worst["text"], worst["label"]) == (text, label)
-    assert worst["suggested"] == other[label]
     write_table(place / "audited.tsv", rows)
     with entry_point(audit) as program:
         program(
@@ -301,7 +275,6 @@ def test_wrong_labels_are_found(bert, tiny_bert, place):
     for bad, settings, message in (
         (rows[:3], {}, "rows holds 3 different texts, but --folds is 5"),
         (rows, {"do_eval": True}, "--do_eval is for a run"),
-        (rows, {"train_file": "a.tsv"}, "its arguments, or"),
         (rows, {"fold": 3}, "did you mean folds?"),
     ):
         call = partial(ab.audit, bert, bad, **settings)
@@ -329,11 +302,9 @@ def test_rows_to_label_next(run, bert, place):
     assert set(pairs[0]) == {"row", "text", "text_b", "k_centre"}
     for pool, settings, message in (
         ([], {}, "pool holds no rows"),
-        (["a"], {"by": "margin"}, "no adapter is named"),
         (["a"], {"count": 0}, "--count is 0"),
         ([{"said": "a"}], {}, "pool:1: no key 'text'"),
         (3, {}, "pool: found a int"),
-        ([3], {}, "pool:1: found a int"),
     ):
         call = partial(ab.select, bert, pool, **settings)
         refusals.check(call, message)
@@ -343,16 +314,12 @@ def test_rows_to_label_next(run, bert, place):
     "settings, message",
     [
         ({"num_epochs": 3}, "did you mean num_train_epochs?"),
-        ({"num_train_epochs": "many"}, "expected a number"),
-        ({"train_batch_size": 0}, "--train_batch_size is 0, expected >= 1"),
         ({"compute_dtype": "int8"}, "should be one of"),
-        ({"tuning_method": "hulsby"}, "hulsby"),
         ({"do_train": False}, "its arguments, or"),
         ({"vocab_file": "v"}, "load_bert(), say it"),
         ({"label_column": "lable"}, "rows:1: no key 'lable', found 'text'"),
         ({"output_dir": None}, "--output_dir is missing"),
         ({"train_file": "a.csv"}, "its arguments, or"),
-        ({"task_name": "mrpc"}, "is for --task_name=custom"),
     ],
 )
 def test_errors_are_the_programs(bert, tmp_path, settings, message):
@@ -377,7 +344,6 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
     for call, message in (
         (lambda: ab.load_bert(tmp_path / "nowhere"), "nowhere"),
         (lambda: ab.train("folder", ROWS), not_bert),
-        (lambda: ab.evaluate("folder", run, ROWS), not_bert),
         (lambda: ab.embed("folder", ["a"]), not_bert),
         (lambda: ab.Predictor("folder", run), not_bert),
         (lambda: ab.export("folder", run, "out"), not_bert),
@@ -389,13 +355,11 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
         (predict(["a"] * 3, ["mood", "other"]), "names 2 adapters for 3 rows"),
         (predict([{"message": "a"}]), "row 1: found the columns 'message'"),
         (predict(["a", 3]), "row 2: found a int"),
-        (predict(["a", None]), "row 2: found a NoneType"),
         (predict(3), "texts: found a int, expected rows"),
         (embed(predict_batch_size=0), "--predict_batch_size is 0, expected"),
         (embed(max_seq_length="long"), "expected a whole number"),
         (embed(layers="last"), "--layers is last, exp"),
         (embed(layers=[0.5]), "--layers is 0.5, exp"),
-        (embed(layers=[9]), "the layers name 9, but"),
         (embed(layers={-1}), "--layers has a set"),
         (embed(layers=()), "no layer is named"),
         (embed([{"said": "a"}]), "row 1: found the columns"),
@@ -579,24 +543,13 @@ def test_rows_have_many_forms():
     # Without a label.
     numbered.append({"text": "the mat", "label": -1})
     forms += [make(numbered) for make in (Dataset, Formatted, Arrow)]
+    frame = pandas.DataFrame(columns)
+    # Names count, whatever their order; of other names the places do.
+    other = frame.rename(columns={"text": "a text"})
+    for named in (frame[["label", "text"]], other):
+        forms.append(list(named.itertuples(index=False)))
+        forms.append(named.to_records(index=False))
     for rows in forms:
-        table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
-        assert [*zip(table.text_a, table.label)] == list(SENTENCES)
-    # Names count, whatever their order.
-    frame = pandas.DataFrame(list(SENTENCES), columns=["text", "label"])
-    turned = frame[["label", "text"]]
-    for rows in (
-        list(turned.itertuples(index=False)),
-        turned.to_records(index=False),
-    ):
-        table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
-        assert [*zip(table.text_a, table.label)] == list(SENTENCES)
-    # Of other names the places do.
-    frame.columns = ["a text", "label"]
-    for rows in (
-        list(frame.itertuples(index=False)),
-        frame.to_records(index=False),
-    ):
         table = tables.read_rows(MemoryRows(rows, "rows"), TEXT_AND_LABEL)
         assert [*zip(table.text_a, table.label)] == list(SENTENCES)
 
@@ -765,12 +718,6 @@ def test_several_glue_tasks_have_an_adapter_each(bert, tiny_glue, tmp_path):
     assert ab.Predictor(bert, run).names == list(run.adapters)
 
 
-def python_blocks(page):
-    """The indented or fenced Python of a page that imports the package."""
-    fenced = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    return [block for block in fenced if "import adapter_bert" in block]
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -788,7 +735,9 @@ def test_the_pages_example_runs(
         rows = SENTENCES * (4 if file == "tickets" else 1)
         lines = ["message,queue", *(f'"{t}",{label}' for t, label in rows)]
         write_lines(Path(f"{file}.csv"), lines)
-    [code] = python_blocks(ROOT / name)
+    page = (ROOT / name).read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [code] = [block for block in blocks if "import adapter_bert" in block]
     # The tiny BERT has 32 positions.
     code = code.replace("max_seq_length=64", "max_seq_length=24")
     code = code.replace("answers.to_frame()", "answers")

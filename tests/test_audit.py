@@ -42,30 +42,18 @@ def suspects_of(run, path, tmp_path, bert):
 MORE = "the cat sat on mat . a dog ran fast ! film".split()
 
 
-def flipped(tmp_path, wrong, times=12):
-    """A table of like sentences, some with the other label."""
-    other = {"good": "bad", "bad": "good"}
-    rows = [
-        [f"{text} {MORE[n]}", label]
-        for n in range(times)
-        for text, label in SENTENCES
-    ]
-    for number in wrong:
-        rows[number - 1][1] = other[rows[number - 1][1]]
-    path = tmp_path / "rows.tsv"
-    write_table(path, rows)
-    return path
-
-
 @pytest.mark.gate
 def test_the_command_finds_flipped_labels(tiny_bert, tmp_path):
-    wrong = {3, 30, 50, 77}
-    path = flipped(tmp_path, wrong)
+    wrong, other = {3, 30, 50, 77}, {"good": "bad", "bad": "good"}
+    rows = [[f"{text} {word}", x] for word in MORE for text, x in SENTENCES]
+    for number in wrong:
+        rows[number - 1][1] = other[rows[number - 1][1]]
+    write_table(tmp_path / "rows.tsv", rows)
     outputs = []
     for name in "ab":
         out = tmp_path / name
         done = run_process(
-            f"--train_file={path}",
+            f"--train_file={tmp_path / 'rows.tsv'}",
             f"--init_checkpoint={tiny_bert}",
             f"--output_dir={out}",
             "--max_seq_length=32",
@@ -110,31 +98,6 @@ def test_pairs_are_read_together_and_apart(tiny_bert):
 
 @pytest.mark.gate
 @pytest.mark.real_data
-def test_flipped_labels_of_messages_are_found(
-    run, shared_dir, pretrained_dir, tmp_path
-):
-    path = shared_dir / "data/classification/sms_spam/SMSSpamCollection"
-    lines = path.read_text(encoding="utf-8").splitlines()[:400]
-    rows = [line.split("\t") for line in lines]
-    wrong = np.random.default_rng(1).permutation(len(rows))[:20]
-    for number in wrong:
-        rows[number][0] = "ham" if rows[number][0] == "spam" else "spam"
-    write_table(tmp_path / "rows.tsv", rows, None)
-    run(
-        train_file=tmp_path / "rows.tsv",
-        header=False,
-        text_a_column=1,
-        label_column=0,
-        init_checkpoint=pretrained_dir,
-        output_dir=tmp_path / "out",
-    )
-    _, *suspects = cells(tmp_path / "out" / audit.SUSPECTS_FILE)
-    first = {int(row) - 1 for row, *_ in suspects[:20]}
-    assert len(first & set(wrong.tolist())) >= 17
-
-
-@pytest.mark.gate
-@pytest.mark.real_data
 def test_wrong_labels_of_texts_with_several_rows_are_found(
     run, shared_dir, pretrained_dir, tmp_path
 ):
@@ -173,18 +136,15 @@ BAD = [
     ([("a", "1"), ("b", "2")] * 3, {"regression": True}, "one label"),
     ([], {"train_file": "", "task_name": "MRPC"}, "--data_dir is missing"),
     ([], {"train_file": ""}, "--task_name is missing"),
-    ([], {}, "holds no rows"),
     *(
         (PLAIN, {name: value, **more}, f"--{name} {message}")
         for name, value, more, message in (
             ("folds", 1, {}, "is 1"),
             ("calibrate", True, HEAD, "is for a run"),
-            ("rank_loss", "bce", HEAD, "is for a run"),
             ("init_checkpoint", "", {}, "is missing"),
             ("output_dir", "", {}, "is missing"),
         )
     ),
-    (PLAIN, {"text_a_column": "message"}, "no column is named 'message'"),
     (PLAIN, {"class_weights": '{"z": 2}', **HEAD}, "unknown label 'z'"),
     (PLAIN, {"adapter": "missing"}, "leave it out"),
 ]

@@ -24,11 +24,23 @@ def no_bert(fake):
     return {**glue.loc["no BERT"]}, {**other["no BERT"]}
 
 
-def test_tables_have_scores_without_bert(fake):
-    for task in ("rte", "sst-2", "wnli", "spam"):
+def test_tables_have_scores_without_bert(fake, tmp_path, run_main):
+    def written():
+        """Whether each form of the table of GLUE has them."""
+        out = tmp_path / "summary"
+        run_main(summarize, fake.folder, f"--output_dir={out}")
+        return {
+            "no BERT" in (out / f"glue.{ending}").read_text()
+            for ending in ("md", "tex", "csv")
+        }
+
+    fake.add("rte", "full", 0.8)
+    assert written() == {False}
+    fake.add_baseline("rte", {"accuracy": 0.5, "loss": 0.7})
+    assert written() == {True}
+    for task in ("sst-2", "wnli", "spam"):
         fake.add(task, "full", 0.8)
     fake.add("news", "full", {"micro_f1": 0.7, "macro_f1": 0.5})
-    fake.add_baseline("rte", {"accuracy": 0.5, "loss": 0.7})
     fake.add_baseline("spam", {"accuracy": 0.6})
     glue, other = no_bert(fake)
     assert glue["RTE (acc.)"] == "50.0"
@@ -47,33 +59,19 @@ def test_tables_have_scores_without_bert(fake):
     }
 
 
-def test_all_tables_are_written_with_baselines(fake, tmp_path, run_main):
+@pytest.mark.parametrize(
+    "changes, part",
+    [
+        ({"examples": 11}, "differ in their number of training"),
+        (
+            {"described": {"name": "rte", "labels": ["a"]}},
+            "differ in their labels or held-out rows",
+        ),
+    ],
+)
+def test_a_baseline_of_other_data_is_refused(fake, changes, part):
     fake.add("rte", "full", 0.8)
-    out = tmp_path / "summary"
-    for has_baseline in (False, True):
-        if has_baseline:
-            fake.add_baseline("rte", {"accuracy": 0.5})
-        run_main(summarize, fake.folder, f"--output_dir={out}")
-        for ending in ("md", "tex", "csv"):
-            text = (out / f"glue.{ending}").read_text()
-            assert ("no BERT" in text) == has_baseline
-
-
-OTHER = {"described": {"name": "rte", "labels": ["a"]}}
-REFUSED = {
-    "rows": ({"examples": 11}, "", "", "differ in their number of training"),
-    "labels": (OTHER, "", "", "differ in their labels or held-out rows"),
-    "damaged": ({}, "baseline.json", "{", "baseline.json"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_baseline_of_other_data_or_damaged_is_refused(fake, name):
-    changes, file, content, part = REFUSED[name]
-    fake.add("rte", "full", 0.8)
-    folder = fake.add_baseline("rte", {"accuracy": 0.5}, **changes)
-    if file:
-        (folder / file).write_text(content)
+    fake.add_baseline("rte", {"accuracy": 0.5}, **changes)
     refusals.check(lambda: baselines_of(fake), part)
 
 
@@ -84,10 +82,12 @@ def test_a_baseline_without_runs_is_left_out(fake, capsys):
     assert f"{folder} is left out" in capsys.readouterr().err
 
 
-def test_a_run_in_a_baselines_folder_is_refused(fake):
+def test_a_baseline_with_a_run_or_damaged_is_refused(fake):
     fake.add("spam", "full", 0.9)
     folder = fake.add_baseline("spam", {"accuracy": 0.6})
-    runs = fake.runs()
+    call = functools.partial(find_baselines, [str(fake.folder)], fake.runs())
     (folder / "run.json").write_text("{}")
-    call = functools.partial(find_baselines, [str(fake.folder)], runs)
     refusals.check(call, "holds a baseline and a run of BERT")
+    (folder / "run.json").unlink()
+    (folder / "baseline.json").write_text("{")
+    refusals.check(call, "baseline.json")

@@ -29,7 +29,7 @@ class Computer:
         return [2 * row for row in rows]
 
 
-def run(test, max_batch=4, max_bytes=1000, max_waiting=100):
+def run(test, max_batch=4, max_bytes=1000):
     """Runs a test with a computer and a batcher in a loop of its own.
 
     A row's bytes are its number.
@@ -37,7 +37,7 @@ def run(test, max_batch=4, max_bytes=1000, max_waiting=100):
 
     async def main():
         computer = Computer()
-        bounds = Bounds(max_batch, max_bytes, max_waiting)
+        bounds = Bounds(max_batch, max_bytes, 100)
         batcher = Batcher(computer, abs, bounds)
         await test(computer, batcher)
         await asyncio.wait_for(batcher.close(), 10)

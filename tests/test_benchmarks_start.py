@@ -4,7 +4,7 @@ import argparse
 import sys
 
 import pytest
-from conftest import read_json
+from conftest import read_json, write_table
 
 from adapter_bert import command_line
 from lab import report
@@ -31,28 +31,6 @@ def test_a_step_is_timed_when_its_line_comes():
     # The program has buffered nothing until its end.
     assert 0 < times["step"] <= times["exit"] - 0.2
     assert set(stand_in(STEPS).measure()) == {"exit"}
-
-
-MEASURED = {
-    "strategy": [{"step": 2.0, "exit": s} for s in (10.0, 20.0, 40.0)],
-    "peer": [{"step": 4.0, "exit": s} for s in (5.0, 5.0, 80.0)],
-}
-
-
-def test_a_summary_has_ratios_of_neighbours():
-    assert start.summarize(MEASURED, "exit") == {
-        "seconds": {
-            "strategy": {"median": 20, "lowest": 10, "highest": 40},
-            "peer": {"median": 5, "lowest": 5, "highest": 80},
-        },
-        # 10/5, 20/5, 40/80: not the ratio of the medians, which is 4.
-        "ratio": {"strategy": {"median": 2, "lowest": 0.5, "highest": 4}},
-    }
-    assert start.summarize(MEASURED, "step")["ratio"]["strategy"] == {
-        "median": 0.5,
-        "lowest": 0.5,
-        "highest": 0.5,
-    }
 
 
 @pytest.fixture
@@ -97,7 +75,12 @@ def test_what_was_found_is_written(outputs, monkeypatch):
     record = read_json(outputs / "found" / "start.json")
     assert record["machine"] and record["versions"]
     for name in start.TIMES:
-        assert set(record["summary"][name]) == {"seconds", "ratio"}
+        summary = record["summary"][name]
+        assert set(summary) == {"seconds", "ratio"}
+        ours, peer = (
+            summary["seconds"][side]["median"] for side in ("strategy", "peer")
+        )
+        assert summary["ratio"]["strategy"]["median"] == ours / peer
         for rounds in record["measurements"][name].values():
             assert [set(times) for times in rounds] == [{"step", "exit"}]
     table = start.to_markdown(record)
@@ -121,20 +104,15 @@ def test_nothing_is_written_when_a_program_fails(outputs, monkeypatch):
     assert not table_of(outputs / "page.md", "start")
 
 
-def write_rte(folder, rows):
-    (folder / "RTE").mkdir()
-    for split in ("train", "dev"):
-        (folder / "RTE" / f"{split}.tsv").write_text(
-            "index\tsentence1\tsentence2\tlabel\n"
-            + "".join(f"{n}\ta\tb\tentailment\n" for n in range(rows))
-        )
-
-
 @pytest.mark.parametrize("rows", [96, 127, 2490])
 def test_both_sides_read_one_folder_and_the_third_step_ends_an_epoch(
     rows, tmp_path
 ):
-    write_rte(tmp_path, rows)
+    (tmp_path / "RTE").mkdir()
+    table = [("1", "a", "b", "entailment")] * rows
+    names = ("index", "sentence1", "sentence2", "label")
+    for split in ("train", "dev"):
+        write_table(tmp_path / f"RTE/{split}.tsv", table, names)
     arguments = argparse.Namespace(
         glue_dir=str(tmp_path), model="bert", peer_python="python"
     )

@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import fcntl
+import functools
 import os
 import shutil
 import threading
@@ -277,18 +278,14 @@ def test_a_part_that_is_replaced_is_not_taken_for_the_one_that_was_found(
     base = sources.open_pretrained(str(tiny_bert)).weights
     whole = adapter_artifact.Artifact({"parts": {"a": sha256}}, base)
     variables = encoder.list_variables(tiny_config)
-    arguments = whole, [full_shelf.path], base, variables
-    assert len(part_values.complete(*arguments).weights.shapes) > len(
-        base.shapes
+    complete = functools.partial(
+        part_values.complete, whole, [full_shelf.path], base, variables
     )
+    assert len(complete().weights.shapes) > len(base.shapes)
     other = make("other", seed=7)
     after(part_values, "by_hash", lambda: replace(full_shelf, "first", other))
-    refusals.check(
-        lambda: part_values.complete(*arguments), "first was replaced while"
-    )
-    refusals.check(
-        lambda: part_values.complete(*arguments), "needs the adapter a"
-    )
+    refusals.check(complete, "first was replaced while")
+    refusals.check(complete, "needs the adapter a")
 
 
 def test_a_run_tells_of_the_parts_that_it_was_trained_upon(

@@ -12,16 +12,9 @@ from adapter_bert.progress import TrainingProgress
 
 pytestmark = pytest.mark.older_stack
 
-STEPS = 5
-
 
 class Preempted(BaseException):
     """The machine was taken away."""
-
-
-def read(path):
-    with tf.io.gfile.GFile(path, "rb") as file:
-        return file.read()
 
 
 @pytest.mark.gate
@@ -63,7 +56,8 @@ def test_a_run_in_a_bucket_goes_on_to_the_same_bits(
     assert not tf.io.gfile.exists(artifact)
     assert tf.io.gfile.exists("ram://bucket-out/model.ckpt-2.index")
     classify(**remote)
-    assert seen == [1, 2, 3, 4, *range(3, STEPS + 1)]
+    assert seen == [1, 2, 3, 4, 3, 4, 5]
     for name in ("adapter/adapter.safetensors", "test_results.tsv"):
         local = (tiny_flags["output_dir"] / name).read_bytes()
-        assert read(f"ram://bucket-out/{name}") == local
+        with tf.io.gfile.GFile(f"ram://bucket-out/{name}", "rb") as file:
+            assert file.read() == local

@@ -55,24 +55,22 @@ def ask(line, file="a.jsonl", names=()):
 
 
 @pytest.mark.parametrize(
-    "values, expected",
+    "task, values, first, second",
     [
-        ({"task": "one", "sentence": "a"}, ("one", "a", "")),
-        ({"task": "one", "text": "a"}, ("one", "a", "")),
-        ({"task": "one", "text": "a", "text_b": ""}, ("one", "a", "")),
-        ({"task": "one", "text": "a", "text_b": None}, ("one", "a", "")),
-        ({"task": "one", "text": "a", "sentence": "b"}, ("one", "b", "")),
-        ({"task": "one", "text": 1.5}, ("one", "1.5", "")),
-        (
-            {"task": "two", "question": 1, "text": "a", "text_b": "b"},
-            ("two", "a", "b"),
-        ),
-        ({"task": "any", "text": "a", "text_b": "b"}, ("any", "a", "b")),
-        ({"task": "any", "text": "a"}, ("any", "a", "")),
+        ("one", {"sentence": "a"}, "a", ""),
+        ("one", {"text": "a"}, "a", ""),
+        ("one", {"text": "a", "text_b": ""}, "a", ""),
+        ("one", {"text": "a", "text_b": None}, "a", ""),
+        ("one", {"text": "a", "sentence": "b"}, "b", ""),
+        ("one", {"text": 1.5}, "1.5", ""),
+        ("two", {"question": 1, "text": "a", "text_b": "b"}, "a", "b"),
+        ("any", {"text": "a", "text_b": "b"}, "a", "b"),
+        ("any", {"text": "a"}, "a", ""),
     ],
 )
-def test_the_texts_of_an_object(values, expected):
-    assert ask(json.dumps(values).encode()) == [expected]
+def test_the_texts_of_an_object(task, values, first, second):
+    line = json.dumps({"task": task, **values}).encode()
+    assert ask(line) == [(task, first, second)]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import refusals
 from hypothesis import given
 from task_files import PROPERTY
 
-import adapter_bert as ab
 from adapter_bert.answering import row_stream
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.data.tables import SplitFiles
@@ -40,6 +39,11 @@ def put(folder, *rows, name="train.jsonl"):
     lines = "\n".join(map(json.dumps, rows))
     path.write_text(json.dumps(rows) if name.endswith(".json") else lines)
     return str(path)
+
+
+def read_task(folder, *splits):
+    """The task of a folder's training file, and the rows of its splits."""
+    return tagging_task().read(str(folder), splits)
 
 
 def tagged(rows):
@@ -152,11 +156,11 @@ def test_other_forms_are_named(tmp_path, call, parts):
 
 def test_features_are_those_of_a_plain_file(tmp_path, tokenizer):
     put(tmp_path, {"text": "The cat,the dog.", "label": [[8, 15, "X"]]})
-    task, rows = tagging_task().read(str(tmp_path), ["train"])
+    task, rows = read_task(tmp_path, "train")
     (tmp_path / "plain").mkdir()
     words = "The O|cat O|, O|the B-X|dog I-X|. O|".replace("|", "\n")
     (tmp_path / "plain" / "train.conll").write_text(words)
-    same, plain = tagging_task().read(str(tmp_path / "plain"), ["train"])
+    same, plain = read_task(tmp_path / "plain", "train")
     assert same == task
     first, second = (
         task.featurize(some["train"], tokenizer, 16).fingerprint()
@@ -284,7 +288,6 @@ def of_spans(*spans, **more):
         ),
         "one word": (of_spans([3, 4, "X"], [5, 6, "Y"]), "3-4 and 5-6 over"),
         "blanks": (of_spans([2, 3, "X"]), "2-3 covers no word"),
-        "nothing": (of_spans([3, 3, "X"]), "3-3 covers no word"),
         "text": (of_spans(told(0, 2, "X", text="old")), "'old'", "is 'an'"),
         "units": (
             of_spans(told(0, 2, "X", text="an"), [4, 7, "X"])
@@ -295,14 +298,9 @@ def of_spans(*spans, **more):
         "two": (of_spans(as_objects([0, 2, ["X", "Y"]])[0]), "['X', 'Y']"),
         "no label": (of_spans({"start": 0, "end": 2}), "the label None, exp"),
         "no end": (of_spans({"start": 0, "label": "X"}), "expected a span"),
-        "a list": (of_spans("X"), "found 'X', expected a span"),
         "an object": (of_spans(spans="X"), "expected a list of spans, found"),
         "by label": (of_spans(spans={"PER": [[0, 2]]}), "expected a list of"),
         "point": (of_spans({"label": "X", "points": [3]}), "found 3, expec"),
-        "no name": (
-            of_spans({"points": [{"start": 0, "end": 1}]}),
-            "0-2 has the label None",
-        ),
         "order": (
             of_spans([0, 2, "X"], tokens=as_objects([3, 6], [0, 2])),
             "the token 0 to 2 is behind 3 to 6",
@@ -406,14 +404,14 @@ def test_the_training_file_says_the_rule(tmp_path):
     assert not are_apart("It closed, then opened. - -".split() + ["U.S."])
     assert not are_apart(["\u00e9"])
     put(tmp_path, {"text": TEXT, "label": [ORG, LOC]})
-    trained, _ = tagging_task().read(str(tmp_path), ["train"])
+    trained, _ = read_task(tmp_path, "train")
     assert trained.apart and trained.describe()["punctuation_apart"]
     assert trained.client_facts["punctuation_apart"]
     # Other files' texts are cut alike.
     put(tmp_path, {"tokens": ["a", "b."], "tags": ["B-X", "O"]})
     put(tmp_path, {"text": "a b.", "label": [[2, 3, "X"]]}, name="dev.jsonl")
     put(tmp_path, {"text": "a b."}, name="test.jsonl")
-    blanks, rows = tagging_task().read(str(tmp_path), ["dev", "test", "train"])
+    blanks, rows = read_task(tmp_path, "dev", "test", "train")
     assert "punctuation_apart" not in blanks.describe()
     assert tagged(rows["dev"]) == ["a|O b.|B-X"]
     assert rows["test"].words == ["a", "b."]
@@ -547,69 +545,16 @@ def test_a_row_without_a_text_is_refused_at_its_place(tmp_path):
 def test_sentences_that_are_not_divided_are_told(tmp_path, caplog):
     path = tmp_path / "train.conll"
     path.write_text("\u4eac\u90fd B-X\n\nx O\n\na O\nb O\n")
-    tagging_task().read(str(tmp_path), ["train"])
+    read_task(tmp_path, "train")
     assert "2 of 3 sentences are one word, 0 words have 60" in caplog.text
     caplog.clear()
     path.write_text(f"{'x' * 60} B-X\nb O\n")
-    tagging_task().read(str(tmp_path), ["train"])
+    read_task(tmp_path, "train")
     assert "0 of 1 sentences are one word, 1 words have 60" in caplog.text
     caplog.clear()
     path.write_text(f"{'x' * 59} B-X\nb O\n\na O\n")
-    tagging_task().read(str(tmp_path), ["train"])
+    read_task(tmp_path, "train")
     assert "one word" not in caplog.text
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_training_on_spans_in_memory_answers_in_characters(
-    pretrained_dir, tmp_path
-):
-    """tests/test_one_row_all_ways.py asks in all other ways."""
-    rows = [
-        {"text": TEXT, "spans": [ORG, LOC]},
-        {
-            "text": "Trains to Belport leave at noon.",
-            "spans": [[10, 17, "LOC"]],
-        },
-        {"text": "Nobody likes rain.", "spans": []},
-        {
-            "text": "Orvia and Belport signed.",
-            "spans": [[0, 5, "LOC"], [10, 17, "LOC"]],
-        },
-    ]
-    bert = ab.load_bert(pretrained_dir)
-    run = ab.train(
-        bert,
-        rows,
-        rows,
-        task_name="tagging",
-        learning_rate=3e-4,
-        num_train_epochs=100,
-        train_batch_size=4,
-        max_seq_length=16,
-        output_dir=tmp_path / "run",
-    )
-    assert run.scores["f1"] == 1
-    texts = [
-        TEXT,
-        "\U0001f600 (Belport),  Orvia: closed!",
-        "(Lumen\u00a0works)",
-        "",
-    ]
-    answers = list(ab.Predictor(bert, run).predict(texts))
-    assert [
-        [(e["text"], e["label"], e["first_word"]) for e in answer["entities"]]
-        for answer in answers
-    ] == [
-        [("Lumen works", "ORG", 1), ("Orvia", "LOC", 4)],
-        [("Belport", "LOC", 2), ("Orvia", "LOC", 5)],
-        [("Lumen\u00a0works", "ORG", 1)],
-        [],
-    ]
-    for text, answer in zip(texts, answers):
-        for entity in answer["entities"]:
-            assert entity["text"] == text[entity["start"] : entity["end"]]
-            assert entity["score"] > 0.8
 
 
 def test_an_exported_model_takes_no_word_that_it_would_cut():

@@ -129,7 +129,6 @@ def test_models_are_tasks_and_tensorflow_serving_keeps_its_path(server):
 @pytest.mark.parametrize(
     "path, body, expected",
     [
-        ("/embed", {"inputs": "a"}, [unit(3, 4, 1).tolist()]),
         (
             "/embed",
             {"inputs": ["a", "bc"], "normalize": False, "truncate": True},
@@ -185,14 +184,10 @@ def test_bodies_of_text_embeddings_inference(server, path, body, expected):
     assert server.ask(body, path=path) == (200, expected)
 
 
-INVALID = "invalid_request_error"
-
-
 @pytest.mark.parametrize(
     "body, code, part",
     [
         ({"input": [[1, 2]]}, 400, "token ids"),
-        ({"input": [1, 2]}, 400, "token ids"),
         ({"input": []}, 400, '"input"'),
         ({"input": "a", "dimensions": 4}, 400, "from 1 to 3"),
         ({"input": "a", "dimensions": True}, 400, "from 1 to 3"),
@@ -207,7 +202,8 @@ INVALID = "invalid_request_error"
 def test_errors_of_embeddings_have_openais_form(server, body, code, part):
     status, answer = embeddings(server, **body)
     error = answer.pop("error")
-    assert (status, error.pop("type"), answer) == (code, INVALID, {})
+    assert (status, answer) == (code, {})
+    assert error.pop("type") == "invalid_request_error"
     assert part in error.pop("message")
     expected = "model_not_found" if code == 404 else None
     assert error == {"param": None, "code": expected}
@@ -218,11 +214,8 @@ def test_errors_of_embeddings_have_openais_form(server, body, code, part):
     [
         ("/embed", {"task": "x"}, "search"),
         ("/embed", {"task": "\ud800"}, r"\ud800"),
-        ("/embed", {"dimensions": 4}, "to 3"),
-        ("/embed", {"dimensions": "\ud800"}, r"\ud800"),
         ("/embed", {"normalize": "false"}, "normalize"),
         ("/embed", {"normalize": 0}, "normalize"),
-        ("/embed", {"truncate": "x"}, "truncate"),
         ("/embed", {"prompt_name": "query"}, "prompt_name"),
         ("/embed", {"truncation_direction": "Left"}, "truncation_direction"),
         ("/rerank", {"texts": []}, "texts"),
@@ -233,8 +226,6 @@ def test_errors_of_embeddings_have_openais_form(server, body, code, part):
         ("/predict", {"inputs": None}, "inputs"),
         ("/predict", {"inputs": ["a"] * 3}, "two texts"),
         ("/predict", {"task": "search"}, "no scores of labels"),
-        ("/predict", {"task": "\ud800"}, r"\ud800"),
-        ("/predict", {"raw_scores": True}, "raw_scores"),
         ("/predict", {"truncate": []}, "truncate"),
         ("/predict", "{", "not JSON"),
     ],
@@ -394,20 +385,3 @@ def test_a_library_gives_its_vectors_and_counts_its_tokens(tiny_bert, tmp_path):
     loaded = library._tasks["search"].loaded
     read = loaded.tokenizer.encode_ids(["a: a cat", "a: a"])
     assert answer["usage"]["prompt_tokens"] == 4 + sum(map(len, read))
-
-
-def test_the_openai_package_is_served(server):
-    openai = pytest.importorskip("openai")
-    client = openai.OpenAI(
-        base_url=f"http://127.0.0.1:{server.port}/v1", api_key=TOKEN
-    )
-    made = client.embeddings.create(model="search", input=["a", "bc"])
-    assert made.data[1].embedding == pytest.approx(unit(3, 4, 2).tolist())
-    assert made.usage.total_tokens == 2
-    assert [model.id for model in client.models.list()] == list(KINDS)
-    assert client.models.retrieve("mood").id == "mood"
-    with pytest.raises(openai.NotFoundError) as raised:
-        client.embeddings.create(model="gpt", input="a")
-    assert raised.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="token ids"):
-        client.embeddings.create(model="search", input=[[1, 2]])

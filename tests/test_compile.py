@@ -4,14 +4,13 @@ import dataclasses
 import functools
 import json
 import os
-import shutil
 import sys
 import types
 
 import pytest
 import refusals
 from compilers_program import compile_run, environment, needed
-from conftest import ROOT, own_lines, read_json, run_command
+from conftest import ROOT, flag_words, own_lines, read_json, run_command
 
 from adapter_bert import environments
 from adapter_bert.accelerators import devices
@@ -21,15 +20,11 @@ from adapter_bert.commands import compile as program
 pytestmark = pytest.mark.newer_stack
 
 
-def as_words(flags):
-    return [f"--{name}={value}" for name, value in flags.items() if value != ""]
-
-
 @pytest.fixture
 def words(tiny_flags):
     """A small run's words; more flags replace some."""
     del tiny_flags["cpu_lanes"]
-    return lambda **more: as_words({**tiny_flags, **more})
+    return lambda **more: flag_words({**tiny_flags, **more})
 
 
 def take(words, device="v5e", cores=None, program_name="run_classifier"):
@@ -50,14 +45,11 @@ def test_a_training_gives_its_first_step(words, tmp_path):
     assert not step.job.share_layers and not step.job.use_xla
     # The run's own folder stays as it is.
     assert not (tmp_path / "out").exists()
-
-
-def test_a_gpu_s_step_is_compiled_by_xla(words):
+    # XLA compiles for GPUs.
     assert take(words(), "h100").job.use_xla
 
 
-@pytest.mark.parametrize("device", ["v5e", "h100"])
-def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
+def test_a_prediction_gives_its_first_batch(words, tiny_glue):
     flags = words(
         task_name="sts-b",
         data_dir=tiny_glue / "STS-B",
@@ -65,7 +57,7 @@ def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
         do_predict=True,
         predict_batch_size=8,
     )
-    step = take(flags, device, 2)
+    step = take(flags, "h100", 2)
     assert step.schedule is None
     assert step.cores == 2 and step.rows == 8
     assert step.batch["input_ids"].shape == (8, 24)
@@ -74,47 +66,30 @@ def test_a_prediction_gives_its_first_batch(words, tiny_glue, device):
 
 
 @pytest.mark.parametrize("kind", ["run_squad", "run_tagger", "run_mlm"])
-def test_every_program_has_a_step(
-    squad_flags, ner_flags, untasked, tiny_texts, kind
-):
+def test_every_program_has_a_step(squad_flags, ner_flags, text_flags, kind):
     flags = {
         "run_squad": squad_flags,
         "run_tagger": ner_flags,
-        "run_mlm": {**untasked, "train_file": tiny_texts / "train.txt"},
+        "run_mlm": text_flags,
     }[kind]
-    step = take(as_words(flags), "v4", 4, kind)
+    step = take(flag_words(flags), "v4", 4, kind)
     assert step.rows == 8 and step.cores == 4 and step.schedule
 
 
-@pytest.fixture
-def untasked(tiny_flags):
-    del tiny_flags["task_name"], tiny_flags["data_dir"]
-    return tiny_flags
+def test_vectors_are_compiled_for_one_core(vector_flags):
+    def of(cores=None, **changes):
+        vector_flags.update(changes)
+        return take(flag_words(vector_flags), "v4", cores, "run_vectors")
 
-
-def test_vectors_are_compiled_for_one_core(untasked, tmp_path):
-    pairs = tmp_path / "pairs.csv"
-    rows = (f"cat {n},dog {n}\n" for n in range(8))
-    pairs.write_text("text,match\n" + "".join(rows))
-    words = as_words(
-        {**untasked, "train_file": pairs, "text_b_column": "match"}
-    )
-    step = take(words, "v4", None, "run_vectors")
+    step = of(train_batch_size=8)
     assert step.batch["input_ids"].shape == (8, 2, 24) and step.rows == 8
     assert step.schedule and step.batch["text_ids"].shape == (8, 2)
-    dev = shutil.copy(pairs, tmp_path / "dev.csv")
     # Each side has an adapter of its own, and each text says its side.
-    words.append("--two_adapters=true")
-    both = take(words, "v4", None, "run_vectors")
+    both = of(two_adapters=True)
     assert both.batch["input_ids"].shape == (8, 2, 24)
     assert len(both.shapes()[1]) == 2 * len(step.shapes()[1])
-    refusals.check(
-        lambda: take(words, "v4", 2, "run_vectors"), "compares all rows"
-    )
-    words += as_words(
-        dict(do_train=False, do_eval=True, eval_file=dev, eval_batch_size=8)
-    )
-    texts = take(words, "v4", None, "run_vectors").batch
+    refusals.check(lambda: of(2), "compares all rows")
+    texts = of(do_train=False, eval_batch_size=8).batch
     assert texts["input_ids"].shape == (8, 24)
     assert texts["task_ids"].shape == (8,)
 
@@ -148,7 +123,6 @@ def test_auto_is_the_dtype_that_a_run_chooses_there(words):
         ({"train_batch_size": 6}, "h100", 4, "6 cannot be divided"),
         ({"do_train": False}, "v4", None, "nothing to do"),
         ({"no_such": 1}, "v4", None, "no_such"),
-        ({"init_checkpoint": "/none"}, "v4", None, "/none"),
     ],
 )
 def test_what_cannot_be_compiled_is_refused(words, more, device, cores, part):
@@ -159,16 +133,10 @@ def test_what_cannot_be_compiled_is_refused(words, more, device, cores, part):
 
 
 @pytest.fixture
-def main(monkeypatch, tmp_path):
+def main(run_main, monkeypatch, tmp_path):
     """Runs the command in this process, with a cache of its own."""
     monkeypatch.setenv("ADAPTER_BERT_CACHE", str(tmp_path / "cache"))
-
-    def run(*arguments):
-        words = ["adapter-bert compile", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", words)
-        program.main()
-
-    return run
+    return functools.partial(run_main, program)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +145,6 @@ def main(monkeypatch, tmp_path):
         "v9 -- run_classifier.py": "'v9'",
         "v4 --cores=8 -- run_squad": "a host with v4 has 4",
         "v4 --cores=0 -- run_squad": "--cores is 0",
-        "v4": "the run is missing",
         "v4 --": "the run is missing",
         "v4 -- train.py": "'train.py'",
         "v4 --no_such -- run_mlm": "no_such",

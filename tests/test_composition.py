@@ -16,37 +16,30 @@ from engine_jobs import (
 )
 from numpy.random import default_rng
 from numpy.testing import assert_allclose
-from tiny_model import TASK, TinyModel
+from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert.hooks import Kernel
-from adapter_bert.methods.base import changed_by
 from adapter_bert.methods.registry import parse
 from adapter_bert.optimization import WEIGHT_DECAY
-from adapter_bert.tasks.task_model import list_parameters
 
 KERNEL = "bert/encoder/layer_0/intermediate/dense/kernel"
 ADAPTER = "bert/encoder/layer_0/output/adapters/weights1"
 FUSION = "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4)}, robust=true)"
 
 
-def recipe_of(method, config):
-    method = parse(method) if isinstance(method, str) else method
-    return list_parameters(config, method, TASK.build_head).recipe
-
-
 def test_each_part_decides_on_its_own_variables_alone(tiny_config):
-    recipe = recipe_of("stack(lt_sft, pfeiffer(size=4))", tiny_config)
+    recipe = table_of(tiny_config, "stack(lt_sft, pfeiffer(size=4))").recipe
     assert recipe.decay_of(KERNEL) == 0
     assert recipe.decay_of(ADAPTER) == WEIGHT_DECAY
     # `lt_sft` alone speaks for the head as well.
     assert recipe.decay_of("output_weights") == WEIGHT_DECAY
-    alone = recipe_of("stack(lt_sft)", tiny_config)
+    alone = table_of(tiny_config, "stack(lt_sft)").recipe
     assert alone.decay_of("output_weights") == 0
 
 
 def test_gates_learn_faster_but_not_what_is_beside_them(tiny_config):
     method = parse("stack(diff_pruning(gate_rate=7.0), lora(rank=2))")
-    recipe = recipe_of(method.first_phase, tiny_config)
+    recipe = table_of(tiny_config, method.first_phase).recipe
     assert recipe.rates[f"diff_pruning/{KERNEL}/gate"] == 7
     assert {name.rpartition("/")[2] for name in recipe.rates} == {
         "gate",
@@ -55,7 +48,7 @@ def test_gates_learn_faster_but_not_what_is_beside_them(tiny_config):
 
 
 def test_of_two_parts_that_train_the_same_each_is_heard(tiny_config):
-    recipe = recipe_of("stack(bitfit, houlsby(size=4))", tiny_config)
+    recipe = table_of(tiny_config, "stack(bitfit, houlsby(size=4))").recipe
     assert recipe.decay_of(ADAPTER) == WEIGHT_DECAY
     assert recipe.decay_of("bert/embeddings/LayerNorm/beta") == 0
 
@@ -213,20 +206,6 @@ def test_parts_of_a_union_do_not_read_one_another(tiny_config):
     assert abs(added["stack"] - added["union"]).numpy().max() > 0.1
 
 
-@pytest.mark.parametrize("name, parts", [("mam", 2), ("unipelt", 3)])
-def test_a_preset_is_a_union(name, parts):
-    method = parse(name)
-    assert method.name == "union" and len(method.parts) == parts
-    assert parse(f"stack({{'a': {name}}}, lora)").parts[0].method == method
-
-
-def test_what_a_part_changes_has_the_name_of_berts_own_within_its_own():
-    assert changed_by(f"parts.a/changes/{KERNEL}") == KERNEL
-    assert changed_by(f"parts.a/parts.b/changes/{KERNEL}") == KERNEL
-    for name in (KERNEL, f"parts.a/{ADAPTER}", "output_weights"):
-        assert changed_by(name) == ""
-
-
 def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
     method = parse(
         "fusion({'a': pfeiffer(size=4), 'b': pfeiffer(size=4, layers='1')})"
@@ -238,8 +217,10 @@ def test_where_one_adapter_is_alone_it_is_fused_too(tiny_config):
     for p in tiny.table.parameters:
         if "adapters" in p.name or "/fusion/" in p.name:
             tiny.variables[p.name].assign_add(rng.normal(size=p.shape))
-    x, context = tf.constant(rng.normal(size=(4, 9, 16)), tf.float32), None
-    context = tiny.context()
+    x, context = (
+        tf.constant(rng.normal(size=(4, 9, 16)), tf.float32),
+        tiny.context(),
+    )
     hooks = tiny.model.bert.hooks
     fused = hooks.before_norm(0, "ffn", x, x, lambda h: h, context)
     alone = hooks.parts[0].before_norm(0, "ffn", x, x, lambda h: h, context)

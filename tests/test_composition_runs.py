@@ -17,34 +17,32 @@ from conftest import (
     read_json,
     read_json_lines,
     read_lines,
+    scores,
     write_json,
+    write_lines,
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import artifact_bytes, saved_step
 from safetensors.numpy import load_file
+from tiny_artifacts import LIBRARY as PARTS
 from tiny_artifacts import (
-    CLASSIFICATION,
     make_artifact,
     make_library,
     read_base,
 )
-from tiny_artifacts import LIBRARY as PARTS
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, part_values, run_record
 from adapter_bert.commands import export, run_classifier
 from adapter_bert.commands import predict as predict_program
-from adapter_bert.library.adapter_library import check
 from adapter_bert.methods.registry import parse
 from adapter_bert.methods.sparse import DiffPruning
-from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
 
 # As in the data's test.tsv.
 TEXTS = [text for text, _ in SENTENCES[:7]]
-TASK = restore_task(CLASSIFICATION, {}, "")
 TEXT = "stack(a, pfeiffer(size=2))"
 
 
@@ -88,19 +86,6 @@ def fused(composed):
     )
 
 
-@pytest.mark.gate
-def test_a_library_takes_compositions(classify, flags, fused, shelf):
-    classify(**flags, tuning_method="stack(sparse, bitfit)")
-    for name, folder in (("it", flags["output_dir"]), ("fused", fused)):
-        shelf.add(str(folder), name)
-        assert check(shelf.folder(name)).config["carries_parts"]
-    # A sparse adapter stays one.
-    values = load_file(flags["output_dir"] / "adapter" / "adapter.safetensors")
-    places = [k for k in values if k.endswith("/indices")]
-    assert len(places) > 30
-    assert all(values[name].size == 5 for name in places)
-
-
 def predicted(folder):
     return np.loadtxt(folder / "test_results.tsv")
 
@@ -113,10 +98,7 @@ def predict(classify, flags, folder, **more):
 
 def answers(bert, adapter):
     """Probabilities of what the library's predictor says."""
-    predictor = load_predictor(bert, {"it": adapter})
-    return np.array(
-        [list(row["scores"].values()) for row in predictor("it", TEXTS)]
-    )
+    return scores(load_predictor(bert, {"it": adapter})("it", TEXTS))
 
 
 @pytest.mark.gate
@@ -156,12 +138,16 @@ def test_sparse_changes_and_an_adapter_together_can_be_read_again(
 
 
 @pytest.mark.gate
-def test_adapters_stay_and_the_rest_is_as_if_trained_alone(classify, flags):
-    classify(**flags, tuning_method="stack(a, low, pfeiffer(size=2))")
-    path = flags["output_dir"] / "adapter" / "adapter.safetensors"
-    values = load_file(path)
+def test_adapters_stay_and_the_rest_is_as_if_trained_alone(
+    classify, flags, library
+):
+    """Adapters may be named by their folders."""
+    del flags["library"]
+    text = f"stack('{library / 'a'}', '{library / 'low'}', pfeiffer(size=2))"
+    classify(**flags, tuning_method=text)
+    values = load_file(flags["output_dir"] / "adapter" / "adapter.safetensors")
     for name in ("a", "low"):
-        part = load_file(flags["library"] / name / "adapter.safetensors")
+        part = load_file(library / name / "adapter.safetensors")
         held = [k for k in values if k.startswith(f"parts.{name}/")]
         assert held
         for key in held:
@@ -209,8 +195,6 @@ def test_one_that_does_not_hold_its_adapters_finds_them(
         (shelf / name).rename(shelf / f"old-{name}")
     copytree(small, shelf / "it")
     assert_array_equal(answers(tiny_bert, shelf / "it"), expected)
-    # As the run itself does, with the library of then.
-    predict(classify, flags, tmp_path / "p", adapter=small)
 
 
 @pytest.mark.gate
@@ -230,8 +214,12 @@ def test_an_exchanged_language_is_what_answers(
     )
     assert abs(exchanged - kept).max() > 1e-5
     assert_array_equal(back, kept)
-    # The same, put together by hand.
     values = load_file(adapter / "adapter.safetensors")
+    # A sparse adapter stays one.
+    places = [k for k in values if k.endswith("/indices")]
+    assert len(places) > 30
+    assert all(values[name].size == 5 for name in places)
+    # The same, put together by hand.
     for name in [name for name in values if name.startswith("parts.")]:
         del values[name]
     base, _, _ = read_base(tiny_bert)
@@ -269,14 +257,6 @@ def test_a_killed_fusion_goes_on_with_the_same_bits(classify, flags, fused):
     assert artifact_bytes(cut) == artifact_bytes(fused)
 
 
-def test_adapters_may_be_named_by_their_folders(classify, flags, library):
-    text = f"stack('{library / 'a'}', '{library / 'low'}')"
-    del flags["library"]
-    classify(**flags, tuning_method=text)
-    config = read_adapter_config(flags["output_dir"] / "adapter")
-    assert set(config["parts"]) == {"a", "low"}
-
-
 @pytest.mark.parametrize(
     "values, words",
     [
@@ -306,6 +286,14 @@ def test_adapters_may_be_named_by_their_folders(classify, flags, library):
         (
             {"tuning_method": "stack(a)", "library": "/nowhere"},
             "/nowhere, where there is no folder of adapters",
+        ),
+        (
+            {"tuning_method": "stack('..', pfeiffer)"},
+            "'..' is neither a trained adapter",
+        ),
+        (
+            {"tuning_method": "stack('/')"},
+            "'/' is neither a trained adapter",
         ),
         (
             {"tuning_method": "stack(a)", "library": ""},
@@ -373,48 +361,19 @@ def lacking(composed):
 
 
 @pytest.mark.gate
-def test_a_checkpoint_is_evaluated_with_the_adapters_of_then(
-    classify, flags, carried, tmp_path
-):
-    [step] = {path.stem for path in carried.glob("model.ckpt-*.index")}
-    del flags["library"], flags["init_checkpoint"]
-    place = carried / step
-    again = predict(classify, flags, tmp_path / "again", init_checkpoint=place)
-    assert_array_equal(again, predicted(carried))
-
-
-@pytest.mark.gate
-def test_another_adapter_of_the_same_name_is_another_run(
-    classify, flags, carried, library, tiny_bert, tmp_path
-):
-    shelf = copytree(library, tmp_path / "shelf")
-    rmtree(shelf / "a")
-    make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", TASK, seed=9)
-    copytree(carried, flags["output_dir"])
-    flags["library"] = shelf
-    refusals.check(
-        lambda: classify(**flags, tuning_method=TEXT),
-        "parts.a was ",
-        "--output_dir",
-    )
-
-
-@pytest.mark.gate
 def test_what_knows_no_pooler_is_a_part_of_what_has_one(
     classify, flags, library, tiny_bert, tmp_path
 ):
     """A tagger has none; so its own changes have not, nor have its parts'."""
     shelf = tmp_path / "shelf"
     description = {"name": "tagging", "tags": ["O", "B-X", "I-X"]}
-    task = restore_task(description, {}, "")
-    make_artifact(shelf / "tags", tiny_bert, "bitfit", task, description)
+    make_artifact(shelf / "tags", tiny_bert, "bitfit", description=description)
     sparse = read_adapter_config(library / "sparse")["sha256"]
     make_artifact(
         shelf / "both",
         tiny_bert,
         "stack({'lang': full}, bitfit)",
-        task,
-        description,
+        description=description,
         parts={"lang": sparse},
     )
     classify(
@@ -431,12 +390,12 @@ def test_what_knows_no_pooler_is_a_part_of_what_has_one(
 
 
 @pytest.mark.gate
-def test_an_adapter_of_the_same_name_is_exchanged_too(
+def test_another_adapter_of_the_same_name_is_exchanged_or_another_run(
     classify, flags, carried, tiny_bert, tmp_path
 ):
     values = {**flags, "adapter": carried / "adapter"}
     shelf = tmp_path / "shelf"
-    make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", TASK, seed=77)
+    make_artifact(shelf / "a", tiny_bert, "pfeiffer(size=4)", seed=77)
     copytree(shelf / "a", shelf / "other")
     scores = {
         name: predict(
@@ -454,6 +413,13 @@ def test_an_adapter_of_the_same_name_is_exchanged_too(
     assert abs(scores["same"] - predicted(carried)).max() > 1e-5
     for name in ("folder", "other"):
         assert_array_equal(scores[name], scores["same"])
+    copytree(carried, flags["output_dir"])
+    flags["library"] = shelf
+    refusals.check(
+        lambda: classify(**flags, tuning_method=TEXT),
+        "parts.a was ",
+        "--output_dir",
+    )
 
 
 @pytest.mark.gate
@@ -508,7 +474,7 @@ def test_what_was_trained_further_is_found_again(
 
 @pytest.mark.gate
 def test_a_run_finds_what_its_adapter_does_not_carry(
-    classify, flags, lacking, library, tiny_bert, tmp_path
+    classify, flags, lacking, library, tmp_path
 ):
     """It looks in a library, beside the adapter and where it was trained."""
     adapter, expected = lacking / "adapter", predicted(lacking)
@@ -531,8 +497,6 @@ def test_a_run_finds_what_its_adapter_does_not_carry(
         folder = tmp_path / str(number)
         scores = predict(classify, flags, folder, adapter=place)
         assert_array_equal(scores, expected)
-    predictor = load_predictor(tiny_bert, [adapter])
-    assert predictor("custom", "the cat")["label"] in CLASSIFICATION["labels"]
 
 
 @pytest.mark.gate
@@ -548,7 +512,7 @@ def test_a_name_may_repeat_the_training(
         scores = predict(classify, values, folder, tuning_method=text)
         assert_array_equal(scores, predicted(carried))
     other = tmp_path / "other" / "a"
-    make_artifact(other, tiny_bert, "pfeiffer(size=4)", TASK, seed=77)
+    make_artifact(other, tiny_bert, "pfeiffer(size=4)", seed=77)
     text = f"stack('{other}', pfeiffer(size=2))"
     refusals.check(
         lambda: predict(
@@ -559,21 +523,15 @@ def test_a_name_may_repeat_the_training(
     )
 
 
-@pytest.mark.parametrize(
-    "text, message",
-    [
-        ("stack('..', pfeiffer)", "'..' is neither a trained adapter"),
-        ("stack('/')", "'/' is neither a trained adapter"),
-        ("fusion(a, sst-2)", "quotation marks, as in stack"),
-        ("stack('{0}/a', '{1}/a')", "two adapters are called a; expected"),
-    ],
-)
-def test_odd_names_are_refused(
-    classify, flags, library, tmp_path, text, message
+def test_two_adapters_of_one_name_are_refused(
+    classify, flags, library, tmp_path
 ):
     copytree(library / "b", tmp_path / "a")
-    text = text.format(library, tmp_path)
-    refusals.check(lambda: classify(**flags, tuning_method=text), message)
+    text = f"stack('{library}/a', '{tmp_path}/a')"
+    refusals.check(
+        lambda: classify(**flags, tuning_method=text),
+        "two adapters are called a; expected",
+    )
 
 
 @pytest.mark.gate
@@ -621,7 +579,6 @@ def bare(library, tiny_bert, tmp_path):
             folder,
             tiny_bert,
             text,
-            TASK,
             seed=9,
             parts={name: config["sha256"]},
             carries_parts=False,
@@ -635,7 +592,7 @@ def bare(library, tiny_bert, tmp_path):
 def answer(tiny_bert, tmp_path):
     """Returns the answers of `adapter-bert predict`."""
     rows = tmp_path / "rows.txt"
-    rows.write_text("".join(f"{text}\n" for text, _ in SENTENCES))
+    write_lines(rows, [text for text, _ in SENTENCES])
     output = tmp_path / "answers.jsonl"
 
     def answer(**values):
@@ -652,9 +609,7 @@ def answer(tiny_bert, tmp_path):
 def other(library, tiny_bert):
     """A part of the form of `a` in its library."""
     if not (library / "c").exists():
-        make_artifact(
-            library / "c", tiny_bert, "pfeiffer(size=4)", TASK, seed=8
-        )
+        make_artifact(library / "c", tiny_bert, "pfeiffer(size=4)", seed=8)
     return "c"
 
 
@@ -685,7 +640,6 @@ def test_programs_that_answer_find_parts_in_all_places(
         outer,
         tiny_bert,
         "stack({'in': stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))}, ia3)",
-        TASK,
         parts={"in": sha256},
         carries_parts=False,
     )

@@ -142,16 +142,12 @@ def test_the_vocabulary_is_read_as_by_other_programs(create, raw, tmp_path):
     put(raw["input_file"], "\u00c9 \u00c9 \u00c9\n\n\u00c9\n")
     create(**raw, masked_lm_prob=0.0)
     number = len(words.split())
-    tokens = {t for row in read(raw["output_file"]) for t in row["input_ids"]}
-    labels = {
-        t for row in read(raw["output_file"]) for t in row["masked_lm_ids"]
-    }
-    assert number in tokens | labels
-    rules.unlink()
-    cased = "".join(
-        f"{w}\n" for w in [*words.split(), *"The A Cat Dog".split()]
+    assert any(
+        number in (*row["input_ids"], *row["masked_lm_ids"])
+        for row in read(raw["output_file"])
     )
-    put(raw["vocab_file"], cased)
+    rules.unlink()
+    put(raw["vocab_file"], f"{words}The\nA\nCat\nDog\n")
     put(raw["input_file"], "Cat Cat Cat\n\nDog\n")
     create(**raw)
     assert read(raw["output_file"])
@@ -199,8 +195,6 @@ def test_what_a_killed_program_leaves_is_no_row_file(
         ({"output_file": "a,a"}, "expected different names"),
         ({"vocab_file": "none"}, "none, which does not exist"),
         ({"max_seq_length": 4}, "expected >= 5"),
-        ({"dupe_factor": 0}, "expected >= 1"),
-        ({"masked_lm_prob": 1.5}, "expected 0 to 1"),
     ],
 )
 def test_bad_input(create, raw, changed, message):

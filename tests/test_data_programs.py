@@ -25,9 +25,7 @@ from adapter_bert.checkpoints.hugging_face import open_safetensors
 from adapter_bert.commands import predict
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
-from adapter_bert.exchange import (
-    foreign_adapters,
-)
+from adapter_bert.exchange import foreign_adapters
 from adapter_bert.library import adapter_library as library
 from adapter_bert.training.frozen_outputs import FrozenLayers
 from lab.trials import fuzz_inputs, fuzz_targets
@@ -98,8 +96,7 @@ def test_exported_models_alone_are_loaded_as_programs():
             "load_op_library",
             "load_file_system_library",
         )
-        or name.endswith("saved_model.load")
-        or name.endswith("loader.load")
+        or name.endswith(("saved_model.load", "loader.load"))
         or name == "import_graph_def"
     }
     assert loading == {

@@ -184,7 +184,6 @@ def test_stored_values_in_bfloat16_and_prediction(folder, tmp_path, record):
     "words, problem",
     [
         (["--record_steps=21"], "expected 1 to 20, the run's steps"),
-        (["--record_steps=0"], "expected 1 to 20"),
         (["--cores=2"], "--program is of one core, found 2"),
         (
             ["--record_steps=3", "--", "--learning_rate=1e30"],

@@ -191,20 +191,16 @@ def test_lanes_are_taken_though_threads_cannot_be_set_any_more(
     assert devices.use_lanes(Hardware()) == 2
 
 
-OTHERS = [{"use_tpu": True}, {"num_devices": 2}]
-
-
-@pytest.mark.parametrize("others", OTHERS)
-def test_there_is_one_lane_beside_other_devices(threads, others):
+@pytest.mark.parametrize(
+    "gpus, others",
+    [([], {"use_tpu": True}), ([], {"num_devices": 2}), (["x"], {})],
+)
+def test_there_is_one_lane_beside_other_devices(
+    monkeypatch, threads, gpus, others
+):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
     for count in (0, 1, 2):
         assert devices.use_lanes(Hardware(cpu_lanes=count, **others)) == 1
-    assert not threads
-
-
-def test_there_is_one_lane_on_a_gpu(monkeypatch, threads):
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["x"])
-    assert devices.use_lanes(Hardware()) == 1
-    assert devices.use_lanes(Hardware(cpu_lanes=2)) == 1
     assert not threads
 
 

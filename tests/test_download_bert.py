@@ -105,20 +105,28 @@ def download(server, tmp_path):
     return run
 
 
-@pytest.mark.parametrize("inner", ["", f"{SMALL}/"])
+@pytest.mark.parametrize(
+    "name, place, inner",
+    [
+        (SMALL, f"2020_02_20/{SMALL}", ""),
+        (SMALL, f"2020_02_20/{SMALL}", f"{SMALL}/"),
+        # The base that was pretrained again has a name of its own.
+        (f"2020_02_20/{BASE}", f"2020_02_20/{BASE}", ""),
+    ],
+)
 def test_a_bert_is_fetched_once(
-    download, publish, server, tmp_path, tiny_weights, inner
+    download, publish, server, tmp_path, tiny_weights, name, place, inner
 ):
-    publish(inner=inner)
-    done = download(SMALL, "berts")
+    publish(place, inner)
+    done = download(name, "berts")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == f"--init_checkpoint=berts/{SMALL}"
-    assert os.listdir(tmp_path / "berts") == [SMALL]
-    opened = open_checkpoint(tmp_path / "berts" / SMALL)
-    check_values(opened.weights, tiny_weights)
-    again = download(SMALL, "berts")
-    assert again.stdout == f"berts/{SMALL} is there already\n"
-    assert server.requests == [(f"/2020_02_20/{SMALL}.zip", None)]
+    assert done.stdout.splitlines()[-1] == f"--init_checkpoint=berts/{name}"
+    folder = tmp_path / "berts" / name
+    assert os.listdir(folder.parent) == [folder.name]
+    check_values(open_checkpoint(folder).weights, tiny_weights)
+    again = download(name, "berts")
+    assert again.stdout == f"berts/{name} is there already\n"
+    assert server.requests == [(f"/{place}.zip", None)]
 
 
 def test_a_download_that_was_cut_off_goes_on(
@@ -202,17 +210,6 @@ def test_known_weights_are_compared(download, publish, tmp_path, google_bert):
         re.sub(rf"({BASE}) [0-9a-f]{{64}}", rf"\1 {right}", script.read_text())
     )
     assert download(BASE, "berts", script=script).returncode == 0
-
-
-def test_the_base_that_was_pretrained_again_has_a_name_of_its_own(
-    download, publish, server, tmp_path
-):
-    publish(f"2020_02_20/{BASE}")
-    name = f"2020_02_20/{BASE}"
-    done = download(name, "berts")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "berts" / name / "vocab.txt").exists()
-    assert server.requests == [(f"/{name}.zip", None)]
 
 
 def test_the_list_has_every_name_once(download):

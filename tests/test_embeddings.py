@@ -95,8 +95,6 @@ def test_no_rows_and_many(bert):
         "no room": ({"max_seq_length": 3}, "--max_seq_length is 3", "4 to"),
         "no position": ({"max_seq_length": 99}, "--max_seq_length is 99"),
         "three texts": ({"rows": ["a", ("a", "b", "c")]}, "row 2", "3 texts"),
-        "a number": ({"rows": [("a", 1)]}, "row 1: found a int"),
-        "half a character": ({"rows": ["\ud800"]}, "holds half a character"),
         "words": ({"rows": [["a", "b"]]}, "found a tuple, expected a text"),
     }
 )

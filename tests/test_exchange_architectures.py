@@ -22,17 +22,12 @@ from exchanged import (
 from safetensors.numpy import load_file
 
 from adapter_bert.answering.frozen_bert import FrozenBert
-from adapter_bert.checkpoints import (
-    hugging_face_heads,
-)
-from adapter_bert.exchange import (
-    foreign_adapters,
-)
+from adapter_bert.exchange import foreign_adapters
 from adapter_bert.methods.registry import parse
 from lab import exchange
 
 GOLDEN = RECORDED / "exchange_architectures"
-OF_BERT = RECORDED / "exchange"
+OF_BERT = RECORDED / "exchange" / "adapterhub"
 NEWER = pytest.mark.newer_stack
 # The models, each with one TensorFlow.
 STACKS = {
@@ -227,20 +222,19 @@ def test_what_a_model_has_otherwise_there_is_refused(
     refusals.check(lambda: write(program, tmp_path / "out", artifact), message)
 
 
-def read(open_bert, name, folder):
-    foreign_adapters.read(str(folder), open_bert(name).config)
-
-
 @NEWER
 @pytest.mark.parametrize(
-    "name, case, parts",
+    "name, folder, parts",
     [
-        ("distilbert", "adapterhub/pfeiffer_100", ["of a bert", "distilbert"]),
-        ("electra", "adapterhub/lora_7", ["of a bert", "expected a electra"]),
+        ("distilbert", OF_BERT / "pfeiffer_100", ["of a bert", "distilbert"]),
+        ("electra", OF_BERT / "lora_7", ["of a bert", "expected a electra"]),
+        ("roberta", GOLDEN / "electra/peft/lora", ["lacks the tensor"]),
+        ("electra", GOLDEN / "distilbert/peft/lora", ["holds no"]),
     ],
 )
-def test_berts_adapters_are_of_another_model(open_bert, name, case, parts):
-    refusals.check(lambda: read(open_bert, name, OF_BERT / case), *parts)
+def test_adapters_are_of_one_kind_of_model(open_bert, name, folder, parts):
+    config = open_bert(name).config
+    refusals.check(lambda: foreign_adapters.read(str(folder), config), *parts)
 
 
 @NEWER
@@ -251,41 +245,8 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
     change_tensors(
         folder / "adapter_model.safetensors", without("pre_classifier")
     )
+    config = open_bert("distilbert").config
     refusals.check(
-        lambda: read(open_bert, "distilbert", folder),
+        lambda: foreign_adapters.read(str(folder), config),
         "pre_classifier is missing",
     )
-
-
-@NEWER
-@pytest.mark.parametrize(
-    "name, other, message",
-    [
-        ("roberta", "electra", "lacks the tensor"),
-        ("electra", "distilbert", "holds no"),
-    ],
-)
-def test_pefts_adapters_are_of_one_kind_of_model(
-    open_bert, name, other, message
-):
-    folder = GOLDEN / other / "peft" / "lora"
-    refusals.check(lambda: read(open_bert, name, folder), message)
-
-
-@ALL
-def test_modules_have_a_name_in_a_bert(name):
-    for module in (
-        "bert.encoder.layer.0.attention.self.query",
-        "bert.encoder.layer.0.attention.output.dense",
-        "bert.encoder.layer.0.attention.output.adapters.x.adapter_up.weight",
-        "bert.encoder.layer.0.attention.self.prefix_tuning.prefix_gates.x",
-        "bert.encoder.layer.0.output.adapters.x.adapter_up.weight",
-        "bert.encoder.layer.0.output.dense.loras.x.lora_A",
-        "bert.encoder.layer.0.intermediate.dense.loras.x.lora_A",
-        "bert.encoder.layer.0.reft_layer.refts.x",
-        "bert.invertible_adapters.x.F.0.weight",
-        "heads.x.1.weight",
-    ):
-        theirs = hugging_face_heads.from_bert(module, name)
-        assert theirs == module or not theirs.startswith("bert.")
-        assert hugging_face_heads.as_bert(theirs, name) == module

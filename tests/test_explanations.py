@@ -21,10 +21,7 @@ from html_reader import Page
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering import explanations
-from adapter_bert.answering.explanations import (
-    STRONGEST,
-    lobatto,
-)
+from adapter_bert.answering.explanations import STRONGEST, lobatto
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert.hooks import Context, NoHooks
 from adapter_bert.bert.shared_layers import make_bert
@@ -70,13 +67,8 @@ TASKS = {
         CLASSIFICATION,
         TEXT,
     ),
-    # Of the kind of `mad_x`.
-    "calibrated": (
-        "mad_x(size=4, inverse_size=3)",
-        PAIR,
-        (TEXT, "a dog ran fast"),
-    ),
 }
+TASKS["calibrated"] = TASKS["mad_x"]
 
 
 @module_fixture
@@ -90,7 +82,7 @@ def predictor(bert, tiny_bert, tmp_path_factory):
         more = {"task_settings": CALIBRATED} if name == "calibrated" else {}
         place = folder / name
         make_artifact(place, tiny_bert, text, description=description, **more)
-        made.add(str(folder / name), name)
+        made.add(str(place), name)
     return made
 
 

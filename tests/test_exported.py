@@ -1,19 +1,18 @@
 """An exported model that is loaded to be asked."""
 
-import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import module_fixture, read_json
+from conftest import module_fixture, read_json, write_json
 from exported_models import NAMES
 from test_http_api import Server
 
 from adapter_bert import files
 from adapter_bert.answering.answers import from_outputs
-from adapter_bert.errors import UserError
 from adapter_bert.graph.exported import ExportedModel, Row
 
 pytestmark = pytest.mark.newer_stack
@@ -95,21 +94,18 @@ def test_every_damaged_file_is_named_in_one_line(tiny_exported, tmp_path):
         "variables/variables.data-00000-of-00001",
         "variables/variables.index",
     }
+    load = partial(ExportedModel, str(folder))
     for path in paths:
         content = path.read_bytes()
         for damaged in every_damage(content):
             path.write_bytes(damaged)
-            with pytest.raises(UserError, match=f"{path}"):
-                ExportedModel(str(folder))
+            refusals.check(load, path)
         path.unlink()
-        with pytest.raises(UserError, match=f"{path} does not exist"):
-            ExportedModel(str(folder))
+        refusals.check(load, f"{path} does not exist")
         path.write_bytes(content)
-    assert ExportedModel(str(folder)).tasks
+    assert load().tasks
     shutil.rmtree(folder / "1")
-    refusals.check(
-        lambda: ExportedModel(str(folder)), "holds no version of an exported"
-    )
+    refusals.check(load, "holds no version of an exported")
 
 
 @pytest.mark.parametrize("key", ["name", "kind", "columns", "texts"])
@@ -121,9 +117,11 @@ def test_a_task_that_was_changed_by_hand_is_refused(
     [path] = tmp_path.glob("*/assets.extra/tasks.json")
     manifest = read_json(path)
     del manifest[files.SEAL], manifest["tasks"][-1][key]
-    path.write_text(json.dumps(manifest) + "\n")
-    with pytest.raises(UserError, match=rf"it has no tasks.\[\].{key} of type"):
-        ExportedModel(str(tmp_path))
+    write_json(path, manifest)
+    refusals.check(
+        lambda: ExportedModel(str(tmp_path)),
+        f"it has no tasks.[].{key} of type",
+    )
 
 
 def test_a_task_that_answers_no_number_is_named(tiny_exported):
@@ -134,9 +132,7 @@ def test_a_task_that_answers_no_number_is_named(tiny_exported):
     [bias] = [v for v in variables if v.shape.as_list() == [1, 1]]
     bias.assign(bias + np.inf)
     reason = "an output of the task score is no number"
-    with pytest.raises(UserError, match=f"1: .*{reason}; export it") as caught:
-        model.warm_up()
-    assert "\n" not in str(caught.value)
+    refusals.check(model.warm_up, "1: ", f"{reason}; export it")
     server = Server(model=model)
     try:
         row = {"task": "score", "text": "a", "text_b": ""}

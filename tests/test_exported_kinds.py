@@ -9,15 +9,15 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import module_fixture, open_bert, trained_task
-from exported_models import request
+from exported_models import as_rows, request
 from prediction_log import PredictionLog
 from test_http_api import LIMITS, Server
 from test_joint_answers import CLASSIFICATION, TAGS
-from tiny_artifacts import make_artifact
+from tiny_artifacts import make_adapters
 
 from adapter_bert.answering.embeddings import Embedder, VectorForm
 from adapter_bert.graph import saved_model
-from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.server import http_api
 from adapter_bert.server.shelf import ExportedShelf
@@ -27,24 +27,21 @@ pytestmark = [pytest.mark.newer_stack, pytest.mark.gate]
 PLAIN = {"name": "custom", "choices": 2, "pairs": False}
 COLUMNS = {"columns": ["text", "one", "two"]}
 FIELDS = "tags", "tokens", "entity_starts", "entity_texts"
-# Method, task, its settings.
+# Method, task, and settings if there are some.
 TASKS = {
-    "small": ("houlsby(size=3)", CLASSIFICATION, {}),
-    "tags": ("lora(rank=4)", TAGS, {}),
+    "small": ("houlsby(size=3)", CLASSIFICATION),
+    "tags": ("lora(rank=4)", TAGS),
     "choice": ("lora(rank=3)", PLAIN, COLUMNS),
-    "copa": ("houlsby(size=4)", {"name": "copa", "choices": 2}, {}),
+    "copa": ("houlsby(size=4)", {"name": "copa", "choices": 2}),
 }
 
 
 @module_fixture
 def made(tiny_bert, tmp_path_factory):
     """A model, its BERT and its tasks."""
-    place = tmp_path_factory.mktemp("adapters")
-    bert, tasks = open_bert(tiny_bert), {}
-    for seed, (name, (method, task, settings)) in enumerate(TASKS.items()):
-        more = {"task_settings": settings} if settings else {}
-        make_artifact(place / name, tiny_bert, method, None, task, seed, **more)
-        tasks[name] = trained_task(bert, place / name)
+    bert, place = open_bert(tiny_bert), tmp_path_factory.mktemp("adapters")
+    folders = make_adapters(place, tiny_bert, TASKS)
+    tasks = {name: trained_task(bert, x) for name, x in folders.items()}
     form = VectorForm("mean")
     return TextModel(bert, tasks, batch_size=5, form=form), bert, tasks
 
@@ -149,13 +146,7 @@ def test_vectors_read_a_text_or_a_pair(made, model):
         ("choice", ("a cat",)),
         ("copa", ("a cat", "a dog")),
     ]
-    vectors = model.vectors(
-        [
-            Row(*(x.encode() for x in (*(*texts, "")[:2], name)))
-            for name, texts in rows
-        ]
-    )
-    for vector, (name, texts) in zip(vectors, rows):
+    for vector, (name, texts) in zip(model.vectors(as_rows(rows)), rows):
         alone = Embedder(bert, tasks[name], VectorForm("mean"))([texts])[0]
         np.testing.assert_allclose(vector, alone, atol=1e-6)
 

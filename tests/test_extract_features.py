@@ -1,6 +1,5 @@
 """`extract_features.py`: BERT's names, and the program."""
 
-import json
 from shutil import copytree
 
 import numpy as np
@@ -8,7 +7,9 @@ import pytest
 from conftest import (
     open_bert,
     program_fixture,
+    read_json_lines,
     trained_task,
+    write_json,
 )
 from numpy.testing import assert_allclose
 from task_files import put, refusal
@@ -37,8 +38,7 @@ def flags(tiny_bert, tmp_path):
 
 
 def read(flags):
-    text = flags["output_file"].read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return read_json_lines(flags["output_file"])
 
 
 def test_texts_and_pairs(tmp_path, tokenizer):
@@ -98,7 +98,7 @@ def test_lines_are_read_as_by_other_programs(
     folder = tmp_path / "bert"
     copytree(tiny_bert, folder)
     rules = {"truncation_side": "left", "model_input_names": ["input_ids"]}
-    put(folder / "tokenizer_config.json", json.dumps(rules))
+    write_json(folder / "tokenizer_config.json", rules)
     changed = {"init_checkpoint": folder, "max_seq_length": 6}
     extract(**flags | changed)
     lines = read(flags)
@@ -140,17 +140,6 @@ def test_flags_of_published_commands(extract, flags):
     assert flags["output_file"].read_bytes() == plain
     message = refusal(lambda: extract(**flags, use_tpu=True, **published))
     assert "runs on a GPU or the CPU: leave --use_tpu out" in message
-
-
-def test_a_line_is_written_as_upstream_writes_it():
-    feature = extract_features.InputFeatures(7, ["a"], [3], [1], [0])
-    line = extract_features.json_line(
-        feature, [-1], [np.array([[0.1, 1e-7]], np.float32)]
-    )
-    assert line == (
-        '{"linex_index": 7, "features": [{"token": "a", "layers": '
-        '[{"index": -1, "values": [0.1, 0.0]}]}]}'
-    )
 
 
 def test_flags_that_are_refused(extract, flags, tmp_path, roberta_folder):

@@ -1,5 +1,7 @@
 """Few rows: vectors are trained on pairs, and a head is fitted to them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import refusals
@@ -14,9 +16,13 @@ from adapter_bert.exchange import foreign_base
 
 WEIGHTS = "adapter.safetensors"
 THREE = [
-    *[(f"the cat sat {i}", "cat") for i in "a b on the".split()],
-    *[(f"a dog ran {i}", "dog") for i in "a b on the".split()],
-    *[(f"it is slow {i}", "slow") for i in "a b on the".split()],
+    (f"{text} {word}", label)
+    for label, text in (
+        ("cat", "the cat sat"),
+        ("dog", "a dog ran"),
+        ("slow", "it is slow"),
+    )
+    for word in ("a", "b", "on", "the")
 ]
 
 
@@ -47,9 +53,14 @@ def test_a_head_is_fitted_to_the_vectors_of_the_adapter(
     bert = ab.load_bert(tiny_bert)
     texts, labels = map(list, zip(*rows))
     settings = {
-        **{"few_shot": True, "engine": engine, "max_seq_length": 24},
-        **{"tuning_method": "houlsby(size=4)", "learning_rate": 3e-3},
-        **{"train_batch_size": 8, "num_train_epochs": 4, **changes},
+        "few_shot": True,
+        "engine": engine,
+        "max_seq_length": 24,
+        "tuning_method": "houlsby(size=4)",
+        "learning_rate": 3e-3,
+        "train_batch_size": 8,
+        "num_train_epochs": 4,
+        **changes,
     }
     runs = [
         ab.train(bert, rows, output_dir=tmp_path / name, **settings)
@@ -61,11 +72,9 @@ def test_a_head_is_fitted_to_the_vectors_of_the_adapter(
     weights = changes.get("class_weights")
     if weights == {"dog": 5}:
         weights = {"cat": 1, "slow": 1, **weights}
-    vectors = (
-        ab.embed(bert, texts, adapter=runs[0], pooling="mean", normalize=True)
-        if len(first) > 2
-        else ab.embed(bert, texts, pooling="mean", normalize=True)
-    )
+    embed = partial(ab.embed, bert, texts, pooling="mean", normalize=True)
+    before = embed()
+    vectors = embed(adapter=runs[0]) if len(first) > 2 else before
     model = LogisticRegression(class_weight=weights, max_iter=1000)
     expected = model.fit(vectors, labels).predict_proba(vectors)
     answers = ab.Predictor(bert, runs[0]).predict(texts)
@@ -73,7 +82,6 @@ def test_a_head_is_fitted_to_the_vectors_of_the_adapter(
     assert_allclose(scores, expected, atol=1e-4)
     # Vectors of equal labels are more alike than before.
     if len(first) > 2:
-        before = ab.embed(bert, texts, pooling="mean", normalize=True)
         is_equal = np.equal.outer(labels, labels)
         gap, gap_before = (
             cosines[is_equal].mean() - cosines[~is_equal].mean()

@@ -151,31 +151,20 @@ def test_json_holds_no_numbers_that_json_does_not_have(tmp_path, value):
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    "parts,content",
-    [([b""], b""), ([b"a\n", b"", b"\x00\xff"], b"a\n\x00\xff")],
-)
-def test_parts_are_written_one_after_another(tmp_path, parts, content):
-    path = tmp_path / "file"
-    path.write_bytes(b"a long old text")
-    files.write_parts(str(path), iter(parts))
-    assert path.read_bytes() == content
-    assert os.listdir(tmp_path) == ["file"]
-
-
 def test_the_old_file_stays_until_the_last_part_is_written(tmp_path):
     path = tmp_path / "file"
-    path.write_text("old")
+    path.write_text("a long old text")
     seen = []
 
     def parts():
-        for part in (b"one", b"two"):
+        for part in (b"a\n", b"", b"\x00\xff"):
             yield part
             seen.append(path.read_text())
 
     files.write_parts(str(path), parts())
-    assert seen == ["old", "old"]
-    assert path.read_text() == "onetwo"
+    assert seen == ["a long old text"] * 3
+    assert path.read_bytes() == b"a\n\x00\xff"
+    assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize(
@@ -256,15 +245,6 @@ def test_a_disk_with_too_little_room_is_refused(tmp_path, monkeypatch):
     files.check_disk_space(str(tmp_path), 3_900_000)
     message = refusal(files.check_disk_space, str(tmp_path), 4_000_000)
     assert "5 MB free" in message
-
-
-def test_a_new_folder_has_its_name_when_it_is_whole(tmp_path):
-    path = tmp_path / "deep" / "new"
-    with files.new_folder(str(path)) as place:
-        files.write_text(f"{place}/file", "text")
-        assert not path.exists()
-    assert (path / "file").read_text() == "text"
-    assert [p.name for p in path.parent.iterdir()] == ["new"]
 
 
 def test_a_new_folder_may_be_there_and_empty(tmp_path):
@@ -441,6 +421,8 @@ def test_a_folder_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
         (disk_order.RENAME, place, str(path)),
         (disk_order.SYNC, str(tmp_path / "above"), ""),
     ]
+    assert os.listdir(path.parent) == ["new"]
+    assert (path / "deep" / "two").read_text() == "text"
 
 
 @pytest.fixture

@@ -114,12 +114,6 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     for name in names:
         before, after = artifact.weights.read(name), back.weights.read(name)
         np.testing.assert_array_equal(before, after)
-    if program == HUB:
-        for key in ("labels", "regression"):
-            before, after = (
-                x.config["task"].get(key) for x in (artifact, back)
-            )
-            assert before == after
 
 
 def test_golden_labels_are_those_of_the_file():
@@ -318,7 +312,6 @@ CONTRADICTIONS = {
     ],
     ("adapterhub/parallel_7", CONFIG, "config__"): [
         ({"mh_adapter": True}, "parallel with sites='both', which no method"),
-        ({"scaling": 10**400}, ": scaling is 10 ... at most 3.4e38"),
     ],
     ("adapterhub/prefix_5", CONFIG, "config__"): [
         ({"non_linearity": "relu"}, "no method ... non_linearity='relu'"),
@@ -331,7 +324,6 @@ CONTRADICTIONS = {
     ],
     ("adapterhub/unipelt", CONFIG, "config__"): [
         ({"configs": []}, "computes what architecture='union' is"),
-        ({"of_tomorrow": 1}, "does not know"),
     ],
     ("adapterhub/prompt_7", CONFIG, "config__"): [
         ({"combine": "suffix"}, "expected one of prefix, prefix_after_bos"),
@@ -361,16 +353,11 @@ CONTRADICTIONS = {
         ({"target_modules": ["q_proj"]}, "names no matrix"),
         ({"target_modules": "all-linear"}, "lacks the tensor ... key.lora_A"),
         ({"layers_to_transform": [0, 2]}, "of no part ... layer.1."),
-        ({"bias": "lora_only"}, "no method ... bias='lora_only'"),
         ({"of_tomorrow": 7}, "'of_tomorrow' is '7', a field th"),
     ],
     ("peft/dora_5", CONFIG, ""): [
         ({"use_dora": False}, "no part ... lora_magnitude_vector"),
         ({"lora_alpha": 0}, "alpha is 0.0, expected a positive number"),
-        (
-            {"alpha_pattern": {"query": -1}},
-            "alpha is -1.0, expected a positive",
-        ),
     ],
     ("peft/new_words", CONFIG, ""): [
         ({"trainable_token_indices": [40]}, "[2, 16], expected [1, 16]"),

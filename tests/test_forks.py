@@ -3,27 +3,29 @@
 They are in `forks/`. Each takes a tuning method by one argument.
 """
 
-import json
 import re
-import subprocess
 import sys
+from shutil import copy
 
 import pytest
-import tensorflow as tf
 from conftest import (
     ROOT,
     SENTENCES,
     TINY_WORDS,
+    cells,
     flag_words,
     module_fixture,
     read_json,
-    read_lines,
+    run_command,
+    run_process,
+    write_json,
+    write_lines,
 )
 from task_files import TAGGED, conll, put
+from test_sources import save_tensorflow
 
 pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
-v1 = tf.compat.v1
 METHOD = "houlsby(size=4)"
 # What each method trains of BERT, and adds to it.
 TRAINED = {None: r"bert/.*", METHOD: r"bert/.*/(adapters|LayerNorm)/.*"}
@@ -47,13 +49,9 @@ json.dump(results, open(f"{out}/results.json", "w"))
 def google_bert(tmp_path_factory, tiny_config, tiny_weights):
     """The tiny BERT as Google publishes one."""
     folder = tmp_path_factory.mktemp("google_bert")
-    put(folder / "vocab.txt", "\n".join(TINY_WORDS) + "\n")
-    put(folder / "bert_config.json", json.dumps(vars(tiny_config)))
-    with tf.Graph().as_default(), v1.Session() as session:
-        for name, value in tiny_weights.items():
-            v1.get_variable(name, initializer=value)
-        session.run(v1.global_variables_initializer())
-        v1.train.Saver().save(session, str(folder / "bert_model.ckpt"))
+    write_lines(folder / "vocab.txt", TINY_WORDS)
+    write_json(folder / "bert_config.json", vars(tiny_config))
+    save_tensorflow(folder / "bert_model.ckpt", tiny_weights)
     return folder
 
 
@@ -61,8 +59,8 @@ def google_bert(tmp_path_factory, tiny_config, tiny_weights):
 def data(tmp_path_factory, tiny_data):
     folder = tmp_path_factory.mktemp("forks_data")
     put(folder / "tags.txt", conll(TAGGED))
-    put(folder / "texts.txt", "".join(f"{text}\n" for text, _ in SENTENCES))
-    put(folder / "train.tsv", (tiny_data / "train.tsv").read_text())
+    write_lines(folder / "texts.txt", [text for text, _ in SENTENCES])
+    copy(tiny_data / "train.tsv", folder)
     pairs = [
         f"{a}\t{b}\t{float(x == y)}\n"
         for a, x in SENTENCES[:3]
@@ -77,14 +75,8 @@ def run(tmp_path_factory, google_bert, data):
     """What the programs return, from one process of their own."""
     out = tmp_path_factory.mktemp("forks")
     names = ("ner_crf", "feature_service", "notebook", "siamese")
-    subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            RUN,
-            *map(str, (data, google_bert, out)),
-            *names,
-        ],
+    run_command(
+        *(sys.executable, "-c", RUN, data, google_bert, out, *names),
         check=True,
         env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'forks'}"},
     )
@@ -168,19 +160,14 @@ def test_a_new_task(google_bert, tiny_data, tmp_path, method):
         "cpu_lanes": 1,
         "tuning_method": method,
     }
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "tests" / "forks" / "new_task.py"),
-            *flag_words(flags),
-        ],
-        check=True,
+    run_process(
+        *flag_words(flags),
+        program="tests/forks/new_task.py",
         env={"PYTHONPATH": str(ROOT)},
-        capture_output=True,
     )
     scores = read_json(out / "eval_results.json")
     assert "eval_accuracy" in scores
     adapter = read_json(out / "adapter" / "adapter_config.json")
     assert adapter["task"]["labels"] == ["good", "bad"]
-    predicted = read_lines(out / "test_predictions.tsv")
-    assert [line.split("\t")[0] for line in predicted[:2]] == ["id", "test-1"]
+    predicted = cells(out / "test_predictions.tsv")
+    assert [row[0] for row in predicted[:2]] == ["id", "test-1"]

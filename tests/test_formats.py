@@ -39,6 +39,13 @@ TICKETS = {PARCEL: "delivery", TWICE: "billing", RANG: "delivery"}
 TICKETS[CARD] = "billing"
 # With a comma in the second text.
 SHEET = {t.replace("twice for", "twice, for"): x for t, x in TICKETS.items()}
+SURVEY = {
+    PARCEL: ["Delivery", "Product"],
+    TWICE: ["Billing"],
+    RANG: ["Delivery"],
+    "late, and charged twice": ["Delivery", "Billing"],
+    "all was fine": [],
+}
 LIT = "the lamp is bright"
 BROKE = "it broke at once"
 # File -> flags, and its rows: text -> label, or labels.
@@ -64,13 +71,7 @@ READ = {
             "text_a_column": "What happened?",
             "label_columns": ["Delivery", "Billing", "Product"],
         },
-        {
-            PARCEL: ["Delivery", "Product"],
-            TWICE: ["Billing"],
-            RANG: ["Delivery"],
-            "late, and charged twice": ["Delivery", "Billing"],
-            "all was fine": [],
-        },
+        SURVEY,
     ),
     "lime_survey.csv": (
         {
@@ -90,16 +91,7 @@ READ = {
             "all was fine": [],
         },
     ),
-    "google_forms.csv": (
-        SHORT,
-        {
-            PARCEL: ["Delivery", "Product"],
-            TWICE: ["Billing"],
-            RANG: ["Delivery"],
-            "late, and charged twice": ["Delivery", "Billing"],
-            "all was fine": [],
-        },
-    ),
+    "google_forms.csv": (SHORT, SURVEY),
     "label_studio_choices.csv": (
         {"label_column": "mood", "multi_label": True},
         {

@@ -9,7 +9,6 @@ from task_files import refusal
 
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import custom_arguments
-from adapter_bert.tasks.kinds import kind_of
 
 
 @hypothesis.given(
@@ -45,23 +44,6 @@ def test_tables_are_read_as_the_trained_ones_were(
     )
     arguments = custom_arguments(description, settings, "head")
     assert custom_task(**arguments) == task
-
-
-@pytest.mark.parametrize(
-    "description, kind",
-    [
-        ({"name": "squad"}, "questions"),
-        ({"name": "tagging", "tags": ["O"]}, "tagging"),
-        ({"name": "masked_lm"}, "masked_lm"),
-        ({"name": "custom", "multi_label": True}, "multi-label"),
-        ({"name": "custom", "choices": 2}, "multiple choice"),
-        ({"name": "sts-b", "regression": True}, "regression"),
-        ({"name": "custom", "regression": False}, "classification"),
-        ({"name": "mrpc", "labels": ["0", "1"]}, "classification"),
-    ],
-)
-def test_a_description_says_what_its_task_gives(description, kind):
-    assert kind_of(description) == kind
 
 
 def test_descriptions_without_settings_mean_the_defaults():

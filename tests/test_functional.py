@@ -295,15 +295,6 @@ def test_bfloat16_stays_bfloat16_and_is_close_to_float32(case):
         assert error.mean() < 0.025**2 * np.square(plain).mean()
 
 
-def test_the_attention_bias_gets_no_gradient():
-    arguments = [tf.constant(a) for a in CASES["attend"][1]]
-    with tf.GradientTape() as tape:
-        tape.watch(arguments)
-        outputs = attend(*arguments)
-    gradients = tape.gradient(outputs, arguments)
-    assert [g is None for g in gradients] == [False, False, False, True]
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 @pytest.mark.parametrize("operation", [functional.gelu, functional.gelu_erf])
 def test_gelu_of_large_numbers_is_they_or_zero(operation, dtype):
@@ -385,11 +376,8 @@ def draw_mask(shape, rate, seed=(1, 2), generator=functional.keep_mask):
     [
         0.0,
         0.001,
-        0.003,
         1 / 256,
         0.1,
-        0.15,
-        0.2,
         0.3,
         0.5,
         0.9,

@@ -79,7 +79,7 @@ def test_a_robust_fusion_drops_in_training_what_the_seed_says(tiny_config):
     )
     dropped = set()
     for step in range(20):
-        context = replace(tiny.context(True, step))
+        context = tiny.context(True, step)
         added = [
             hooks.before_norm(layer, "ffn", x, x, lambda h: h, context)
             for layer in range(2)

@@ -3,6 +3,7 @@
 import os
 import sys
 import zipfile
+from functools import partial
 
 import pytest
 import refusals
@@ -77,20 +78,20 @@ def test_the_zip_has_glues_files_and_wnli_may_be_left_out(runs):
     ],
 )
 def test_what_the_leaderboard_would_refuse_is_refused(
-    tmp_path, monkeypatch, task, change, expected
+    tmp_path, monkeypatch, run_main, task, change, expected
 ):
     small = {f"{name}.tsv": (name, PREDICTIONS, 5) for name in ("RTE", "STS-B")}
     monkeypatch.setattr(glue_submission, "FILES", small)
     for name in ("RTE", "STS-B"):
         write(tmp_path, name, PREDICTIONS, 5)
     target = tmp_path / "glue.zip"
-    monkeypatch.setattr("sys.argv", ["", str(tmp_path), str(target)])
-    glue_submission.main()
+    submit = partial(run_main, glue_submission, tmp_path, target)
+    submit()
     target.unlink()
     path = tmp_path / task / PREDICTIONS
     lines = read_lines(path)
     path.unlink()
     if change:
         path.write_text("".join(f"{line}\n" for line in change(lines)))
-    refusals.check(glue_submission.main, str(path), expected)
+    refusals.check(submit, path, expected)
     assert not target.exists()

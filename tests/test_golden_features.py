@@ -9,18 +9,30 @@ from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.older_stack
 
-EVERY_SPLIT = pytest.mark.parametrize("split", ["train", "dev", "test"])
-
 
 @module_fixture
-def pretrained_tokenizer(pretrained_dir):
+def tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
 
-# Golden features
+@pytest.fixture(
+    params=["golden", pytest.param("real", marks=pytest.mark.real_data)]
+)
+def places(request):
+    """Folders of recorded features, and of the data that they are of."""
+    if request.param == "golden":
+        folder = request.getfixturevalue("golden_dir") / "classifier_features"
+        return folder, folder
+    shared = request.getfixturevalue("shared_dir")
+    recordings = shared / "golden_real_text" / "classifier_features"
+    return recordings, shared / "data" / "glue"
 
 
-def check_recorded_features(recordings, data, name, split, tokenizer):
+@pytest.mark.pretrained
+@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+def test_golden_features(places, tokenizer, name, split):
+    recordings, data = places
     recorded = read_json(recordings / f"{name}_{split}.json")
     task = get_task(name)
     assert list(task.labels) == recorded["labels"]
@@ -37,23 +49,3 @@ def check_recorded_features(recordings, data, name, split, tokenizer):
             label = features.labels["label_ids"][row]
             assert label == expected["label_id"], row
     assert ("label_ids" in features.labels) == (split != "test")
-
-
-@pytest.mark.pretrained
-@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
-@EVERY_SPLIT
-def test_golden_features(golden_dir, pretrained_tokenizer, name, split):
-    folder = golden_dir / "classifier_features"
-    check_recorded_features(folder, folder, name, split, pretrained_tokenizer)
-
-
-@pytest.mark.real_data
-@pytest.mark.pretrained
-@pytest.mark.parametrize("name", ["MRPC", "CoLA"])
-@EVERY_SPLIT
-def test_golden_real_text_features(
-    shared_dir, pretrained_tokenizer, name, split
-):
-    recorded = shared_dir / "golden_real_text" / "classifier_features"
-    data = shared_dir / "data" / "glue"
-    check_recorded_features(recorded, data, name, split, pretrained_tokenizer)

@@ -77,8 +77,12 @@ def folder(golden_dir):
     return golden_dir / "adapter_bert_tiny"
 
 
-def test_golden_forward_pass(folder):
-    recorded = Recorded(folder, "model.ckpt-0")
+@pytest.fixture
+def recorded(folder):
+    return Recorded(folder, "model.ckpt-0")
+
+
+def test_golden_forward_pass(recorded):
     output = recorded.model.bert(
         recorded.features["input_ids"],
         recorded.features["segment_ids"],
@@ -101,8 +105,7 @@ def test_golden_forward_pass(folder):
         assert_allclose(value, recorded.arrays[name], atol=1e-5, err_msg=name)
 
 
-def test_golden_trained_variables(folder):
-    recorded = Recorded(folder, "model.ckpt-0")
+def test_golden_trained_variables(recorded):
     assert {name for name, _ in recorded.trained} == set(
         recorded.training["trainable"]
     )
@@ -111,8 +114,7 @@ def test_golden_trained_variables(folder):
     }
 
 
-def test_golden_gradients(folder):
-    recorded = Recorded(folder, "model.ckpt-0")
+def test_golden_gradients(folder, recorded):
     expected = np.load(folder / "gradients.npz")
     _, gradients = recorded.gradients()
     for (name, _), gradient in zip(recorded.trained, gradients):
@@ -120,8 +122,7 @@ def test_golden_gradients(folder):
         assert difference <= 1e-5 * np.linalg.norm(expected[name]), name
 
 
-def test_golden_twenty_optimizer_steps(folder):
-    recorded = Recorded(folder, "model.ckpt-0")
+def test_golden_twenty_optimizer_steps(folder, recorded):
     schedule = optimization.Schedule(
         recorded.training["learning_rate"],
         recorded.training["num_train_steps"],

@@ -37,6 +37,18 @@ def tokenizer(pretrained_dir):
     return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
 
+@pytest.fixture(
+    params=["golden", pytest.param("real", marks=pytest.mark.real_data)]
+)
+def folder(request, version):
+    """A recording: of the project's own texts, or of published ones."""
+    if request.param == "golden":
+        recordings = request.getfixturevalue("golden_dir")
+    else:
+        recordings = request.getfixturevalue("shared_dir") / "golden_real_text"
+    return recordings / f"squad_v{version}"
+
+
 def read(path):
     if path.suffix == ".gz":
         return json.loads(gzip.decompress(path.read_bytes()))
@@ -63,7 +75,9 @@ def words_before(text, offset):
     return len(re.findall("[^ \t\r\n\u202f]+", text[:offset] + "x")) - 1
 
 
-def check_windows(folder, tokenizer, version):
+@pytest.mark.pretrained
+@VERSIONS
+def test_golden_windows(folder, tokenizer, version):
     recorded, questions, windows = make_windows(folder, tokenizer, version)
     assert len(windows) == len(recorded["train"]) == len(recorded["eval"])
     most_context = np.zeros(len(windows.tokens), bool)
@@ -107,19 +121,7 @@ def check_windows(folder, tokenizer, version):
 
 @pytest.mark.pretrained
 @VERSIONS
-def test_golden_windows(golden_dir, tokenizer, version):
-    check_windows(golden_dir / f"squad_v{version}", tokenizer, version)
-
-
-@pytest.mark.real_data
-@pytest.mark.pretrained
-@VERSIONS
-def test_golden_real_text_windows(shared_dir, tokenizer, version):
-    folder = shared_dir / "golden_real_text" / f"squad_v{version}"
-    check_windows(folder, tokenizer, version)
-
-
-def check_answers(folder, tokenizer, version, output_dir):
+def test_golden_answers(folder, tokenizer, version, tmp_path):
     _, questions, windows = make_windows(folder, tokenizer, version)
     task = squad.Squad(
         "squad",
@@ -134,12 +136,12 @@ def check_answers(folder, tokenizer, version, output_dir):
         for name, value in squad.best_logits(logits, 20).items()
     }
     predictions = task.decode(questions, windows, outputs)
-    task.write_predictions(str(output_dir), questions, predictions)
-    answers = read(output_dir / "predictions.json")
+    task.write_predictions(str(tmp_path), questions, predictions)
+    answers = read(tmp_path / "predictions.json")
     recorded = read(folder / "predictions.json")
     for question, text in recorded.items():
         assert answers[question] == text or KANA.search(text)
-    candidates = read(output_dir / "nbest_predictions.json")
+    candidates = read(tmp_path / "nbest_predictions.json")
     expected = read(folder / "nbest.json.gz")
     assert list(candidates) == list(expected) == list(answers)
     for of, question, place, text, exact in CHANGED:
@@ -164,28 +166,13 @@ def check_answers(folder, tokenizer, version, output_dir):
             atol=1e-6,
         )
     if version == 2:
-        assert read(output_dir / "null_odds.json") == read(
+        assert read(tmp_path / "null_odds.json") == read(
             folder / "null_odds.json"
         )
 
 
-@pytest.mark.pretrained
 @VERSIONS
-def test_golden_answers(golden_dir, tokenizer, version, tmp_path):
-    check_answers(
-        golden_dir / f"squad_v{version}", tokenizer, version, tmp_path
-    )
-
-
-@pytest.mark.real_data
-@pytest.mark.pretrained
-@VERSIONS
-def test_golden_real_text_answers(shared_dir, tokenizer, version, tmp_path):
-    folder = shared_dir / "golden_real_text" / f"squad_v{version}"
-    check_answers(folder, tokenizer, version, tmp_path)
-
-
-def check_scores(folder, version):
+def test_golden_scores(folder, version):
     questions = squad_data.read_questions(
         str(folder / "input.json"), version == 2
     )
@@ -198,14 +185,3 @@ def check_scores(folder, version):
         return
     scores = squad.squad_2_scores(answers, texts, np.zeros(len(texts)))
     assert {name: scores[name] for name in expected} == expected
-
-
-@VERSIONS
-def test_golden_scores(golden_dir, version):
-    check_scores(golden_dir / f"squad_v{version}", version)
-
-
-@pytest.mark.real_data
-@VERSIONS
-def test_golden_real_text_scores(shared_dir, version):
-    check_scores(shared_dir / "golden_real_text" / f"squad_v{version}", version)

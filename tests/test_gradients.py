@@ -76,33 +76,6 @@ def test_values_and_gradients_are_those_of_the_function(
     check_close(actual, expected, atol=1e-3)
 
 
-def test_called_for_several_layers_each_keeps_its_own(arguments):
-    """As a model does, on what the layer before has given."""
-    cut = cut_in_two(layer, arguments, [0, 2])
-
-    def twice(function):
-        def run(x, *others):
-            for number in (1, 3):
-                x = function(x, *others[:-1], tf.constant(number))
-            return x
-
-        return tf.function(gradients, autograph=False)(run, arguments, [0, 2])
-
-    check_close(twice(cut), twice(layer))
-
-
-def test_in_a_graph_of_tensorflow_1(arguments):
-    values = [x.numpy() for x in arguments]
-    expected = gradients(layer, arguments, [0, 2])
-    with tf.Graph().as_default():
-        again = [tf.constant(x) for x in values]
-        cut = cut_in_two(layer, again, [0, 2])
-        slopes = gradients(cut, again, [0, 2])
-        with tf.compat.v1.Session() as session:
-            slopes = session.run(slopes)
-    check_close(slopes, expected)
-
-
 def kept_by(function, arguments, sources):
     """Shapes of what goes from the forward pass to the backward pass."""
     specs = [spec_of(x) for x in arguments]
@@ -173,11 +146,6 @@ def test_checks_of_numbers_are_no_effect(arguments):
     finally:
         tf.debugging.disable_check_numerics()
     assert_allclose(output, branched(*arguments), rtol=1e-5)
-
-
-def test_without_sources_there_is_no_backward_pass(arguments):
-    cut = cut_in_two(layer, arguments, [])
-    assert_allclose(cut(*arguments), layer(*arguments), rtol=1e-5)
 
 
 def test_no_gradient_but_its_own_is_made(arguments):

@@ -28,21 +28,10 @@ PAGES = (
     *(
         f"docs/{name}.md"
         for name in (
-            "own_data",
-            "experiments",
-            "outputs",
-            "tagging",
-            "masked_lm",
-            "methods",
-            "checkpoints",
-            "library",
-            "predict",
-            "export",
-            "exchange",
-            "compositions",
-            "reproduction",
-            "search",
-        )
+            "own_data experiments outputs tagging masked_lm methods "
+            "checkpoints library predict export exchange compositions "
+            "reproduction search"
+        ).split()
     ),
 )
 # What is run otherwise, or cannot be run: part of a command -> why, or where.
@@ -171,14 +160,6 @@ def code_of(page):
             yield line[2:] if line.startswith("$ ") else line
 
 
-def why_not(command):
-    """Why a command is not run; None if it is."""
-    for part, reason in NOT_RUN.items():
-        if re.search(part, command):
-            return reason
-    return None
-
-
 def write_files(folder):
     """Data under the names that the pages have."""
     for name in ("MRPC", "RTE", "CoLA", "SST-2"):
@@ -267,7 +248,6 @@ def run(tmp_path_factory, tiny_config, tiny_weights, tiny_squad, tiny_bert):
             script,
             cwd=folder,
             env=environment,
-            check=False,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
@@ -286,7 +266,7 @@ def test_each_reason_is_of_a_command():
 def test_commands_of_a_guide_work(run, page):
     run(BEFORE.get(page, ":"))
     for command in code_of(page):
-        if why_not(command):
+        if any(re.search(part, command) for part in NOT_RUN):
             continue
         for pattern, replacement in EDITS:
             command = re.sub(pattern, replacement, command)

@@ -5,23 +5,25 @@ import dataclasses
 import numpy as np
 import pytest
 import refusals
-import tensorflow as tf
-from numpy.random import default_rng
 from tiny_model import create_variable
 
-from adapter_bert.bert.hooks import Context
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_task import POOLED, HeadShape, HiddenLayers
 
 
+def task_of(shape):
+    """A task with such a head, as its description gives it."""
+    described = {"name": "custom", "labels": ["a", "b"], **shape.describe()}
+    return restore_task(described, {}, "x")
+
+
 def test_the_usual_head_is_not_described():
     """So that runs of before are what they were."""
     assert POOLED.describe() == {}
     assert HeadShape.restore({}, "x") == POOLED
-    task = restore_task({"name": "custom", "labels": ["a", "b"]}, {}, "x")
-    assert "head" not in task.describe()
+    assert "head" not in task_of(POOLED).describe()
 
 
 @pytest.mark.parametrize(
@@ -34,11 +36,7 @@ def test_the_usual_head_is_not_described():
     ],
 )
 def test_a_description_gives_the_same_head_again(shape):
-    described = shape.describe()
-    assert HeadShape.restore(described, "x") == shape
-    task = restore_task(
-        {"name": "custom", "labels": ["a", "b"], **described}, {}, "x"
-    )
+    task = task_of(shape)
     assert task.head == shape
     described = dict(task.describe()["head"])
     # Without a mean, descriptions are as in earlier versions.
@@ -66,25 +64,6 @@ def test_what_is_no_head_is_refused(head, message):
     refusals.check(lambda: HeadShape.restore({"head": head}, "file"), message)
 
 
-def test_layers_are_dense_and_the_activation():
-    layers = HiddenLayers(
-        HeadShape(layers=3, activation="relu"),
-        "scope/",
-        4,
-        lambda name, shape, _: tf.Variable(
-            default_rng(len(name)).normal(size=shape), dtype="float32"
-        ),
-    )
-    assert len(layers.layers) == 2
-    inputs = default_rng(0).normal(size=(2, 3, 4)).astype(np.float32)
-    expected = inputs
-    for weights, bias in layers.layers:
-        expected = np.maximum(expected @ weights.numpy().T + bias.numpy(), 0)
-    mask = tf.ones([2, 3], tf.int32)
-    outputs = layers(tf.constant(inputs), Context(mask))
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-6)
-
-
 def test_hidden_layers_are_drawn_as_berts_own_are():
     layers = HiddenLayers(HeadShape(layers=2), "", 64, create_variable)
     ((weights, bias),) = layers.layers
@@ -106,24 +85,18 @@ def test_a_layer_stands_for_a_pooler_that_is_not_there(
     assert shape.fitted_to(roberta) == HeadShape(layers=layers, pooler=False)
     without = HeadShape(layers=2, activation="relu", pooler=False)
     assert without.fitted_to(roberta) == without
-
-
-def test_a_layer_of_another_activation_is_no_pooler(tiny_config):
-    roberta = dataclasses.replace(tiny_config, first_position=2)
-    shape = HeadShape(layers=2, activation="relu")
-    assert shape.fitted_to(tiny_config) == shape
+    # A layer of another activation is none.
+    relu = HeadShape(layers=2, activation="relu")
+    assert relu.fitted_to(tiny_config) == relu
     refusals.check(
-        lambda: shape.fitted_to(roberta), "2 layers with relu reads a pooler"
+        lambda: relu.fitted_to(roberta), "2 layers with relu reads a pooler"
     )
 
 
 @pytest.mark.parametrize("pooler", [False, True])
 def test_a_head_without_pooler_has_none_in_the_model(tiny_config, pooler):
     shape = HeadShape(layers=2, pooler=pooler)
-    task = restore_task(
-        {"name": "custom", "labels": ["a", "b"], **shape.describe()}, {}, "x"
-    )
-    names = []
+    task, names = task_of(shape), []
 
     def create(name, shape, initializer):
         names.append(name)

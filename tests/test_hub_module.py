@@ -3,8 +3,8 @@
 # Fixtures are imported.
 # ruff: noqa: F401, F811
 
-import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import limited
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+from test_masked_lm import random_head
 from test_setup import experiment
 from test_sources import check_values, refuses
 
-from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.bert import encoder
 from adapter_bert.checkpoints import hub_module, sources
 from adapter_bert.checkpoints.weights import identify
@@ -40,9 +40,7 @@ CASED = [*TINY_WORDS[:-1], "The"]
 WRITERS = {
     "tf1": write_tf1,
     "tf2": write_tf2,
-    "tf2, version 1": lambda *values, **more: write_tf2(
-        *values, generation=1, **more
-    ),
+    "tf2, version 1": partial(write_tf2, generation=1),
 }
 
 
@@ -79,19 +77,7 @@ def tf2(tmp_path, words, tiny_weights):
 @pytest.fixture
 def masked_lm(tiny_weights, tiny_config):
     """The tiny BERT with its masked language model's head."""
-    size, count = tiny_config.hidden_size, tiny_config.vocab_size
-    shapes = {
-        "transform/dense/kernel": (size, size),
-        "transform/dense/bias": (size,),
-        "transform/LayerNorm/gamma": (size,),
-        "transform/LayerNorm/beta": (size,),
-        "output_bias": (count,),
-    }
-    rng, values = np.random.default_rng(5), dict(tiny_weights)
-    for name, shape in shapes.items():
-        value = rng.normal(size=shape).astype("float32")
-        values[f"cls/predictions/{name}"] = value
-    return values
+    return {**tiny_weights, **random_head(tiny_config)}
 
 
 def test_a_module_is_the_bert_that_it_was_made_of(
@@ -104,7 +90,7 @@ def test_a_module_is_the_bert_that_it_was_made_of(
     assert opened.path == opened.weights.source
     assert sources.read_config(opened) == tiny_config
     # By its file as well, as a finished run's folder names it.
-    again = sources.open_init_checkpoint(opened.path)
+    again = open_checkpoint(opened.path)
     assert again.weights.shapes == opened.weights.shapes
     base = identify(again.weights, encoder.list_variables(tiny_config))
     assert base.describe()["name"] == "small_bert"
@@ -273,12 +259,12 @@ def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
 def test_other_models_are_refused_by_what_they_have(tf2, name, message):
     more = [(name, np.ones((2, 2), np.float32))]
     with pytest.raises(UserError, match=message.format(name)):
-        sources.open_init_checkpoint(tf2(more=more))
+        open_checkpoint(tf2(more=more))
 
 
 def test_what_has_no_part_in_bert_is_left_out(tf2, tiny_weights):
     more = [("predictions/transform/logits/bias", np.ones(2, np.float32))]
-    weights = sources.open_init_checkpoint(tf2(more=more)).weights
+    weights = open_checkpoint(tf2(more=more)).weights
     assert set(weights.shapes) == set(tiny_weights)
 
 
@@ -288,12 +274,12 @@ def test_what_has_no_part_in_bert_is_left_out(tf2, tiny_weights):
 )
 def test_a_module_without_a_part_is_refused(tf2, tiny_weights, lacking):
     part = {k: v for k, v in tiny_weights.items() if lacking not in k}
-    refusals.check(lambda: sources.open_init_checkpoint(tf2(part)), lacking)
+    refusals.check(lambda: open_checkpoint(tf2(part)), lacking)
 
 
 def test_the_first_version_has_googles_shapes(tf2, tiny_weights, tiny_bert):
     """Which do not tell the number of heads."""
-    opened = sources.open_init_checkpoint(tf2(heads=None, generation=1))
+    opened = open_checkpoint(tf2(heads=None, generation=1))
     check_values(opened.weights, tiny_weights)
     refusals.check(
         lambda: sources.read_config(opened),
@@ -317,7 +303,7 @@ def test_the_pooler_of_a_pretraining_is_the_trained_one(tf2, tiny_weights):
     trained = {k: 2 * v + 1 for k, v in tiny_weights.items() if pooler in k}
     scope = "next_sentence/pooler_dense/"
     more = [(k.replace(pooler, scope), v) for k, v in trained.items()]
-    weights = sources.open_init_checkpoint(tf2(more=more)).weights
+    weights = open_checkpoint(tf2(more=more)).weights
     check_values(weights, trained)
 
 

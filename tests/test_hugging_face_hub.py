@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import own_lines, read_adapter_config, run_process
-from hub_server import TOKEN, HubServer, contents_of
+from conftest import open_checkpoint, read_adapter_config
+from hub_server import TOKEN, contents_of
 from test_architecture import sources as modules_of_the_package
 from test_sentence_transformers import write as write_sentence_transformers
 from test_sources import check_values, refuses
@@ -26,9 +26,14 @@ NAME = "hf:org/tiny-bert"
 
 
 @pytest.fixture
-def bert(hub, tiny_bert):
-    """The commit of a repository of the tiny BERT, with what is not read."""
-    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+def repository(hub, tiny_bert):
+    """A repository of the tiny BERT."""
+    return hub.add("org/tiny-bert", tiny_bert)[0]
+
+
+@pytest.fixture
+def bert(repository, tiny_bert):
+    """The repository's second commit, with files that are not read."""
     others = {
         "modeling.py": b"raise SystemExit",
         "tf_model.h5": b"tf",
@@ -55,7 +60,7 @@ def fetched(hub):
 
 
 def test_a_model_is_fetched_once(hub, bert, tiny_weights):
-    opened = sources.open_init_checkpoint(NAME)
+    opened = open_checkpoint(NAME)
     check_values(opened.weights, tiny_weights)
     assert opened.weights.hub == f"{NAME}@{bert}"
     read = {"config.json", "vocab.txt", "model.safetensors", "README.md"}
@@ -65,29 +70,28 @@ def test_a_model_is_fetched_once(hub, bert, tiny_weights):
         "tokenizer_config.json",
     }
     hub.requests.clear()
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
     assert not [path for _, path in hub.requests if "resolve" in path]
     # A commit cannot change, so the hub is not even asked.
     hub.requests.clear()
-    again = sources.open_init_checkpoint(f"{NAME}@{bert}")
+    again = open_checkpoint(f"{NAME}@{bert}")
     assert not hub.requests and again.weights.hub == opened.weights.hub
 
 
 @pytest.mark.parametrize("revision", ["main", "v1", "v2", "commit"])
-def test_a_revision_can_be_named(hub, bert, revision):
-    first = next(iter(hub.repositories["org/tiny-bert"].commits))
+def test_a_revision_can_be_named(repository, bert, revision):
+    first = next(iter(repository.commits))
     expected = first if revision in ("v1", "commit") else bert
     if revision == "commit":
         revision = first
-    opened = sources.open_init_checkpoint(f"{NAME}@{revision}")
+    opened = open_checkpoint(f"{NAME}@{revision}")
     assert opened.weights.hub == f"{NAME}@{expected}"
 
 
-def test_a_folder_of_a_repository(hub, tiny_bert, tiny_weights):
+def test_a_folder_of_a_repository(repository, tiny_bert, tiny_weights):
     files = contents_of(tiny_bert)
-    repository, _ = hub.add("org/tiny-bert", tiny_bert)
     commit = repository.commit({f"a/b/{k}": v for k, v in files.items()})
-    opened = sources.open_init_checkpoint(f"{NAME}/a/b")
+    opened = open_checkpoint(f"{NAME}/a/b")
     check_values(opened.weights, tiny_weights)
     assert opened.weights.hub == f"{NAME}/a/b@{commit}"
     refuses(f"{NAME}/c", f"{NAME}/c@{commit} holds no file")
@@ -106,7 +110,7 @@ def test_a_folder_of_sentence_transformers(
         tmp_path / "st", tiny_bert, pooled, place
     )
     _, commit = hub.add("org/tiny-bert", folder)
-    opened = sources.open_init_checkpoint(NAME)
+    opened = open_checkpoint(NAME)
     assert opened.pooled == pooled
     [layer] = opened.pooled.dense
     for value, expected in zip(layer.values, dense.values):
@@ -115,8 +119,7 @@ def test_a_folder_of_sentence_transformers(
     assert opened.weights.hub == f"{NAME}@{commit}"
 
 
-def test_an_adapter_is_fetched_whatever_its_model_is_made_of(hub, tiny_bert):
-    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+def test_an_adapter_is_fetched_whatever_its_model_is_made_of(repository):
     names = "adapter_config.json", "adapter_model.safetensors"
     files = {**dict.fromkeys(names, b"{}"), "modules.json": b"[]"}
     repository.commit(files)
@@ -124,10 +127,11 @@ def test_an_adapter_is_fetched_whatever_its_model_is_made_of(hub, tiny_bert):
     assert {*names} <= {*os.listdir(folder)}
 
 
-def test_pytorchs_file_is_fetched_where_there_is_no_other(hub, tiny_bert):
+def test_pytorchs_file_is_fetched_where_there_is_no_other(
+    repository, tiny_bert
+):
     files = contents_of(tiny_bert)
     del files["model.safetensors"]
-    repository, _ = hub.add("org/tiny-bert", tiny_bert)
     repository.commit({**files, "pytorch_model.bin": b"none"})
     path, _ = hugging_face_hub.fetch_model(NAME)
     assert os.path.basename(path) == "pytorch_model.bin"
@@ -135,23 +139,22 @@ def test_pytorchs_file_is_fetched_where_there_is_no_other(hub, tiny_bert):
     refuses(NAME, "pytorch_model.bin")
 
 
-def test_a_model_without_weights_or_config(hub, tiny_bert):
+def test_a_model_without_weights_or_config(repository, tiny_bert):
     files = contents_of(tiny_bert)
-    repository, _ = hub.add("org/tiny-bert", tiny_bert)
     repository.commit({"tf_model.h5": b"tf", "config.json": b"{}"})
     words = "holds no model.safetensors and no pytorch_model.bin; expected"
     with pytest.raises(UserError, match=words):
-        sources.open_init_checkpoint(NAME)
+        open_checkpoint(NAME)
     del files["config.json"]
     repository.commit(files)
-    opened = sources.open_init_checkpoint(NAME)
+    opened = open_checkpoint(NAME)
     refusals.check(
         lambda: sources.read_config(opened),
         "no bert_config.json or config.json",
     )
     del files["vocab.txt"]
     repository.commit(files)
-    opened = sources.open_init_checkpoint(NAME)
+    opened = open_checkpoint(NAME)
     refusals.check(
         lambda: sources.find_vocabulary(opened),
         "no vocab.txt or tokenizer.json lies",
@@ -160,7 +163,7 @@ def test_a_model_without_weights_or_config(hub, tiny_bert):
 
 def refused(match, text=NAME):
     with pytest.raises(UserError, match=match) as caught:
-        sources.open_init_checkpoint(text)
+        open_checkpoint(text)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
@@ -179,11 +182,10 @@ def test_other_texts_name_no_repository(hub, text):
         assert not hub.requests
 
 
-def test_what_the_hub_does_not_have(hub, bert, monkeypatch):
+def test_what_the_hub_does_not_have(repository, bert, monkeypatch):
     refused("has no repository org/none, or a private one; .* HF_TOKEN to a",
             "hf:org/none")  # fmt: skip
     refused("org/tiny-bert has no revision v9; expected a branch", NAME + "@v9")
-    repository = hub.repositories["org/tiny-bert"]
     none = "0" * 40
     refused(f"org/tiny-bert has no revision {none}", f"{NAME}@{none}")
     repository.gated = True
@@ -191,7 +193,7 @@ def test_what_the_hub_does_not_have(hub, bert, monkeypatch):
     repository.gated, repository.private = False, True
     refused("has no repository org/tiny-bert, or a private one")
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
     refused("has no repository org/none", "hf:org/none")
 
 
@@ -207,17 +209,17 @@ def test_a_hub_that_is_out_of_order(hub, bert, place, fault, words):
     refused(words)
     # The library tried more than once where a file was begun.
     hub.faults.clear()
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
 
 
 def test_a_hub_that_is_not_there(hub, bert):
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
     hub.shutdown()
     hub.socket.close()
     # What was fetched before is taken when it is asked for alone.
     words = "failed: .*read what was fetched before with HF_HUB_OFFLINE=1"
     refused(words)
-    sources.open_init_checkpoint(f"{NAME}@{bert}")
+    open_checkpoint(f"{NAME}@{bert}")
 
 
 def test_without_a_network(hub, bert, monkeypatch):
@@ -229,11 +231,11 @@ def test_without_a_network(hub, bert, monkeypatch):
     refused(words, f"{NAME}@{bert}")
     assert not hub.requests
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
     hub.requests.clear()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     for text in (NAME, f"{NAME}@{bert}"):
-        assert sources.open_init_checkpoint(text).weights.hub.endswith(bert)
+        assert open_checkpoint(text).weights.hub.endswith(bert)
     assert not hub.requests
 
 
@@ -245,7 +247,7 @@ def test_altered_content_is_found(hub, bert, file):
     # It is gone, and does not stay in the cache.
     assert file not in fetched(hub)
     hub.faults.clear()
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
 
 
 @pytest.mark.parametrize("file", ["vocab.txt", "model.safetensors"])
@@ -253,19 +255,16 @@ def test_what_is_cut_off_goes_on_or_is_refused(hub, bert, file, tiny_weights):
     """The library asks for the rest of a file."""
     hub.faults[file] = lambda content: content[:20]
     refused("failed: ")
-    cuts = [lambda content: content[:20], lambda content: content]
-
-    def cut_once(content):
-        return cuts.pop(0)(content) if cuts else content
-
-    hub.faults[file] = cut_once
-    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+    # The first time alone.
+    ends = [20]
+    hub.faults[file] = lambda content: content[: ends.pop() if ends else None]
+    check_values(open_checkpoint(NAME).weights, tiny_weights)
 
 
-def test_a_text_that_is_too_large_is_not_read(hub, bert, monkeypatch):
-    size = len(hub.repositories["org/tiny-bert"].commits[bert]["config.json"])
+def test_a_text_that_is_too_large_is_not_read(repository, bert, monkeypatch):
+    size = len(repository.commits[bert]["config.json"])
     monkeypatch.setattr(hugging_face_hub, "LARGEST_TEXT", size)
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
     monkeypatch.setattr(hugging_face_hub, "LARGEST_TEXT", size - 1)
     refused(
         f"{bert}: config.json has {size} bytes, expected at most {size - 1}"
@@ -273,13 +272,13 @@ def test_a_text_that_is_too_large_is_not_read(hub, bert, monkeypatch):
 
 
 def test_a_cache_that_was_changed_is_found(hub, bert):
-    place = sources.open_init_checkpoint(NAME).path
+    place = open_checkpoint(NAME).path
     real = os.path.realpath(place)
     os.chmod(real, 0o644)
     with open(real, "r+b") as file:
         file.write(b"x")
     refused("model.safetensors is damaged")
-    sources.open_init_checkpoint(NAME)
+    open_checkpoint(NAME)
     # A disk without links has copies, whose hashes are not known.
     os.rename(real, place)
     refused("does not lead to content that is named by its hash")
@@ -287,26 +286,25 @@ def test_a_cache_that_was_changed_is_found(hub, bert):
 
 def test_content_that_repositories_share_is_compared(hub, bert, tiny_weights):
     """As Xet's, which the library moves behind a second link."""
-    place = sources.open_init_checkpoint(NAME).path
+    place = open_checkpoint(NAME).path
     content = os.path.join(os.path.dirname(place), os.readlink(place))
     shared = hub.cache / "blobs" / "ab" / ("ab" * 32)
     shared.parent.mkdir(parents=True)
     os.rename(content, shared)
     os.symlink(shared, content)
-    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+    check_values(open_checkpoint(NAME).weights, tiny_weights)
     shared.write_bytes(b"x" + shared.read_bytes()[1:])
     refused("model.safetensors is damaged")
     # Else the library would take it again.
     assert not shared.exists() and not os.path.lexists(content)
-    check_values(sources.open_init_checkpoint(NAME).weights, tiny_weights)
+    check_values(open_checkpoint(NAME).weights, tiny_weights)
 
 
-def test_names_of_files_lead_nowhere_else(hub, tiny_bert, tmp_path):
-    repository, _ = hub.add("org/tiny-bert", tiny_bert)
+def test_names_of_files_lead_nowhere_else(repository, tiny_bert, tmp_path):
     for name in ("../../../../x.json", "/x.json", "a/../../../../../x.json"):
         repository.commit({**contents_of(tiny_bert), name: b"{}"})
         try:
-            sources.open_init_checkpoint(NAME)
+            open_checkpoint(NAME)
         except UserError as error:
             assert "\n" not in str(error)
         outside = [*tmp_path.glob("x.json"), *tmp_path.parent.glob("x.json")]
@@ -321,8 +319,7 @@ def test_a_full_disk(hub, bert, monkeypatch):
     refused("failed: .*No space left on device")
 
 
-def test_a_branch_that_moves_while_it_is_fetched(hub, bert, tiny_bert):
-    repository = hub.repositories["org/tiny-bert"]
+def test_a_branch_that_moves_while_it_is_fetched(repository, bert, tiny_bert):
     files = contents_of(tiny_bert)
     find, revisions = repository.find, []
 
@@ -343,7 +340,7 @@ def test_without_the_library(monkeypatch):
 
 @pytest.mark.gate
 def test_a_run_keeps_its_commit(
-    hub, bert, classify, tiny_flags, tiny_bert, tmp_path
+    repository, bert, classify, tiny_flags, tiny_bert, tmp_path
 ):
     """The commit is in the records, and a run that goes on takes it again."""
     files = contents_of(tiny_bert)
@@ -360,7 +357,7 @@ def test_a_run_keeps_its_commit(
     words = safetensors.numpy.load(files["model.safetensors"])
     words = {name: value + 1 for name, value in words.items()}
     changed = {**files, "model.safetensors": safetensors.numpy.save(words)}
-    hub.repositories["org/tiny-bert"].commit(changed)
+    repository.commit(changed)
     for path in (NAME, ""):
         classify(**{**flags, "init_checkpoint": path, "do_eval": True})
         assert run_record.read_run(str(out))["base"] == run["base"]
@@ -392,30 +389,3 @@ def test_one_module_asks_the_hub():
     assert users(f"^ *{load}") == {"checkpoints.hugging_face_hub"}
     assert not users(f"^{load}")
     assert users(r"hugging_face_hub\.push\(") == {"library.foreign"}
-
-
-def test_a_program_reads_the_environment(tmp_path):
-    """And ends with one line and exit code 1."""
-    rows = tmp_path / "rows.txt"
-    rows.write_text("the cat sat\n")
-    with HubServer() as server:
-        environment = {
-            "HF_ENDPOINT": server.endpoint,
-            "HF_HOME": str(tmp_path / "home"),
-        }
-        done = run_process(
-            f"--input={rows}",
-            f"--output={tmp_path / 'out.npy'}",
-            "--embeddings=mean",
-            "--init_checkpoint=hf:org/none",
-            program="predict",
-            env={**os.environ, **environment},
-            check=False,
-        )
-        assert ("GET", "/api/models/org/none") in server.requests
-    assert done.returncode == 1
-    assert own_lines(done.stderr) == [
-        f"error: hf:org/none: the hub {server.endpoint} has no repository "
-        "org/none, or a private one; check the name, or set HF_TOKEN to a "
-        "token that may read it"
-    ]

@@ -71,18 +71,6 @@ def test_golden_ids_of_words(recorded_roberta, name):
 
 
 @BOTH
-def test_a_pair_is_cut_to_leave_room_for_four_special_tokens(
-    recorded_roberta, name
-):
-    tokenizer = recorded_roberta(name).tokenizer
-    start, end = tokenizer.classify_id, tokenizer.separate_id
-    one, other = list(range(10, 20)), list(range(30, 33))
-    tokens, segments = make_row(one, other, tokenizer, 11)
-    assert tokens == [start, *one[:4], end, end, *other, end]
-    assert segments == [0] * 11
-
-
-@BOTH
 @pytest.mark.parametrize("special", SPECIAL)
 def test_a_typed_special_token_is_plain_text(recorded_roberta, name, special):
     recorded = recorded_roberta(name)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from absl import flags as flags_module
 from conftest import (
     SENTENCES,
     TINY_WORDS,
@@ -124,12 +123,9 @@ def test_the_weights_take_a_quarter_of_the_memory(tiny_bert):
         ]
 
     assert bytes_of(variables) == bytes_of(specs(bert.config))
-    for config in (
-        BertConfig(30522),
-        BertConfig(30522, 384, 6, 12, 1536, max_position_embeddings=512),
-    ):
-        whole = 4 * sum(map(prod, encoder.list_variables(config).values()))
-        assert bytes_of(specs(config)) < 0.27 * whole
+    large = BertConfig(30522)
+    whole = 4 * sum(map(prod, encoder.list_variables(large).values()))
+    assert bytes_of(specs(large)) < 0.27 * whole
 
 
 def test_a_layers_gradient_keeps_no_widened_matrix():
@@ -228,7 +224,6 @@ def test_a_run_says_what_it_computes_on(classify, tiny_flags, tiny_data):
     "settings, words",
     [
         ({"tuning_method": "full"}, "but full trains some"),
-        ({"tuning_method": "lt_sft"}, "trains some"),
         ({"use_tpu": True}, "leave it out on a TPU"),
     ],
 )
@@ -327,8 +322,6 @@ def test_commands_take_the_flag(tiny_bert, pairs, tmp_path):
                 output=output,
                 base_dtype=base,
             )
-        with pytest.raises(flags_module.IllegalFlagValueError, match="int4"):
-            run(**flags, base_dtype="int4")
     answers, others = (
         read_json_lines(path)
         for path in (tmp_path / "int8.jsonl", tmp_path / "float32.jsonl")

@@ -48,18 +48,6 @@ MIXED = {
 }
 
 
-@pytest.fixture
-def make(tiny_bert, tmp_path):
-    """Writes an adapter of a name, and tells its folder."""
-
-    def write(name, text, description, **more):
-        folder = tmp_path / name / "adapter"
-        make_artifact(folder, tiny_bert, text, None, description, **more)
-        return str(folder)
-
-    return write
-
-
 @module_fixture
 def folders(tiny_bert, tmp_path_factory):
     tasks = {name: about[:2] for name, about in MIXED.items()}
@@ -114,18 +102,6 @@ def test_tasks_of_one_kind_share_tables(load):
     assert predictor.ask([]) == []
 
 
-def test_several_tasks_of_every_text(load):
-    """More tasks than a batch has rows; one row, no row, and an iterator."""
-    names = ["small", "whole", "score", "large"]
-    predictor = load(*names, batch_size=2)
-    expected = {name: predictor(name, TEXTS[0]) for name in names}
-    one = predictor(names, TEXTS[0])
-    assert list(one) == names
-    assert_equal(one, expected)
-    assert predictor(names, []) == []
-    assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
-
-
 @refusals.table(
     {
         "of two sizes": (lambda ask: ask(["pair", "large"], PAIRS), "row 1: f"),
@@ -168,7 +144,9 @@ def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
 
 
 @pytest.mark.gate
-def test_a_task_of_a_known_kind_builds_nothing(load, make, monkeypatch):
+def test_a_task_of_a_known_kind_builds_nothing(
+    load, tiny_bert, tmp_path, monkeypatch
+):
     predictor = load("small", "score")
     built = []
     build = MixedBert._make_function
@@ -180,15 +158,17 @@ def test_a_task_of_a_known_kind_builds_nothing(load, make, monkeypatch):
     questions = [("small", TEXTS[0]), ("score", TEXTS[1])]
     predictor.ask(questions)
     for number in range(12):
-        folder = make(f"new{number}", "houlsby(3)", CLASSIFICATION, seed=number)
-        predictor.add(folder, "new")
+        folder = tmp_path / str(number)
+        make_artifact(folder, tiny_bert, "houlsby(3)", seed=number)
+        predictor.add(str(folder), "new")
         expected = predictor("new", TEXTS[2])
         answer = predictor.ask([*questions, ("new", TEXTS[2])])[-1]
         assert_equal(answer, expected)
     assert len(built) == 1
     # The rows of those that were replaced are used again.
     assert predictor._tables._tasks.count <= 4
-    predictor.add(make("other", "bitfit", CLASSIFICATION), "other")
+    make_artifact(tmp_path / "other", tiny_bert, "bitfit")
+    predictor.add(str(tmp_path / "other"), "other")
     answer = predictor.ask([*questions, ("other", TEXTS[2])])
     assert_equal(answer[-1], predictor("other", TEXTS[2]))
     assert_equal(answer[0], predictor("small", TEXTS[0]))

@@ -203,14 +203,3 @@ def test_the_whole_file_is_read(files, kind):
         )
     else:
         files[kind][1]()
-
-
-@pytest.mark.parametrize("key", ["trained_with", "method", "data_name"])
-def test_a_part_of_another_type_is_named(files, key):
-    path, use = files["adapter"]
-    whole = path.read_text()
-    try:
-        write_json(path, {**json.loads(whole), key: 5})
-        refusals.check(use, f"it has no {key} of type str")
-    finally:
-        path.write_text(whole)

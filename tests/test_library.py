@@ -237,7 +237,7 @@ def test_what_is_damaged_is_not_added(shelf, make, call, parts):
 def test_a_composition_may_carry_its_parts(shelf, make):
     folder = make(text="stack({'a': pfeiffer(size=4)}, pfeiffer(size=2))")
     shelf.add(str(folder), "mine")
-    config = adapter_artifact.read_config(shelf.folder("mine"))
+    config = read_adapter_config(shelf.folder("mine"))
     assert config["carries_parts"]
 
 
@@ -400,13 +400,6 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
     assert "".join(printed).count("has this adapter already") == 1
     for name in names:
         library.check(shelf.folder(name))
-
-
-def test_a_library_that_may_not_be_read_is_one_line(shelf, make, plain_user):
-    os.chmod(shelf.path, 0o300)
-    message = plain_user(shelf.add, str(make()), "mine")
-    os.chmod(shelf.path, 0o700)
-    assert message == f"cannot read {shelf.path}: Permission denied"
 
 
 def test_without_a_name_it_is_called_as_its_task(shelf, make):

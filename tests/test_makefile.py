@@ -45,50 +45,36 @@ def make(target, folder, project, **environment):
 
 @pytest.mark.parametrize("target", ["setup", "clean"])
 def test_a_folder_that_is_no_environment_is_left_alone(tmp_path, target):
-    mine = tmp_path / "mine"
+    """Nor is the project one, even if it has been made one."""
+    mine, project = tmp_path / "mine", tmp_path / "project"
     mine.mkdir()
     (mine / "thesis.txt").write_text("mine")
-    done = make(target, mine, tmp_path / "project")
-    assert done.returncode != 0
-    [line] = [x for x in done.stderr.splitlines() if x.startswith("error")]
-    assert str(mine) in line and "no virtual environment" in line
-    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
-
-
-@pytest.mark.parametrize("target", ["setup", "clean"])
-def test_the_project_itself_is_left_alone(tmp_path, target):
-    """Even if it has been made a virtual environment."""
-    project = tmp_path / "project"
     project.mkdir()
     (project / "pyvenv.cfg").touch()
-    done = make(target, project, project)
-    assert done.returncode != 0
-    assert "no virtual environment" in done.stderr
+    for folder in mine, project:
+        done = make(target, folder, project)
+        assert done.returncode != 0
+        [line] = [x for x in done.stderr.splitlines() if x.startswith("error")]
+        assert str(folder) in line and "no virtual environment" in line
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
     assert (project / "Makefile").exists()
 
 
 @pytest.mark.gate
-def test_an_empty_folder_and_an_old_environment_are_taken(tmp_path):
-    folder = tmp_path / "venv"
+def test_an_empty_folder_and_an_environment_are_taken_and_no_link(tmp_path):
+    folder, link = tmp_path / "venv", tmp_path / "link"
     folder.mkdir()
     for _ in range(2):
         # It gets as far as what it cannot fetch.
         done = make("setup", folder, tmp_path / "project")
         assert "no virtual environment" not in done.stderr
         assert (folder / "pyvenv.cfg").exists()
-
-
-@pytest.mark.gate
-def test_what_a_link_leads_to_is_left_alone(tmp_path):
-    other = tmp_path / "other"
-    make("setup", other, tmp_path / "project")
-    (other / "mine.txt").write_text("mine")
-    link = tmp_path / "link"
-    link.symlink_to(other)
+    (folder / "mine.txt").write_text("mine")
+    link.symlink_to(folder)
     done = make("setup", link, tmp_path / "project")
     assert done.returncode != 0
     assert f"{link} is a link" in done.stderr
-    assert (other / "mine.txt").read_text() == "mine"
+    assert (folder / "mine.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("target", ["notebooks", "docs"])

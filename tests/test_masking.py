@@ -6,6 +6,7 @@ import pytest
 import refusals
 from conftest import TINY_WORDS, module_fixture, read_json, write_json
 from hypothesis import given
+from test_tokenization import write_vocabulary
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
@@ -22,8 +23,8 @@ MASK_ID = TINY_WORDS.index("[MASK]")
 
 
 @module_fixture
-def pieces(tiny_bert):
-    return Pieces.of(FullTokenizer(str(tiny_bert / "vocab.txt")))
+def pieces(tokenizer):
+    return Pieces.of(tokenizer)
 
 
 def make_text(rows, pieces, **how):
@@ -207,16 +208,14 @@ def test_prediction_reads_the_masks_and_fingerprints_tell_them(pieces):
 
 def test_free_entries_of_a_vocabulary_are_no_text(tmp_path):
     words = ["[PAD]", "[unused0]", "[unused17]", *TINY_WORDS[1:], "unused1"]
-    vocabulary = tmp_path / "vocab.txt"
-    vocabulary.write_text("\n".join(words))
-    pieces = Pieces.of(FullTokenizer(str(vocabulary)))
+    pieces = Pieces.of(FullTokenizer(write_vocabulary(tmp_path, words)))
     assert pieces.mask_id == words.index("[MASK]")
     assert [words[n] for n in pieces.plain] == [*TINY_WORDS[5:], "unused1"]
     assert pieces.is_plain.sum() == len(pieces.plain)
     continuing = [words[n] for n in np.flatnonzero(pieces.continues)]
     assert continuing == ["##s", "##ed", "##ing"]
-    vocabulary.write_text("\n".join(x for x in words if x != "[MASK]"))
-    tokenizer = FullTokenizer(str(vocabulary))
+    words.remove("[MASK]")
+    tokenizer = FullTokenizer(write_vocabulary(tmp_path, words))
     refusals.check(lambda: Pieces.of(tokenizer), "lacks [MASK]")
 
 
@@ -257,8 +256,8 @@ def letters_tokenizer(folder, golden_dir, kind, text):
     letters = sorted(set(text) - {" ", "\u3000"})
     if kind == "wordpiece":
         words = [*TINY_WORDS[:5], *letters, *(f"##{c}" for c in letters)]
-        (folder / "vocab.txt").write_text("\n".join(words))
-        return FullTokenizer(str(folder / "vocab.txt"), do_lower_case=False)
+        path = write_vocabulary(folder, words)
+        return FullTokenizer(path, do_lower_case=False)
     name = {"unigram": "xlm-roberta", "bytes": "roberta"}[kind]
     path = golden_dir / "roberta" / name / "tokenizer.json"
     described = read_json(path)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from conftest import SENTENCES, open_bert, scores
 from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
-from tiny_artifacts import CLASSIFICATION, make_artifact
+from tiny_artifacts import make_artifact
+from tiny_model import table_of
 
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert.hooks import PLACES, Hooks, layer_of
@@ -19,14 +20,11 @@ from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.houlsby import AdapterHooks
 from adapter_bert.methods.registry import METHODS, parse
-from adapter_bert.tasks import task_model
-from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.training.frozen_outputs import lowest_layer
 
 pytestmark = pytest.mark.older_stack
 
 TEXTS = [text for text, _ in SENTENCES[:3]]
-TASK = restore_task(CLASSIFICATION, {}, "a test")
 
 
 class OneHook(Hooks):
@@ -279,26 +277,12 @@ def test_a_composition_that_hands_no_such_hook_on_refuses_it(
     text, tiny_config, monkeypatch
 ):
     monkeypatch.setitem(HOOKS, "adapter", AdapterAndMore)
-    refusals.check(
-        lambda: task_model.list_parameters(
-            tiny_config, parse(text), TASK.build_head
-        ),
-        f"{text.split('(')[0]}: ",
-    )
+    name = text.split("(")[0]
+    refusals.check(lambda: table_of(tiny_config, text), f"{name}: ")
 
 
-@pytest.mark.parametrize(
-    "text, lowest",
-    {
-        "contract('project', true)": 0,
-        "contract('penalty', true)": 0,
-        "head": 2,
-        "stack({'a': pfeiffer(size=4, layers='1')}, head)": 1,
-    }.items(),
-)
-def test_frozen_layers_are_plain_berts(tiny_config, text, lowest):
+@pytest.mark.parametrize("hook", ["project", "penalty"])
+def test_frozen_layers_are_plain_berts(tiny_config, hook):
     """What hooks without variables do in a layer is not known."""
-    table = task_model.list_parameters(
-        tiny_config, parse(text), TASK.build_head
-    )
-    assert lowest_layer(table, tiny_config.num_hidden_layers) == lowest
+    table = table_of(tiny_config, f"contract('{hook}', true)")
+    assert lowest_layer(table, tiny_config.num_hidden_layers) == 0

@@ -280,12 +280,8 @@ def test_trained_count_is_the_published_one(text, count):
 
 @pytest.mark.parametrize("text", [*METHOD_TEXTS, *TRAINED_IN_BERT_BASE])
 def test_text_of_a_method_parses_to_an_equal_one(text):
-    """Which stays what its text says."""
     method = parse(text)
     assert parse(str(method)) == method
-    for one in (method, *method.parts):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            one.name = "other"
 
 
 @pytest.mark.older_stack

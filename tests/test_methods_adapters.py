@@ -6,7 +6,7 @@ import refusals
 from tiny_model import TinyModel, table_of
 
 from adapter_bert.bert.encoder import initial_values, truncated_normal
-from adapter_bert.methods.base import glorot_uniform, layer_numbers, layer_sizes
+from adapter_bert.methods.base import glorot_uniform, layer_numbers
 from adapter_bert.methods.registry import parse
 
 
@@ -35,14 +35,6 @@ def test_glorots_limit_is_of_the_last_two_axes():
 )
 def test_layers_are_numbers_and_inclusive_ranges(text, numbers):
     assert layer_numbers(text) == numbers
-
-
-@pytest.mark.parametrize(
-    "text, sizes",
-    [("", {}), ("1:7", {1: 7}), ("0-2:16,4:8", {0: 16, 1: 16, 2: 16, 4: 8})],
-)
-def test_sizes_are_of_layers_and_ranges(text, sizes):
-    assert layer_sizes(text) == sizes
 
 
 @pytest.mark.parametrize(

@@ -34,89 +34,64 @@ def layer_norm(x):
     return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-12)
 
 
-def sublayer(tiny, layer, site, inputs, outputs, context=None):
-    """What the method's hooks make of random inputs and outputs."""
-    hooks, context = tiny.model.bert.hooks, context or tiny.context()
+# What layer 1's second sublayer reads and computes, and what the layer reads.
+X, F, H = (
+    default_rng(seed).normal(size=(2, 3, 16)).astype(np.float32)
+    for seed in (2, 3, 5)
+)
+
+
+def sublayer(tiny, context):
+    """What the method's hooks make of these inputs and outputs."""
+    hooks, outputs = tiny.model.bert.hooks, F
     added = hooks.before_norm(
-        layer,
-        site,
-        tf.constant(inputs),
-        tf.constant(outputs),
+        1,
+        "ffn",
+        tf.constant(X),
+        tf.constant(F),
         lambda x: tf.constant(layer_norm(x.numpy())),
         context,
     )
     if added is not None:
-        outputs = outputs + added.numpy()
-    hidden = layer_norm(inputs + outputs)
-    added = hooks.after_norm(layer, site, tf.constant(hidden), context)
+        outputs = F + added.numpy()
+    hidden = layer_norm(X + outputs)
+    added = hooks.after_norm(1, "ffn", tf.constant(hidden), context)
     return hidden if added is None else hidden + added.numpy()
 
 
-@pytest.fixture
-def x():
-    return default_rng(2).normal(size=(2, 3, 16)).astype(np.float32)
-
-
-@pytest.fixture
-def f():
-    return default_rng(3).normal(size=(2, 3, 16)).astype(np.float32)
-
-
-def bottleneck(tiny, scope, h, act):
-    """`up(act(down(h)))` with the adapter's variables."""
-    names = ("weights1", "biases1", "weights2", "biases2")
-    w1, b1, w2, b2 = arrays(tiny, f"{scope}/adapters", *names)
-    return act(h @ w1 + b1) @ w2 + b2
-
-
-def relu(x):
-    return np.maximum(x, 0)
-
-
-FFN = "bert/encoder/layer_1/output"
-
-
-def test_bapna_adds_to_the_finished_layer(tiny_config, x, f):
+def test_bapna_adds_to_the_finished_layer(tiny_config):
     tiny = shaken(tiny_config, "bapna(size=4)")
-    hidden = layer_norm(x + f)
-    scope = f"{FFN}/adapters/LayerNorm"
-    gamma, beta = arrays(tiny, scope, "gamma", "beta")
+    hidden, scope = layer_norm(X + F), "bert/encoder/layer_1/output/adapters"
+    gamma, beta = arrays(tiny, f"{scope}/LayerNorm", "gamma", "beta")
     normed = layer_norm(hidden) * gamma + beta
-    expected = hidden + bottleneck(tiny, FFN, normed, relu)
-    actual = sublayer(tiny, 1, "ffn", x, f)
+    names = ("weights1", "biases1", "weights2", "biases2")
+    w1, b1, w2, b2 = arrays(tiny, scope, *names)
+    expected = hidden + np.maximum(normed @ w1 + b1, 0) @ w2 + b2
+    actual = sublayer(tiny, tiny.context())
     assert_allclose(actual, expected, atol=1e-5)
 
 
-def softmax(x):
-    e = np.exp(x - x.max(-1, keepdims=True))
-    return e / e.sum(-1, keepdims=True)
-
-
-def gelu(x):
-    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def test_pals_attend_over_what_the_layer_reads(tiny_config, x, f):
+def test_pals_attend_over_what_the_layer_reads(tiny_config):
     tiny = shaken(tiny_config, "pals(size=6, heads=2)")
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
-    h = default_rng(5).normal(size=x.shape).astype(np.float32)
-    context = Context(tf.constant(mask), layer_input=tf.constant(h))
+    context = Context(tf.constant(mask), layer_input=tf.constant(H))
 
     def dense(name, x):
         kernel, bias = arrays(tiny, f"pals/{name}", "kernel", "bias")
         return x @ kernel + bias
 
-    encoded = dense("encoder", h)
+    encoded = dense("encoder", H)
     q, k, v = (
         dense(f"layer_1/{part}", encoded).reshape(2, 3, 2, 3)
         for part in ("query", "key", "value")
     )
     scores = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(3)
     scores += np.where(mask == 1, 0, -10000.0)[:, None, None]
-    attended = np.einsum("bnts,bsnh->btnh", softmax(scores), v)
-    extra = gelu(dense("decoder", attended.reshape(2, 3, 6)))
-    actual = sublayer(tiny, 1, "ffn", x, f, context)
-    assert_allclose(actual, layer_norm(x + f + extra), atol=1e-5)
+    attended = np.einsum("bnts,bsnh->btnh", tf.nn.softmax(scores).numpy(), v)
+    decoded = dense("decoder", attended.reshape(2, 3, 6))
+    extra = tf.nn.gelu(decoded, approximate=True).numpy()
+    actual = sublayer(tiny, context)
+    assert_allclose(actual, layer_norm(X + F + extra), atol=1e-5)
 
 
 def test_lora_drops_out_what_a_reads(tiny_config):
@@ -268,8 +243,6 @@ NO_LAYER = ("only the layers 0 to 1",)
     "text, parts",
     {
         "adapterdrop(first=2)": NO_LAYER,
-        "pfeiffer(layers='2')": NO_LAYER,
-        "mad_x(layers='2')": NO_LAYER,
         "vera(layers='2')": NO_LAYER,
         "top_layers(3)": ["only 2 layers"],
         "compacter(n=3, size=6)": ["a divisor of the model's hidden"],
@@ -291,23 +264,13 @@ NO_LAYER = ("only the layers 0 to 1",)
         ],
         "lora(targets='query,pooler', gating=True)": ["gating", "pooler reads"],
         "lt_sft(sparsity=1e-9)": ["expected at least 1", "e-04"],
-        "prompt(length=0)": ["length is 0", "1"],
-        "prompt(heads_read='all')": ["cls, prompt"],
-        "loreft(rank=0)": ["rank is 0, expected at least 1"],
         "loreft(prefix=0)": ["not both 0"],
         "loreft(prefix=-1, suffix=2)": ["prefix is -1"],
-        "loreft(dropout=1.0)": ["dropout is 1.0"],
-        "loreft(nonlinearity='abs')": ["expected one of"],
         "loreft(layers='x')": ["neither a layer"],
         "loreft(layers='2')": NO_LAYER,
         "loreft(rank=16)": ["rank is 16"],
         "adalora(rank=12)": ["adalora", "expected rank below init_rank"],
-        "adalora(rank=0)": ["adalora: rank is 0, expected at least 1"],
-        "adalora(tinit=-0.1)": ["tinit is -0.1, expected 0.0 to 0.999"],
         "adalora(tinit=0.5)": ["adalora", "tinit + tfinal below 1"],
-        "adalora(beta1=1.0)": ["beta1 is 1.0, expected 0.0 to 0.999"],
-        "adalora(beta2=0)": ["beta2 is 0.0, expected a positive number"],
-        "adalora(orth_reg_weight=-1)": ["_reg_weight is -1.0, expected 0.0 to"],
     }.items(),
 )
 def test_arguments_out_of_range_or_beyond_the_model_are_refused(

@@ -1,7 +1,5 @@
 """`adapter-bert mine`: hard negatives, and what is never one."""
 
-import json
-
 import numpy as np
 import pytest
 import refusals
@@ -10,6 +8,7 @@ from conftest import (
     entry_point,
     program_fixture,
     read_json,
+    read_json_lines,
     write_json_lines,
 )
 from hypothesis import given
@@ -21,11 +20,12 @@ from adapter_bert.data.tables import Rows
 from adapter_bert.tasks import retrieval
 from adapter_bert.tasks.corpus import Corpus, Search
 
+OLDER = pytest.mark.older_stack
 run = program_fixture(mine)
 TEXTS = [text for text, _ in SENTENCES]
 
 
-@pytest.mark.older_stack
+@OLDER
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30), st.integers(1, 40))
 def test_nearest_texts_are_those_of_a_whole_ranking(seed, size, count):
     rng = default_rng(seed)
@@ -48,7 +48,7 @@ def test_nearest_texts_are_those_of_a_whole_ranking(seed, size, count):
     assert (places[:, there:] == -1).all() and scores.dtype == np.float32
 
 
-@pytest.mark.older_stack
+@OLDER
 def test_right_documents_and_equal_texts_are_never_mined():
     texts = ["a cat", "a  cat", "a dog", "q", "T a cat", "else"]
     corpus = Corpus(
@@ -75,7 +75,7 @@ JUDGED = [mine.Judged([0], {0}), mine.Judged([1, 2], {1, 2})]
 RIGHT = [np.array([0.8]), np.array([-0.2, -0.4])]
 
 
-@pytest.mark.older_stack
+@OLDER
 @pytest.mark.parametrize(
     "settings, expected",
     [
@@ -97,7 +97,7 @@ def test_ranks_and_margins_choose(settings, expected):
     assert list(mined) == expected
 
 
-@pytest.mark.older_stack
+@OLDER
 def test_random_negatives_follow_from_the_seed():
     def mined(seed):
         settings = mine.Mining(
@@ -111,84 +111,79 @@ def test_random_negatives_follow_from_the_seed():
     assert {tuple(x[0]) for x in drawn} == {(3, 1), (3, 2), (1, 2)}
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.mark.gate
-def test_mined_rows_are_trained_on(tiny_bert, tmp_path):
-    """Matches of other rows are mined, or documents of a corpus by id."""
-    pairs = tmp_path / "pairs.jsonl"
-    rows = [{"q": x, "d": x.upper() + " b"} for x in TEXTS]
-    write_json_lines(pairs, [*rows, rows[0]])
-    flags = {
-        "train_file": pairs,
+@pytest.fixture
+def flags(tiny_bert, tmp_path):
+    """Flags that mine for pairs of the columns q and d."""
+    return {
+        "train_file": tmp_path / "pairs.jsonl",
         "text_a_column": "q",
         "text_b_column": "d",
         "init_checkpoint": tiny_bert,
+        "output": tmp_path / "mined.jsonl",
     }
-    out = tmp_path / "mined.jsonl"
+
+
+@pytest.mark.gate
+def test_mined_rows_are_trained_on(flags, tmp_path):
+    """Matches of other rows are mined, or documents of a corpus by id."""
+    rows = [{"q": x, "d": x.upper() + " b"} for x in TEXTS]
+    write_json_lines(flags["train_file"], [*rows, rows[0]])
     with entry_point(mine) as run:
-        run(**flags, output=out, negatives_per_row=2, range="2-9")
-    mined = read(out)
+        run(**flags, negatives_per_row=2, range="2-9")
+    out = flags.pop("output")
+    mined = read_json_lines(out)
     assert [row["q"] for row in mined] == TEXTS
     matches = {row["q"]: row["d"] for row in rows}
     for row in mined:
         assert matches[row["q"]] == row["d"] and row["d"] not in row["negative"]
         assert len({*row["negative"]} & {*matches.values()}) == 2
-    common = {
-        "tuning_method": "lora(rank=2)",
-        "do_train": True,
-        "train_batch_size": 4,
-        "num_train_steps": 2,
-        "max_seq_length": 16,
-    }
     flags.update(train_file=out, output_dir=tmp_path / "out")
     with entry_point(run_vectors) as train:
-        train(**flags, **common, negative_column="negative")
+        train(
+            **flags,
+            negative_column="negative",
+            tuning_method="lora(rank=2)",
+            do_train=True,
+            train_batch_size=4,
+            num_train_steps=2,
+            max_seq_length=16,
+        )
     adapter = read_json(tmp_path / "out/adapter/adapter_config.json")
     assert adapter["training"]["examples"] == len(TEXTS)
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_corpus_gives_ids_or_labelled_texts(run, tiny_bert, tmp_path):
-    corpus, pairs = tmp_path / "corpus.jsonl", tmp_path / "pairs.jsonl"
+@OLDER
+def test_a_corpus_gives_ids_or_labelled_texts(run, flags, tmp_path):
+    corpus, out = tmp_path / "corpus.jsonl", flags["output"]
     documents = {f"d{n}": text for n, text in enumerate(TEXTS)}
     write_json_lines(
         corpus, [{"_id": name, "text": x} for name, x in documents.items()]
     )
     judged = {"q": TEXTS[3], "id": "d3"}
     gains = {"d0": 2, "d1": 0}
-    write_json_lines(
-        pairs, [{**judged, "d": name, "gain": x} for name, x in gains.items()]
+    pairs = [{**judged, "d": name, "gain": x} for name, x in gains.items()]
+    write_json_lines(flags["train_file"], pairs)
+    flags.update(
+        query_id_column="id",
+        score_column="gain",
+        corpus_file=corpus,
+        negatives_per_row=len(TEXTS) - 2,
     )
-    flags = {
-        "train_file": pairs,
-        "text_a_column": "q",
-        "text_b_column": "d",
-        "query_id_column": "id",
-        "score_column": "gain",
-        "corpus_file": corpus,
-        "init_checkpoint": tiny_bert,
-        "negatives_per_row": len(TEXTS) - 2,
-        "output": tmp_path / "mined.jsonl",
-    }
     run(**flags, negative_column="wrong")
-    [row] = read(tmp_path / "mined.jsonl")
+    [row] = read_json_lines(out)
     negatives = row.pop("wrong")
     assert row == {"id": "d3", "q": TEXTS[3], "d": "d0", "gain": 2}
     wrong = {f"d{n}" for n in range(len(TEXTS))} - {"d0", "d3"}
     assert {*negatives} == wrong
     run(**flags, labels=True)
-    labelled = read(tmp_path / "mined.jsonl")
-    assert labelled == [
+    assert read_json_lines(out) == [
         {"query": TEXTS[3], "document": documents[name], "label": label}
         for name, label in [("d0", 1), *((name, 0) for name in negatives)]
     ]
 
 
-@pytest.mark.older_stack
+@OLDER
 def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
     rows = [f"{n}\t{x}\t{x} b\tentailment\n" for n, x in enumerate(TEXTS)]
     header = "index\tquestion\tsentence\tlabel\n"
@@ -196,12 +191,12 @@ def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
     out = tmp_path / "mined.jsonl"
     flags = {"task_name": "QNLI", "data_dir": tmp_path, "output": out}
     run(**flags, init_checkpoint=tiny_bert)
-    mined = read(out)
+    mined = read_json_lines(out)
     assert [row["text"] for row in mined] == TEXTS
     assert {*mined[0]} == {"text", "document", "negative"}
 
 
-@pytest.mark.older_stack
+@OLDER
 @pytest.mark.parametrize(
     "changes, parts",
     [
@@ -217,18 +212,9 @@ def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_mined_is_one_line(
-    run, tiny_bert, tmp_path, changes, parts
-):
+def test_what_cannot_be_mined_is_one_line(run, flags, tmp_path, changes, parts):
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("q,d,s\na,b,1\nc,d,2\n")
-    flags = {
-        "train_file": pairs,
-        "text_a_column": "q",
-        "text_b_column": "d",
-        "init_checkpoint": tiny_bert,
-        "output": tmp_path / "mined.jsonl",
-        **changes,
-    }
+    flags.update(train_file=pairs, **changes)
     flags = {name: x for name, x in flags.items() if x is not None}
     refusals.check(lambda: run(**flags), *parts)

@@ -107,13 +107,10 @@ def test_without_scores_it_says_so():
     assert "No evaluation of this adapter is known." in body
 
 
-def test_single_texts_are_asked_alone():
-    assert 'tokenizer("A text.", return' in make("peft", "rte", pairs=False)[1]
-
-
-def test_labels_of_peft_are_in_the_lines_since_its_files_have_none():
-    labels = list(HEADS["rte"].labels)
-    assert f"labels = {labels}" in make("peft", "rte")[1]
+def test_lines_for_peft_have_the_labels_and_ask_single_texts_alone():
+    _, body = make("peft", "rte", pairs=False)
+    assert f"labels = {list(HEADS['rte'].labels)}" in body
+    assert 'tokenizer("A text.", return' in body
 
 
 def test_the_card_of_our_own_form():

@@ -5,13 +5,14 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from conftest import open_checkpoint, read_adapter
 from run_folders import artifact_bytes, kill_and_go_on
 from test_roberta import reader
 
 import adapter_bert as ab
 from adapter_bert.bert import architectures, encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.checkpoints import sources
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_a_killed_training_ends_in_the_same_bits(
     del tiny_flags["adapter_size"]
     whole, killed = kill_and_go_on(classify, tiny_flags, tmp_path)
     assert artifact_bytes(killed) == artifact_bytes(whole)
-    names = adapter_artifact.read(str(whole / "adapter")).weights.shapes
+    names = read_adapter(whole / "adapter").weights.shapes
     assert f"{architectures.RELATIVE_BIAS}/weights" in names
 
 
@@ -41,17 +42,16 @@ def test_a_killed_training_ends_in_the_same_bits(
 @pytest.mark.mpnet
 @pytest.mark.newer_stack
 @pytest.mark.real_data
-def test_golden_hidden_states_and_vectors(mpnet_dir, golden_dir, shared_dir):
+def test_golden_hidden_states_and_vectors(mpnet_dir, recording, shared_dir):
     """Of 200 texts; hidden states to 1e-4, vectors to 1e-5."""
-    with np.load(golden_dir / "mpnet.npz") as recorded:
-        values = dict(recorded)
+    values = recording("mpnet")
     lines = (shared_dir / "data" / "glue" / "MRPC" / "dev.tsv").read_text(
         "utf-8-sig"
     )
     count = len(values["lengths"])
     rows = [line.split("\t") for line in lines.split("\n")[1 : 1 + count]]
     texts = [row[3] for row in rows]
-    opened = sources.open_init_checkpoint(str(mpnet_dir))
+    opened = open_checkpoint(mpnet_dir)
     config = sources.read_config(opened)
     made = sources.read_tokenizer(opened, config).encode_ids(texts)
     ends = np.cumsum(values["lengths"])

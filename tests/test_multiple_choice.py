@@ -16,23 +16,19 @@ import tensorflow as tf
 from conftest import (
     SENTENCES,
     TINY_WORDS,
+    cells,
     entry_point,
-    load_predictor,
     read_json,
-    read_lines,
     write_json_lines,
     write_lines,
 )
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import read
-from test_methods import METHOD_TEXTS
 from tiny_artifacts import make_artifact
 from tiny_model import TinyModel
 
 from adapter_bert.commands import predict
-from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
-from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
@@ -40,7 +36,7 @@ from adapter_bert.tasks.kinds import TASKS
 from adapter_bert.tasks.multiple_choice import ChoiceHead
 
 COPA, SWAG = TASKS["copa"], TASKS["swag"]
-LACKING = object()
+OLDER = pytest.mark.older_stack
 OWN = custom_task(text_a_column="q", choice_columns=("a", "b", "c"))
 
 
@@ -138,11 +134,6 @@ def own_row(*cells):
     return OWN, dict(zip(("q", "a", "b", "c", "label"), cells))
 
 
-def copa(**changes):
-    row = copa_row(**changes)
-    return COPA, {k: v for k, v in row.items() if v is not LACKING}
-
-
 @refusals.table(
     {
         "empty": (own_row("q", "x", " ", "z", "0"), "the choice 'b' is empty"),
@@ -150,10 +141,11 @@ def copa(**changes):
         "high": (own_row(*"qxyz3"), "the label is '3', expected the right"),
         "none": (own_row(*"qxyz", ""), "the label is ''"),
         "case": (own_row(*"qxyzA"), "its column, 'a' or 'b' or 'c'"),
-        "empty of COPA": (copa(choice2=""), "the choice 'choice2' is empty"),
-        "question": (copa(question="why"), "'why', expected cause or effect"),
-        "label": (copa(label=2), "the label is '2'"),
-        "lacking": (copa(choice1=LACKING), "no key 'choice1'"),
+        "question": (
+            (COPA, copa_row(question="why")),
+            "'why', expected cause or effect",
+        ),
+        "label": ((COPA, copa_row(label=2)), "the label is '2'"),
     }
 )
 def test_a_malformed_row_is_refused_with_its_place(tmp_path, call, parts):
@@ -191,7 +183,7 @@ def test_scores_and_files_are_of_the_chosen(tmp_path):
     assert np.loadtxt(results).shape == (2, 3)
     described = read_json(tmp_path / "test_results.json")
     assert described == {"columns": ["a", "b", "c"]}
-    lines = [line.split("\t")[:2] for line in open(path).read().splitlines()]
+    lines = [row[:2] for row in cells(path)]
     assert lines == [["id", "label"], ["0", "1"], ["1", "0"]]
     (first, _) = OWN.answer(rows, outputs)
     assert list(first) == ["choice", "probability", "scores"]
@@ -291,16 +283,11 @@ def test_a_byte_level_question_is_told_from_its_choices(golden_dir, name):
 # Serving
 
 
-@pytest.fixture
-def adapter(tiny_bert, tmp_path):
-    about = {"name": "copa", **COPA.describe()}
-    make_artifact(tmp_path / "a", tiny_bert, "houlsby(size=3)", COPA, about)
-    return tmp_path / "a"
-
-
 def test_an_empty_choice_from_an_open_pipe_ends_predict(
-    adapter, tiny_bert, monkeypatch
+    tiny_bert, tmp_path, monkeypatch
 ):
+    adapter, about = tmp_path / "a", {"name": "copa", **COPA.describe()}
+    make_artifact(adapter, tiny_bert, "houlsby(size=3)", COPA, about)
     receive, send = os.pipe()
     os.write(send, json.dumps(copa_row(choice1="")).encode() + b"\n")
     flags = {"init_checkpoint": tiny_bert, "adapter": adapter}
@@ -309,18 +296,6 @@ def test_an_empty_choice_from_an_open_pipe_ends_predict(
         words = "stdin:1: the choice 'choice1' is empty"
         refusals.check(lambda: run(**flags), words)
         os.close(send)
-
-
-def test_what_cannot_be_chosen_from_is_refused(adapter, tiny_bert):
-    predictor = load_predictor(tiny_bert, {"one": adapter})
-    good = "the cat sat", "cause", "good", "not bad , the dog ran fast"
-    for row, part in (
-        (("a", "cause", " ", "b"), "the choice 'choice1' is empty"),
-        (("a", "why", "a", "b"), "expected cause or effect"),
-        (("a", "cause", "a"), "found 3 texts"),
-    ):
-        call = functools.partial(predictor, "one", [good, row])
-        refusals.check(call, "row 2: ", part)
 
 
 def write_copa(folder):
@@ -333,7 +308,7 @@ def write_copa(folder):
 
 
 @pytest.mark.gate
-@pytest.mark.older_stack
+@OLDER
 def test_training_learns_to_choose(classify, tiny_flags, tmp_path):
     write_copa(tmp_path)
     tiny_flags.update(
@@ -351,13 +326,12 @@ def test_training_learns_to_choose(classify, tiny_flags, tmp_path):
     out = tiny_flags["output_dir"]
     results = read_json(out / "eval_results.json")
     assert results["eval_accuracy"] == 1.0
-    lines = read_lines(out / "test_predictions.tsv")
-    assert lines[0] == "index\tprediction"
-    predicted = [line.split("\t")[1] for line in lines[1:]]
-    assert predicted == ["1", "0"] * 4
+    names, *rows = cells(out / "test_predictions.tsv")
+    assert names == ["index", "prediction"]
+    assert [row[1] for row in rows] == ["1", "0"] * 4
 
 
-@pytest.mark.older_stack
+@OLDER
 @hypothesis.given(st.integers(1, 5), st.integers(2, 4), st.data())
 def test_a_rows_choices_stay_together_in_its_batch(count, choices, data):
     """As the choices would be alone, where each is a row."""
@@ -391,16 +365,7 @@ def choices_of(sequences, choices):
     return Choices(**vars(rows), choices=choices)
 
 
-@pytest.mark.older_stack
-def test_a_dataset_has_the_shape_of_its_batches():
-    features = choices_of([([1, 2], [0, 0])] * 6, 3)
-    batch = make_batch(features, np.array([0, 1]), 5)
-    dataset = input_pipeline.to_dataset(lambda: iter([batch]), features, 5, 2)
-    [element] = dataset
-    assert element["input_ids"].shape == (2, 3, 5)
-
-
-@pytest.mark.older_stack
+@OLDER
 def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
     head = ChoiceHead(
         tiny_config, lambda name, shape, _: tf.zeros(shape), COPA.head
@@ -414,10 +379,13 @@ def test_the_loss_is_the_cross_entropy_over_a_rows_choices(tiny_config):
     assert_allclose(losses, expected, rtol=1e-6)
 
 
-@pytest.mark.older_stack
-@pytest.mark.parametrize("text", METHOD_TEXTS)
-def test_every_method_computes_choices_as_rows(tiny_config, text):
-    tiny = TinyModel(tiny_config, parse(text))
+@OLDER
+@pytest.mark.parametrize(
+    "text",
+    ["pals(6, 2)", "prompt(length=2, heads_read='prompt')", "lt_sft", "full"],
+)
+def test_methods_compute_choices_as_rows(tiny_config, text):
+    tiny = TinyModel(tiny_config, text)
     expected = tiny.logits()
     rows = dict(tiny.features)
     for name in ("input_ids", "input_mask", "segment_ids"):

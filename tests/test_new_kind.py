@@ -11,10 +11,11 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import (
+    cells,
     load_predictor,
     open_bert,
+    read_adapter,
     read_json,
-    read_lines,
     trained_task,
     write_json_lines,
 )
@@ -22,7 +23,6 @@ from conftest import (
 import adapter_bert as ab
 from adapter_bert.answering.answers import from_outputs, output_fields
 from adapter_bert.answering.predictor import Predictor
-from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import merge
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.data.tables import Layout
@@ -124,9 +124,9 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def trained(classify, tiny_flags, tmp_path, monkeypatch):
-    """The folder of a run."""
+def test_it_is_trained_asked_served_and_exported(
+    classify, tiny_flags, tiny_bert, tmp_path, monkeypatch
+):
     monkeypatch.setitem(kinds.DECLARED, "ranking", f"{__name__}:RANKING")
     for split in ("train", "dev", "test"):
         rows = [dict(row) for row in ROWS * 4]
@@ -142,18 +142,15 @@ def trained(classify, tiny_flags, tmp_path, monkeypatch):
         learning_rate=1e-2,
     )
     classify(**tiny_flags)
-    return tiny_flags["output_dir"]
-
-
-def test_it_is_trained_asked_served_and_exported(trained, tiny_bert, tmp_path):
+    trained = tiny_flags["output_dir"]
     scores = read_json(trained, "eval_results.json")
     assert scores["eval_right_firsts"] == 1 and scores["eval_loss"] < 0.5
-    cells = read_lines(trained / "test_predictions.tsv")
-    assert cells[:2] == ["index\tprediction", "0\tone two three"]
+    lines = cells(trained / "test_predictions.tsv")
+    assert lines[:2] == [["index", "prediction"], ["0", "one two three"]]
     texts = ("cat", *(ROWS[1][name] for name in TEXTS))
     predictor = load_predictor(tiny_bert, {"r": trained / "adapter"})
     answer = predictor("r", texts)
-    assert answer.order == ["two", "one", "three"] == cells_of(cells[2])
+    assert answer.order == ["two", "one", "three"] == lines[2][1].split()
     # Over HTTP.
     shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
     shelf.add(str(trained / "adapter"), "r")
@@ -183,10 +180,8 @@ def test_it_is_trained_asked_served_and_exported(trained, tiny_bert, tmp_path):
         lambda: TextModel(bert, {"r": loaded}, 4),
         "r is of the kind ranking, which cannot be exported",
     )
-
-
-def test_other_programs_have_no_such_head(trained):
-    artifact = adapter_artifact.read(str(trained / "adapter"))
+    # Other programs have no such head.
+    artifact = read_adapter(trained / "adapter")
     config = merge.run_record.bert_config(artifact.config, "")
     for read_head in (foreign_base.head_of, merge.head_of):
         refusals.check(
@@ -194,15 +189,3 @@ def test_other_programs_have_no_such_head(trained):
             trained / "adapter",
             "of the kind ranking",
         )
-
-
-def test_a_choice_is_no_ranking():
-    described = {"name": "custom", "choices": 3, "pairs": False}
-    refusals.check(
-        lambda: RANKING.restore(described, "it"),
-        "of the kind multiple choice; not on ranking",
-    )
-
-
-def cells_of(line):
-    return line.partition("\t")[2].split()

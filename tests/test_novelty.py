@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -27,15 +28,10 @@ from adapter_bert.answering.embeddings import embed
 from adapter_bert.answering.joint_answers import Group, compute_frozen
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.trained_task import describe, load_task
-from adapter_bert.checkpoints import (
-    adapter_artifact,
-    run_record,
-)
+from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
-from adapter_bert.commands import library, run_classifier
-from adapter_bert.exchange import (
-    foreign_base,
-)
+from adapter_bert.commands import run_classifier
+from adapter_bert.exchange import foreign_base
 from adapter_bert.graph import runtimes, saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
@@ -144,9 +140,7 @@ def test_an_adapter_keeps_its_sketch():
     [
         {"mean": as_text(0, float("nan"))},
         {"mean": as_text(0, 1, 2, 3)},
-        {"mean": ""},
         {"mean": 3},
-        {"mean": "ä"},
         {"mean": WHOLE["mean"][:-3]},
         {"quantiles": as_text(0, 1)},
         {"quantiles": as_text(*range(novelty.QUANTILES, 0, -1))},
@@ -173,6 +167,10 @@ def draw_texts(words, seed, count):
     ]
 
 
+def labelled(texts):
+    return [(text, ("good", "bad")[n % 2]) for n, text in enumerate(texts)]
+
+
 TEXTS = draw_texts(OWN, 1, 30) + draw_texts(OTHER, 2, 30)
 
 
@@ -183,24 +181,17 @@ def trained(tiny_bert, tmp_path_factory):
     The second has its sketch from the same command again.
     """
     place = tmp_path_factory.mktemp("novelty")
-    labels = ["good", "bad"]
     data = place / "data"
     data.mkdir()
-    texts = draw_texts(OWN, 0, 60)
-    rows = [(text, labels[n % 2]) for n, text in enumerate(texts)]
-    write_table(data / "train.tsv", rows)
+    write_table(data / "train.tsv", labelled(draw_texts(OWN, 0, 60)))
     shelf = place / "shelf"
     shelf.mkdir()
-    flags = {
-        **make_flags(tiny_bert, data, place / "out"),
-        "num_train_epochs": 1,
-    }
+    flags = make_flags(tiny_bert, data, place / "out")
+    flags["num_train_epochs"] = 1
     made = place / "out" / "adapter"
     with entry_point(run_classifier) as classify:
         classify(**flags)
-        (shelf / "plain").mkdir()
-        for file in made.iterdir():
-            (shelf / "plain" / file.name).write_bytes(file.read_bytes())
+        shutil.copytree(made, shelf / "plain")
         classify(**flags, score_novelty=True)
     made.rename(shelf / "novel")
     make_artifact(shelf / "score", tiny_bert, "houlsby(size=4)", None, SCORE, 1)
@@ -244,17 +235,17 @@ def test_a_run_keeps_a_sketch_and_its_weights(trained):
 
 
 @NEWER
-def test_texts_with_many_rows_are_counted_once(tiny_bert, tmp_path):
+def test_texts_with_many_rows_are_counted_once(
+    classify, tiny_flags, tiny_bert, tmp_path
+):
     """No text is further away than all 30, itself among them."""
     texts = list(dict.fromkeys(draw_texts(OWN, 5, 40)))[:30]
-    rows = [(text, "good" if n % 2 else "bad") for n, text in enumerate(texts)]
+    rows = labelled(texts)
     order = default_rng(0).permutation(120)
     write_table(tmp_path / "train.tsv", [(rows * 4)[n] for n in order])
-    flags = make_flags(tiny_bert, tmp_path, tmp_path / "out")
-    flags = {**flags, "num_train_epochs": 1}
-    with entry_point(run_classifier) as classify:
-        classify(**flags, score_novelty=True)
-    adapter = str(tmp_path / "out/adapter")
+    tiny_flags.update(data_dir=tmp_path, num_train_epochs=1)
+    classify(**tiny_flags, score_novelty=True)
+    adapter = tiny_flags["output_dir"] / "adapter"
     predictor = load_predictor(tiny_bert, {"it": adapter})
     shares = [answer["novelty"] for answer in predictor("it", texts)]
     assert max(shares) <= 29 / 30 and len(set(shares)) > 10
@@ -389,12 +380,10 @@ def test_other_programs_and_sums_lose_it(folders, loaded, caplog):
 
 
 @NEWER
-def test_a_library_shows_no_sketch(trained, monkeypatch, capsys, shelf):
+def test_a_library_shows_no_sketch(trained, call, shelf):
     for name in ("plain", "novel"):
         shelf.add(str(trained / name), name)
-        monkeypatch.setattr("sys.argv", ["library", "show", shelf.path, name])
-        library.main()
-        shown = json.loads(capsys.readouterr().out)["adapter_config"]
+        shown = json.loads(call("show", shelf.path, name))["adapter_config"]
         expected = read_adapter_config(trained / name)
         if name == "novel":
             expected["task_settings"]["novelty"] = True

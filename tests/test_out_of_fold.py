@@ -3,15 +3,11 @@
 import numpy as np
 import pytest
 import refusals
-from conftest import SENTENCES, entry_point, read_json, read_lines, write_table
-from numpy.testing import assert_array_equal
+from conftest import SENTENCES, cells, entry_point, read_json, write_table
 
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data.divisions import Texts
-from adapter_bert.data.input_pipeline import Features, make_batch
 from adapter_bert.training import fastest_dtype
-from adapter_bert.training.frozen_outputs import KnownOutputs
-from adapter_bert.training.out_of_fold import Chosen
 from adapter_bert.training.settings import BFLOAT16, FLOAT32
 
 ADAPTERS = {
@@ -60,11 +56,8 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
     scores = np.loadtxt(tmp_path / "run" / "test_results.tsv")
     places = np.flatnonzero(fold == 0)
     margins = scores[range(len(places)), labels[places]]
-    lines = read_lines(tmp_path / "audit" / "suspects.tsv")
-    guessed = {
-        int(cells[0]) - 1: float(cells[-1])
-        for cells in (line.split("\t") for line in lines[1:])
-    }
+    _, *suspects = cells(tmp_path / "audit" / "suspects.tsv")
+    guessed = {int(row[0]) - 1: float(row[-1]) for row in suspects}
     expected = {
         row: margin for row, margin in zip(places, margins) if margin < 0.5
     }
@@ -106,25 +99,3 @@ def flags(tiny_bert, tmp_path):
 def test_methods_that_do_not_fit_are_refused(flags, method, part):
     with entry_point(audit) as run:
         refusals.check(lambda: run(**flags, tuning_method=method), part)
-
-
-def test_chosen_rows_make_the_batches_of_all_rows():
-    """Tokens, labels and the outputs of frozen layers."""
-    starts = np.array([0, 2, 5, 6, 10])
-    tokens = np.arange(10, dtype=np.int32)
-    labels = {"label_ids": np.arange(4, dtype=np.int32)}
-    inner = Features(tokens, np.zeros(10, np.uint8), starts, labels)
-    cached = KnownOutputs(
-        inner, np.random.default_rng(1).random((10, 3), np.float32), False
-    )
-    rows = np.array([3, 1])
-    chosen = Chosen(cached, rows)
-    assert len(chosen) == 2 and chosen.lengths.tolist() == [4, 3]
-    batch = make_batch(chosen, np.array([1, 0]), None)
-    whole = make_batch(cached, rows[::-1], None)
-    assert batch.keys() == whole.keys()
-    for name, value in whole.items():
-        assert_array_equal(batch[name], value)
-    assert chosen.added(4) == cached.added(4)
-    unlabelled = make_batch(chosen.unlabelled(), np.array([0]), None)
-    assert "label_ids" not in unlabelled and "frozen_outputs" in unlabelled

@@ -18,7 +18,6 @@ import adapter_bert as ab
 from adapter_bert import environments
 from adapter_bert.checkpoints import packaged_models, sources
 from adapter_bert.commands import minilm, mpnet
-from adapter_bert.errors import UserError
 
 PROGRAMS = {"minilm": minilm, "mpnet": mpnet}
 # As a package holds them.
@@ -51,8 +50,12 @@ def pip(monkeypatch, tmp_path):
     monkeypatch.delenv(packaged_models.CACHE, raising=False)
     # An environment of its own without a model.
     monkeypatch.setattr("sys.prefix", str(tmp_path / "prefix"))
-    made = types.SimpleNamespace(members=members, locks=[], returncode=0)
-    made.stderr = "x\nERROR: no hash\nhint\n"
+    made = types.SimpleNamespace(
+        members=members,
+        locks=[],
+        returncode=0,
+        stderr="x\nERROR: no hash\nhint\n",
+    )
 
     def run(command, **options):
         made.locks.append(Path(command[-1]).read_text())
@@ -70,14 +73,13 @@ def pip(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_model_is_put_together_once(name, pip, tmp_path, monkeypatch, capsys):
+def test_a_model_is_put_together_once(name, pip, tmp_path, run_main, capsys):
     title = packaged_models.MODELS[name].title
     around = tmp_path / "adapter_bert" / name
     left = around / f".{title}.tmp-{'0' * 32}"
     left.mkdir(parents=True)
     for words in (["--fetch"], ["--fetch"], []):
-        monkeypatch.setattr("sys.argv", [name, *words])
-        PROGRAMS[name].main()
+        run_main(PROGRAMS[name], *words)
     assert capsys.readouterr().out == f"{around / title}\n" * 3
     [lock] = pip.locks
     assert lock.count(" --hash=sha256:") == {"minilm": 1, "mpnet": 5}[name]
@@ -177,10 +179,8 @@ def test_a_full_disk(pip, monkeypatch):
 
 
 @pytest.mark.parametrize("words", [["--x"], ["a.txt"]])
-def test_other_arguments_are_refused(monkeypatch, words):
-    monkeypatch.setattr("sys.argv", ["mpnet", *words])
-    with pytest.raises(UserError, match=words[0].strip("-")):
-        mpnet.main()
+def test_other_arguments_are_refused(run_main, words):
+    refusals.check(lambda: run_main(mpnet, *words), words[0].strip("-"))
 
 
 def test_to_print_a_folder_tensorflow_is_not_loaded(tmp_path):

@@ -3,11 +3,8 @@
 ChromeDriver tells Chromium what to do, by WebDriver's protocol.
 """
 
-import base64
 import http.client
 import json
-import os
-import pathlib
 import re
 import shutil
 import socket
@@ -184,13 +181,6 @@ class Browser:
         command = {"cmd": f"Emulation.{command}", "params": parameters}
         self("/goog/cdp/execute", command)
 
-    def screenshot(self, name):
-        """Writes a picture for a person where `PAGE_PICTURES` says."""
-        folder = os.environ.get("PAGE_PICTURES")
-        if folder:
-            picture = base64.b64decode(self("/screenshot", None, "GET"))
-            pathlib.Path(folder, f"{name}.png").write_bytes(picture)
-
     def open(self, server):
         self("/url", {"url": f"http://127.0.0.1:{server.port}/"})
         self.wait_for("!/Loading/.test(document.body.textContent)")
@@ -261,7 +251,6 @@ def test_a_person_asks(server, browser):
     assert browser.run("return document.querySelectorAll('img').length") == 0
     message = browser.text("#message")
     assert re.fullmatch(r"3 answers in \d+ ms", message[0])
-    browser.screenshot("labels")
     browser.choose("sets")
     assert browser.answers()[0][:2] == ["sets", "no label"]
 
@@ -276,7 +265,6 @@ def test_an_answer_is_shown_in_its_context(server, browser):
     [answer] = browser.answers()
     assert answer[:2] == ["where", "1907"]
     assert browser.text("mark") == ["1907"]
-    browser.screenshot("answer")
     # A person's letters are counted, not JavaScript's.
     browser.type("text_b", f"{WIDE} in 1907.".replace(WIDE, "\u00e9"))
     browser.run(
@@ -298,7 +286,6 @@ def test_entities_are_shown_in_the_sentence(server, browser):
     browser.answers()
     assert browser.text("mark") == ["Anna  BergPER"]
     assert browser.text(".passage") == ["Anna  BergPER sleeps"]
-    browser.screenshot("entities")
 
 
 def test_choices_have_fields_of_their_own(server, browser):
@@ -314,7 +301,6 @@ def test_choices_have_fields_of_their_own(server, browser):
     ]
     row = server.model.rows[-1]
     assert (row.text_b, len(row.choices)) == (b"effect", 2)
-    browser.screenshot("choices")
 
 
 def test_more_tasks_than_a_request_may_have(server, browser):
@@ -396,7 +382,6 @@ def test_words_are_coloured_at_a_click(browser):
         "x => getComputedStyle(x).backgroundColor)"
     )
     assert len(set(browser.run(colours))) == 3
-    browser.screenshot("why")
     made.close()
 
 
@@ -407,7 +392,6 @@ def test_the_line_for_a_shell_asks_the_same(server, browser):
     browser.answers()
     browser.run("document.getElementById('request').open = true")
     [line] = browser.text("#curl")
-    browser.screenshot("shell")
     done = run_command("sh", "-c", line, check=True)
     [answer] = json.loads(done.stdout)["answers"]
     assert answer["label"] == "good"
@@ -510,6 +494,3 @@ def test_a_phone(server, browser, scheme):
     back = "return getComputedStyle(document.body).backgroundColor"
     red = int(re.findall(r"\d+", browser.run(back))[0])
     assert (red < 80) == (scheme == "dark")
-    for number, top in enumerate(("header", "#fields", "#answers", "#request")):
-        browser.run(f"document.querySelector('{top}').scrollIntoView()")
-        browser.screenshot(f"phone-{scheme}-{number}")

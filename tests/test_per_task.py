@@ -82,11 +82,9 @@ def test_a_batch_of_fewer_rows_than_lanes_is_predicted(tiny_config, tmp_path):
     [
         ("per_task(pals)", "--task_name=mrpc,rte"),
         ("per_task(full)", "takes one method that adds to BERT"),
-        ("per_task(a)", "takes one method that adds to BERT"),
         ("per_task(pals, lora)", "takes one method that adds to BERT"),
         ("per_task(lt_sft)", "takes one method that adds to BERT"),
         ("per_task()", "has no parts"),
-        ("per_task(adalora, tasks='a,b')", "the hook `penalty`"),
     ],
 )
 def test_what_is_no_addition_is_refused(tiny_config, text, words):

@@ -101,14 +101,13 @@ def test_the_package_is_imported_trains_and_answers(
 
 def test_the_locks_of_windows(environment, tmp_path):
     def start(*words):
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-c", HOLD, str(tmp_path), *words],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        return process
 
     holder = start("", "600")
     assert holder.stdout.readline() == "held True\n"

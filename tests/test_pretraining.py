@@ -124,13 +124,11 @@ def test_the_loss_is_the_published_one(
         f"{NEXT}weights": rng.normal(size=(2, size)).astype(np.float32),
         f"{NEXT}bias": rng.normal(size=2).astype(np.float32),
     }
-
-    def create(name, shape, initializer):
-        del shape, initializer
-        return tf.Variable(values[name])
-
     model = task_model.TaskModel(
-        tiny_config, parse("head"), task.build_head, create
+        tiny_config,
+        parse("head"),
+        task.build_head,
+        lambda name, *_: tf.Variable(values[name]),
     )
     batch = as_tensors(make_batch(features, np.arange(3), None, 0))
     context = Context(batch["input_mask"])

@@ -218,36 +218,24 @@ BAD = {
         ({"init_checkpoint": NEW}, NEW),
         ({"adapter": NEW}, NEW),
         ({"output_dir": "/dev/null/x"}, "/dev/null/x"),
-        ({"output_dir": ""}, "--output_dir is missing"),
         ({"max_seq_length": 2}, "at least"),
-        ({"train_batch_size": 0}, "--train_batch_size is 0, "),
-        ({"tuning_method": "nope"}, "expected one of houlsby"),
     ],
     "classifier": [
-        ({"data_dir": "/nowhere"}, "/nowhere/train.tsv"),
+        ({"output_dir": ""}, "--output_dir is missing"),
+        ({"train_batch_size": 0}, "--train_batch_size is 0, "),
+        ({"tuning_method": "nope"}, "expected one of houlsby"),
         ({"vocab_file": NEW}, NEW),
         ({"bert_config_file": NEW}, NEW),
-        ({"task_name": "nope"}, "unknown task 'nope'"),
         ({"engine": "nope"}, "expected auto"),
         ({"max_seq_length": 33}, "only 32 positions"),
         ({"learning_rate": 0}, "expected a positive number"),
-        ({"learning_rate": "nan"}, "expected a positive number"),
-        ({"num_train_epochs": -1}, "expected a positive number"),
-        ({"num_train_epochs": 1e300}, "too many steps"),
         ({"warmup_proportion": 1.5}, "from 0 to 1"),
-        ({"gradient_accumulation_steps": 3}, "divided evenly among 1"),
-        ({"gradient_accumulation_steps": 0}, "expected >= 1"),
-        ({"num_devices": -1}, "expected >= 0"),
-        ({"cpu_lanes": -1}, "--cpu_lanes is -1, expected >= 0"),
         ({"seed": -1}, "expected 0 to"),
-        ({"adapter_size": 0}, "expected at least 1"),
         ({"tuning_method": "houlsby(size=8)"}, "does not fit"),
-        ({"tuning_method": 'houlsby(layers="9")'}, "only the layers 0 to 1"),
         ({"tuning_method": "full"}, "has no size"),
         ({"output_dir": "/nowhere/[1]"}, "a name with ["),
         ({"use_tpu": True}, "--tpu_name"),
         ({"use_tpu": True, "tpu_name": "local"}, "TPU"),
-        ({"label_column": "nope"}, "no column is named 'nope'"),
         ({"do_train": False}, "nothing to do"),
         (UNTRAINED, "no trained adapters"),
         (
@@ -259,26 +247,14 @@ BAD = {
             "--init_checkpoint /no/x does not exist",
         ),
         ({"init_checkpoint": "s3://x/y"}, "s3://x/y"),
-        *(
-            ({"task_name": "MRPC", name: x}, f"--{name} is for --task_name=cu")
-            for name, x in (
-                ("text_a_column", "x"),
-                ("dev_share", 0.1),
-                ("header", False),
-            )
+        (
+            {"task_name": "MRPC", "dev_share": 0.1},
+            "--dev_share is for --task_name=cu",
         ),
     ],
     "several tasks": [
         ({"task_name": "mnli,copa", "text_a_column": None}, "copa has choices"),
         ({"task_name": "mnli,custom"}, "has the folder ''", "expected custom:"),
-        (
-            {"task_name": "mnli,qqp", "text_a_column": None},
-            "holds no folder for the task qqp",
-        ),
-        (
-            {"task_name": "mnli,nothing", "text_a_column": None},
-            "unknown task 'nothing'",
-        ),
         ({"class_weights": "balanced"}, "--class_weights is for tasks with"),
         ({"keep_best": "f1"}, "expected a score of", "mean, accuracy_mnli, "),
         ({"task_name": "custom:reviews"}, "unknown task"),
@@ -289,19 +265,14 @@ BAD = {
         ({"predict_file": "", "do_predict": True}, "--predict_file is missing"),
         ({"predict_file": NEW, "do_predict": True}, NEW),
         ({"max_seq_length": 11}, "expected at least 12"),
-        ({"doc_stride": 0}, "--doc_stride is 0, expected >= 1"),
         ({"n_best_size": 21}, "expected at most"),
         (
             {"n_best_size": 1001, "max_seq_length": 4096},
             "expected at most 1000",
         ),
-        ({"max_answer_length": -1}, "--max_answer_length is -1"),
-        *(
-            (
-                {"null_score_diff_threshold": value},
-                f"--null_score_diff_threshold is {shown}, expected a finite",
-            )
-            for value, shown in (("nan", "nan"), ("1e400", "inf"))
+        (
+            {"null_score_diff_threshold": "1e400"},
+            "--null_score_diff_threshold is inf, expected a finite",
         ),
         ({"do_train": False, "do_predict": True}, "no trained adapters"),
     ],
@@ -309,7 +280,6 @@ BAD = {
         ({"data_dir": "/nowhere"}, "there is no /nowhere/train"),
         ({"data_dir": None}, "--data_dir is missing"),
         ({"train_file": "/x"}, "--train_file and --data_dir ex"),
-        ({"data_dir": None, "train_file": "/x"}, "/x, which does not"),
         ({"map_tags": "/nowhere/m"}, "/nowhere/m does not exist"),
         ({"tag_column": "3"}, "train.conll:1: found 2 columns, exp"),
         ({"token_column": "w"}, "--token_column is 'w', but the columns"),
@@ -333,8 +303,6 @@ BAD = {
             for name, value in (
                 ("text_b_column", "x"),
                 ("header", False),
-                ("dev_share", 0.1),
-                ("split_seed", 2),
                 ("corpus_file", "c.csv"),
             )
         ),
@@ -343,7 +311,6 @@ BAD = {
             "/pairs.jsonl, expected the ending .js",
         ),
         ({"do_predict": True}, "answers no rows", "predict --embeddings`"),
-        ({"loss": "cosent"}, "pass --score_column, or --loss=infonce"),
         (
             {"tuning_method": "head", "adapter_size": None},
             "trains the task's head alone, and",
@@ -352,16 +319,13 @@ BAD = {
         ({"header": False}, "the column 'text' is no number", "--header=false"),
         ({"corpus_file": "/no.csv"}, "--corpus_file is /no.csv, which do"),
         ({"corpus_id_column": "id"}, "without --corpus_file"),
-        ({"data_dir": "."}, "--train_file and --data_dir exclude each oth"),
     ],
     "masked words": [
         ({"do_predict": True}, "answers no rows"),
         ({"mlm_probability": 0}, "--mlm_probability is 0"),
         ({"mlm_probability": 1.5}, "--mlm_probability is 1.5"),
-        ({"mlm_probability": "nan"}, "--mlm_probability is nan"),
         ({"train_file": ""}, "--train_file is missing"),
         ({"do_eval": True, "eval_file": ""}, "--eval_file is missing"),
-        ({"train_file": "/nowhere"}, "/nowhere does not exist"),
     ],
     "pretraining": [
         ({"input_file": ""}, "--input_file is missing"),
@@ -369,7 +333,6 @@ BAD = {
         ({"do_predict": True}, "answers no rows"),
         ({"max_seq_length": 10}, "with this --max_seq_length"),
         ({"num_train_steps": 0}, "expected 1 to"),
-        ({"max_eval_steps": 0}, "expected >= 1"),
         ({"num_warmup_steps": 7}, "is 7, but the training has 6 steps"),
         (
             {"do_eval": True, "eval_steps": "epoch"},

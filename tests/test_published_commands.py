@@ -1,8 +1,6 @@
 """The commands of the papers' repositories, and the checkpoints they name."""
 
-import shutil
-
-from conftest import module_fixture, read_json, run_process
+from conftest import read_json, run_process
 from test_sources import google_bert  # noqa: F401 (a fixture)
 
 
@@ -10,18 +8,10 @@ def results(folder):
     return read_json(folder, "eval_results.json")
 
 
-@module_fixture
-def mrpc(tmp_path_factory, golden_dir):
-    """A GLUE folder with small MRPC files in the published layout."""
-    folder = tmp_path_factory.mktemp("glue") / "MRPC"
-    shutil.copytree(golden_dir / "classifier_features" / "MRPC", folder)
-    return folder
-
-
 def test_the_published_commands_work_unchanged(
     classify,
     tmp_path,
-    mrpc,
+    golden_dir,
     engine,
     google_bert,  # noqa: F811
 ):
@@ -30,7 +20,7 @@ def test_the_published_commands_work_unchanged(
         "task_name": "MRPC",
         "use_tpu": "false",
         "engine": engine,
-        "data_dir": mrpc,
+        "data_dir": golden_dir / "classifier_features" / "MRPC",
         "vocab_file": google_bert / "vocab.txt",
         "bert_config_file": google_bert / "bert_config.json",
         "do_eval": "true",

@@ -12,9 +12,7 @@ from tiny_artifacts import read_base
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.data.tables import Layout
-from adapter_bert.methods.composition import Composition
-from adapter_bert.methods.registry import METHODS, parse
-from adapter_bert.tasks import task_model
+from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.masked_lm import MaskedLMHead
 from adapter_bert.tasks.task_model import TaskModel
 from adapter_bert.tasks.text_classification import TextClassification
@@ -110,24 +108,6 @@ def test_a_bare_model_is_the_same_model(roberta_folder):
     save_file(bare, path)
     assert read_base(roberta_folder)[2].fingerprint == base.fingerprint
     assert not any("pooler" in n for n in encoder.list_variables(config))
-
-
-@pytest.mark.parametrize(
-    "method", [m for m in METHODS if not issubclass(METHODS[m], Composition)]
-)
-def test_a_layer_of_the_head_stands_for_the_pooler(recorded_roberta, method):
-    config = recorded_roberta("roberta").config
-    # The tiny model has two layers.
-    text = method + "(first=1)" * (method == "adapterdrop")
-    table = task_model.list_parameters(config, parse(text), TASK.build_head)
-    assert not any(p.group == "pooler" for p in table.parameters)
-    head = {p.name: p.shape for p in table.parameters if p.group == "head"}
-    assert head == {
-        "hidden_weights_0": (16, 16),
-        "hidden_bias_0": (16,),
-        "output_weights": (2, 16),
-        "output_bias": (2,),
-    }
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from conftest import (
 from numpy.testing import assert_allclose
 from run_folders import artifact_bytes, check_nearly_equal, kill_and_go_on
 from test_sources import google_bert  # noqa: F401 (a fixture)
-from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import run_classifier, run_squad
 from adapter_bert.errors import UserError
@@ -118,31 +117,6 @@ def test_an_adapter_can_be_trained_further(classify, trained, tmp_path):
     classify(**slow, adapter=adapter)
     check_nearly_equal(first, further)
     refusals.check(lambda: classify(**slow), "training.start was")
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_training_begins_with_the_adapter_of_another_task(
-    classify, tiny_flags, tiny_bert, engine, tmp_path
-):
-    """On both engines, at a rate that changes next to nothing."""
-    folder = tmp_path / "adapter"
-    other = {"name": "custom", "labels": ["a", "b", "c"], "pairs": True}
-    _, values = make_artifact(
-        folder, tiny_bert, "houlsby(size=4)", description=other
-    )
-    flags = {**tiny_flags, "engine": engine, "learning_rate": 1e-9}
-    del flags["num_train_epochs"], flags["adapter_size"]
-    classify(**flags, num_train_steps=1, init_adapter=folder)
-    artifact = read_adapter(tmp_path / "out" / "adapter")
-    assert artifact.config["task"]["labels"] == ["bad", "good"]
-    assert artifact.weights.shapes["output_bias"] == (2,)
-    for name in set(values) - {"output_weights", "output_bias"}:
-        assert_allclose(artifact.weights.read(name), values[name], atol=1e-6)
-    refusals.check(
-        lambda: classify(**flags, num_train_steps=1, adapter_size=4),
-        "training.start was",
-    )
 
 
 @pytest.mark.older_stack
@@ -259,11 +233,15 @@ def test_config_files_of_the_project_are_read(capsys):
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_a_named_checkpoint_is_the_one_that_is_evaluated(
-    classify, trained, tmp_path
+def test_a_named_checkpoint_is_evaluated_on_the_base_of_its_folder(
+    classify, trained, tiny_bert, tiny_data, tmp_path
 ):
-    """Not the newest of its folder, and never a silent other one."""
+    """Not the newest one; copied elsewhere it asks for the base."""
     out = trained["output_dir"]
+    for name in ("run.json", "adapter/adapter_config.json"):
+        description = read_json(out / name)
+        assert description["base"]["name"] == tiny_bert.name
+        assert description["data_name"] == tiny_data.name
     evaluate = {**trained, "do_train": False, "do_eval": True}
     evaluate["init_checkpoint"] = out / "model.ckpt-8"
     refusals.check(lambda: classify(**evaluate), "pass another --output_dir")
@@ -276,24 +254,6 @@ def test_a_named_checkpoint_is_the_one_that_is_evaluated(
         assert scores["global_step"] == step
         losses[step] = scores["loss"]
     assert losses[8] != losses[20]
-
-
-@pytest.mark.gate
-@pytest.mark.older_stack
-def test_a_run_in_its_folder_knows_its_base(
-    classify, trained, tiny_bert, tiny_data, tmp_path
-):
-    """Copied elsewhere it asks for the base."""
-    out = trained["output_dir"]
-    for name in ("run.json", "adapter/adapter_config.json"):
-        description = read_json(out / name)
-        assert description["base"]["name"] == tiny_bert.name
-        assert description["data_name"] == tiny_data.name
-    evaluate = {**trained, "do_train": False, "do_eval": True}
-    evaluate.update(
-        init_checkpoint=out / "model.ckpt-20", output_dir=tmp_path / "new"
-    )
-    classify(**evaluate)
     (out / "places.json").write_text('{"base": "/nowhere/bert"}')
     refusals.check(
         lambda: classify(**evaluate), "/nowhere/bert", " as --adapter"

@@ -20,7 +20,7 @@ from test_masked_lm import (  # noqa: F401 (one is a fixture)
 )
 from test_methods_runs import without_size
 
-from adapter_bert.commands import merge, run_mlm
+from adapter_bert.commands import run_mlm
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS, MaskedLM
 
 model_text = program_fixture(run_mlm)
@@ -112,32 +112,3 @@ def test_rows_that_change_cannot_be_kept(model_text, text_flags, monkeypatch):
         lambda: model_text(**flags, cache_frozen_layers=True),
         "rows of this task are others in each",
     )
-
-
-@pytest.mark.older_stack
-@pytest.mark.gate
-def test_a_merged_bert_has_the_head_too(
-    model_text, text_flags, tmp_path, run_main
-):
-    flags = {**without_size(text_flags), "tuning_method": "lora(rank=2)"}
-    model_text(**flags, do_eval=True)
-    out, merged = text_flags["output_dir"], tmp_path / "merged"
-    run_main(
-        merge,
-        f"--init_checkpoint={text_flags['init_checkpoint']}",
-        f"--adapter={out / 'adapter'}",
-        f"--output_dir={merged}",
-    )
-    flags.update(
-        init_checkpoint=merged,
-        tuning_method="head",
-        do_train=False,
-        do_eval=True,
-        output_dir=tmp_path / "again",
-    )
-    model_text(**flags)
-    losses = [
-        read_json(folder, "eval_results.json")["eval_loss"]
-        for folder in (out, tmp_path / "again")
-    ]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)

@@ -1,6 +1,5 @@
 """Several tasks in one run, from flags to files."""
 
-import os
 import pathlib
 from shutil import copytree, rmtree
 
@@ -10,18 +9,14 @@ import refusals
 from conftest import (
     SENTENCES,
     entry_point,
-    flag_words,
     load_predictor,
     make_flags,
     module_fixture,
     read_json,
-    write_json,
     write_table,
 )
 from run_folders import bytes_by_task
-from test_multi_worker import run_workers
 
-from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, dev_scores
 from adapter_bert.commands import run_classifier
 from adapter_bert.library.adapter_library import check
@@ -290,37 +285,6 @@ def test_the_folder_of_a_part_holds_no_training(classify, again):
     refusals.check(
         lambda: classify(**{**flags, "do_train": True}),
         "training.trained_together was",
-    )
-
-
-def test_two_workers_train_what_one_does(
-    classify, glue_flags, steady_config, tmp_path
-):
-    config = tmp_path / "steady.json"
-    write_json(config, vars(steady_config))
-    glue_flags.update(
-        engine="strategy", bert_config_file=config, learning_rate=1e-4
-    )
-
-    def command(folder):
-        flags = {**glue_flags, "output_dir": tmp_path / folder}
-        return flag_words(flags)
-
-    codes, logs = run_workers(
-        [command("two")] * 2, tmp_path, program="run_classifier.py"
-    )
-    assert codes == [0, 0], logs
-    classify(**{**glue_flags, "output_dir": tmp_path / "one"})
-    one, two = (
-        read_json(tmp_path / folder / "eval_results.json")
-        for folder in ("one", "two")
-    )
-    assert one.pop("dev_data") == two.pop("dev_data")
-    assert one.pop(files.SEAL) and two.pop(files.SEAL)
-    # The heads' own dropout differs between one and two.
-    assert two == pytest.approx(one, abs=1e-2)
-    assert os.listdir(tmp_path / "two" / "tasks" / "mnli") == os.listdir(
-        tmp_path / "one" / "tasks" / "mnli"
     )
 
 

@@ -1,11 +1,8 @@
 """Question answering's entry point: published commands, files, bad input."""
 
-import os
-
 import pytest
-import refusals
 from absl import flags
-from conftest import latest_step, read_json, run_process
+from conftest import read_json, run_process
 from task_files import squad_file
 from test_run_classifier import PUBLISHED_FLAGS
 from test_sources import google_bert  # noqa: F401 (a fixture)
@@ -100,21 +97,6 @@ def test_squad_2_learns_when_there_is_no_answer(
     assert all(read_json(out, "predictions.json").values())
 
 
-@pytest.mark.older_stack
-def test_steps_may_be_counted_in_windows(answer, squad_flags):
-    squad_flags.update(max_seq_length=14, count_steps_in="windows")
-    answer(**squad_flags)
-    run = read_json(squad_flags["output_dir"], "run.json")
-    windows = run["training"]["examples"]
-    assert windows > 16
-    assert run["training"]["steps"] == -(-windows * 25 // 8)
-    assert (
-        latest_step(squad_flags["output_dir"])[1] == (run["training"]["steps"])
-    )
-    squad_flags["count_steps_in"] = "questions"
-    refusals.check(lambda: answer(**squad_flags), "training.steps was")
-
-
 @pytest.mark.gate
 @pytest.mark.older_stack
 def test_an_empty_context_and_a_long_question_get_a_result(
@@ -141,16 +123,3 @@ def test_an_empty_context_and_a_long_question_get_a_result(
     assert read_json(squad_flags["output_dir"], "predictions.json") == {
         "empty": ""
     }
-
-
-@pytest.mark.parametrize("flag", ["train_file", "predict_file"])
-def test_files_are_checked_before_any_training(
-    answer, squad_flags, tmp_path, flag
-):
-    path = squad_file(tmp_path / "none.json", [("x", "the mat", "?", None)])
-    refusals.check(
-        lambda: answer(**{**squad_flags, flag: path}, do_eval=True),
-        f"{path}: question 'x' has no answer",
-        "version_2",
-    )
-    assert not os.path.exists(squad_flags["output_dir"])

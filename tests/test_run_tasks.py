@@ -1,7 +1,6 @@
 """Kinds of tasks from files to results, within this process."""
 
 import pytest
-import refusals
 from conftest import (
     SENTENCES,
     STS_B_HEADER,
@@ -83,12 +82,3 @@ def test_scores_are_learned_and_go_on_from_the_adapter(
     )
     classify(**small)
     assert read_results(tmp_path / "again") == results
-
-
-def test_rows_that_were_trained_on_are_not_held_out_later(
-    classify, small, tmp_path
-):
-    write_table(tmp_path / "train.tsv", SENTENCES * 5, ("text", "label"))
-    classify(**small)
-    small.update(do_train=False, do_eval=True, dev_share=0.25)
-    refusals.check(lambda: classify(**small), "task.held_out was None, now")

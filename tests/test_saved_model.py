@@ -32,6 +32,7 @@ def exported(tiny_exported):
 
 
 def test_weights_are_variables(exported, parts):
+    """And no function of gradients holds them in TensorFlow's memory."""
     saved = tf.train.list_variables(str(exported / "variables" / "variables"))
     shapes = sorted(
         tuple(shape) for name, shape in saved if "_model_variables/" in name
@@ -50,6 +51,7 @@ def test_weights_are_variables(exported, parts):
     ]
     # Less than a LayerNorm has.
     assert constants and max(constants) < 4 * bert.config.hidden_size
+    assert graph.library.function and not graph.library.registered_gradients
 
 
 def test_keras_loads_it_as_a_layer(exported):
@@ -164,11 +166,3 @@ def test_what_a_killed_export_leaves_is_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(saved_model, "_write", lambda *_: None)
     saved_model.export(None, None, None, str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == [".1.tmp-mine", ".lock", "1", "2"]
-
-
-def test_an_export_has_nothing_that_holds_it_in_memory(exported):
-    """TensorFlow keeps functions of gradients, and so their variables."""
-    saved = saved_model_pb2.SavedModel()
-    saved.ParseFromString((exported / "saved_model.pb").read_bytes())
-    library = saved.meta_graphs[0].graph_def.library
-    assert library.function and not library.registered_gradients

@@ -257,7 +257,7 @@ def linked(tmp_path, tiny_bert, shelf):
 
 
 def test_a_library_holds_no_links(linked):
-    paths = [path for path in Path(linked.path).rglob("*")]
+    paths = list(Path(linked.path).rglob("*"))
     assert len(paths) == 5 and not any(path.is_symlink() for path in paths)
 
 

@@ -1,14 +1,13 @@
 """Adapters as scikit-learn's estimators."""
 
 import pickle
-import subprocess
 import sys
 
 import numpy as np
 import pandas
 import pytest
 import refusals
-from conftest import SENTENCES, module_fixture
+from conftest import SENTENCES, module_fixture, run_command
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -72,7 +71,7 @@ def test_an_estimator_is_cloned_and_pickled_with_its_adapter(
         "print(*it.predict(sys.argv[2:]), sep='\\n')\n"
     )
     words = [sys.executable, "-c", program, tmp_path / "it", *TEXTS[:3]]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    done = run_command(*words, check=True)
     assert done.stdout.split("\n")[:3] == list(classifier.predict(TEXTS[:3]))
 
 

@@ -113,13 +113,10 @@ def test_a_question_to_an_empty_context_has_an_empty_answer(negative):
 @pytest.mark.parametrize(
     "context, first, last, expected",
     [
-        ("the (cat) sat (on) it", 2, 2, "cat"),
         ("the (zebra) sat", 2, 3, "zebra)"),
         ("the  cat \n\t sat\u00a0\u3000on it", 1, 3, "cat sat on"),
-        ("cats!cats", 0, 0, "cat"),
         ("cats!cats", 3, 4, "cats"),
         ("a ca\u0308t\u0301s", 1, 1, "ca\u0308t\u0301"),
-        ("a c\u00e4ts", 1, 1, "c\u00e4t"),
         ("c\u200bat\u200bs", 0, 0, "c\u200bat"),
         ("\u4eac\u4eac\u4eac\u3000cat", 1, 1, "\u4eac"),
         ("\u4eac\u4eac\u4eac\u3000cat", 2, 3, "\u4eac cat"),

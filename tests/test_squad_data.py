@@ -18,7 +18,6 @@ from adapter_bert.tasks.squad_data import (
     SPACES,
     SquadAnswer,
     SquadQuestion,
-    check_answers,
     cut_windows,
     find_answer,
     read_questions,
@@ -114,10 +113,8 @@ MALFORMED = {
     "no object": ([with_qa()], "squad.json:1: ", '"context"'),
     "a number": ("3\n", ":", '"data"'),
     "no list": ({"data": {}}, "\"data\" is '{}', expected a list"),
-    "no article": ({"data": [[]]}, "data[0]:", 'an object with "paragraphs"'),
     "no paragraph": (document("qas"), f"{HERE}:", 'an object with "context"'),
     "context": (document(paragraph(QA, context=5)), HERE, "\"context\" is '5'"),
-    "no question": (document(paragraph("q1")), f"{HERE}.qas:", '"id"'),
     "id": (with_qa(id=[7]), f"{HERE}.qas: \"id\" is '[7]', expected text"),
     "long": (
         with_qa(question=["\x1b[1m\n" * 10**5]),
@@ -140,8 +137,7 @@ MALFORMED = {
         },
         "data[1].paragraphs[1]: question 'q1': ",
     ),
-    "twice": (document(paragraph(QA, QA)), f"{HERE}: the", "'q1'", HERE + ";"),
-    "twice of two": (
+    "twice": (
         {"data": 2 * document(paragraph(QA))["data"]},
         f"data[1].paragraphs[0]: the question id 'q1' occurs twice, before in "
         f"{HERE};",
@@ -156,29 +152,6 @@ def test_malformed_files_are_refused_with_the_place(tmp_path, call, parts):
     )
 
 
-# What scoring needs
-
-
-@refusals.table(
-    {
-        "unsaid": ((None, False), "pass --version_2_with_negative=true"),
-        "none": (((), False), "pass --version_2_with_negative=true"),
-        "unknown": ((None, True), '"answers" or "is_impossible"'),
-    }
-)
-def test_a_question_without_what_scoring_needs_is_refused(call, parts):
-    answers, with_negative = call
-    questions = [
-        SquadQuestion("q1", "", "the cat", (SquadAnswer("cat", 4),)),
-        SquadQuestion("q2", "", "the cat", answers),
-    ]
-    refusals.check(
-        lambda: check_answers(questions, "dev.json", with_negative),
-        "dev.json: question 'q2' has no answer",
-        *parts,
-    )
-
-
 # Answers in their contexts
 
 
@@ -188,28 +161,24 @@ def test_a_question_without_what_scoring_needs_is_refused(call, parts):
         # Other spaces within it.
         ("the cat  sat on", "cat sat", 4, 4, "cat  sat"),
         ("the cat\nsat on", "cat\tsat", 4, 4, "cat\nsat"),
-        ("the cat sat on it", "cat \n sat", 4, 4, "cat sat"),
         ("the cat sat\u2003on", "cat\u00a0sat", 4, 4, "cat sat"),
         ("a cat\u2003sat\x0b on", "cat", 2, 2, "cat"),
         # By one or more off: the nearest, the first of two.
         ("the (cat) sat", "cat", 4, 5, "cat"),
         ("the (cat) sat", "cat", 6, 5, "cat"),
         ("cat,cat,cat", "cat", 5, 4, "cat"),
-        ("cat,cat,cat", "cat", 7, 8, "cat"),
         ("cat,cat,cat", "cat", 6, 4, "cat"),
         ("ba\u00a0aba  aba", "aba aba", 4, 3, "aba  aba"),
         # It is elsewhere than `start` says, or nowhere.
         ("the cat sat", "dog", 4, None, None),
         ("the cat sat", "Cat", 4, None, None),
         ("the cat sat", "cat", 0, None, None),
-        ("the cat sat", "cat", 8, None, None),
         ("the cat sat", "the cat", 4, None, None),
         # Negative numbers do not count from the end.
         ("the cat sat", "sat", -3, None, None),
         ("the cat sat", "the", -(10**30), None, None),
-        ("cat", "cat", -1, None, None),
         # It would end beyond the context.
-        *(("the cat sat", "sat", x, None, None) for x in (9, 12, 10**30)),
+        *(("the cat sat", "sat", x, None, None) for x in (9, 10**30)),
         ("", "cat", 0, None, None),
     ],
 )
@@ -287,17 +256,6 @@ def test_a_context_without_tokens_has_no_windows(tokenizer, context):
     assert len(alone) == 0
     assert alone.labels["start_positions"].shape == (0,)
     assert len(alone.fingerprint()) == 64
-
-
-def test_questions_of_a_context_share_its_tokens(tokenizer):
-    questions = [
-        ask("a cat sat"),
-        ask("the dog", text="was the dog bad ?"),
-        ask("the dog", text="is it ?"),
-    ]
-    windows = cut_windows(questions, tokenizer, 16, 4, 4)
-    assert windows.context_starts.tolist() == [0, 3, 3]
-    assert len(windows.offsets) == 3 + 2
 
 
 def test_there_are_labels_where_all_answers_are_known_only(tokenizer):
@@ -452,6 +410,7 @@ def test_windows_do_not_depend_on_how_much_is_tokenized_at_once(
     contexts = [c for c, _ in itertools.groupby(q.context for q in MANY)]
     assert sum(batches, []) == contexts
     assert {len(batch) for batch in batches[:-1]} == {chunk}
+    assert whole.context_starts[:3].tolist() == [0, 0, 3]
     assert parts.fingerprint() == whole.fingerprint()
     assert_array_equal(parts.offsets, whole.offsets)
     assert_array_equal(parts.question, whole.question)

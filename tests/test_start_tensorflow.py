@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, run_command
 
 NOTICES = (
     "WARNING: All log messages before absl::InitializeLog() is called are\n"
@@ -26,21 +26,10 @@ def load(tmp_path):
     )
 
     def run(**environment):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"import os, {MODULE}\nos.write(2, b'after\\n')",
-            ],
-            env={
-                **os.environ,
-                "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
-                **environment,
-            },
-            capture_output=True,
-            text=True,
-        )
-        return done.stderr
+        code = f"import os, {MODULE}\nos.write(2, b'after\\n')"
+        path = f"{tmp_path}{os.pathsep}{ROOT}"
+        env = {**os.environ, "PYTHONPATH": path, **environment}
+        return run_command(sys.executable, "-c", code, env=env).stderr
 
     return run
 

@@ -239,9 +239,8 @@ def test_checkpoints_hold_what_is_trained_and_the_newest_five_stay(
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize("method", ["houlsby(size=4)", "full"])
-def test_frozen_variables_keep_every_bit(tiny_config, folders, method):
-    job = make_job(tiny_config, folders("run"), method)
+def test_frozen_variables_keep_every_bit(tiny_config, folders):
+    job = make_job(tiny_config, folders("run"))
     models = {}
 
     def build_model(create):

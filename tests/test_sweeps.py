@@ -60,31 +60,30 @@ def test_a_run_that_outlives_its_driver_is_waited_for(sweep):
     assert sorted(sweep.started()) == [str(sweep.name(n)) for n in RUNS]
 
 
-def test_jobs_share_the_gpus(sweep):
-    folder = sweep.folder / "bin"
-    folder.mkdir()
-    (folder / "nvidia-smi").write_text("#!/bin/sh\nseq 0 3\n")
-    (folder / "nvidia-smi").chmod(0o755)
-    path = {"PATH": f"{folder}:{os.environ['PATH']}"}
+def test_jobs_share_the_gpus(sweep, folders):
+    driver, gpus = folders("bin") / "nvidia-smi", sweep.folder / "gpus"
+    driver.write_text("#!/bin/sh\nseq 0 3\n")
+    driver.chmod(0o755)
+    path = {"PATH": f"{driver.parent}:{os.environ['PATH']}"}
     sweep.environment.pop("CUDA_VISIBLE_DEVICES", None)
     assert "only the GPUs 0 1 2 3, and TensorFlow takes" in sweep.refused(
         "--jobs", "5", **path
     )
     assert not sweep.out.exists()
     sweep.succeed("--jobs", "2", **path)
-    used = (sweep.folder / "gpus").read_text().split()
+    used = read_lines(gpus)
     assert len(used) == 4 and set(used) == {"0,1", "2,3"}
     # Without a driver there is none.
-    (folder / "nvidia-smi").write_text("#!/bin/sh\necho failed\nexit 9\n")
+    driver.write_text("#!/bin/sh\necho failed\nexit 9\n")
     sweep.succeed("--jobs", "5", **path, SEEDS="4")
     # Of the user's choice, and none.
     for number, (visible, shares) in enumerate(
         {"3,1": {"3", "1"}, "-1": {"-1"}}.items(), 5
     ):
-        environment = {"CUDA_VISIBLE_DEVICES": visible, "SEEDS": str(number)}
-        (sweep.folder / "gpus").unlink()
-        sweep.succeed("--jobs", "2", **path, **environment)
-        assert set((sweep.folder / "gpus").read_text().split()) == shares
+        path.update(CUDA_VISIBLE_DEVICES=visible, SEEDS=str(number))
+        gpus.unlink()
+        sweep.succeed("--jobs", "2", **path)
+        assert {*read_lines(gpus)} == shares
 
 
 def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
@@ -116,17 +115,18 @@ def test_a_grid_does_not_change_under_a_running_one(sweep):
     (sweep.folder / "go").touch()
     process.communicate(timeout=60)
     sweep.succeed("--grid", SIZES="2")
-    assert len(read_lines(sweep.out / "grid.tsv")) == 2
+    assert len(sweep.rows()) == 2
 
 
 def test_a_grid_whose_state_cannot_be_told_is_left_alone(sweep):
     sweep.run("--grid")
-    before = (sweep.out / "grid.tsv").read_text()
+    grid = sweep.out / "grid.tsv"
+    before = grid.read_text()
     assert "error: false cannot tell whether another" in sweep.refused(
         "--grid", SIZES="2", PYTHON="false"
     )
-    assert (sweep.out / "grid.tsv").read_text() == before
-    assert sorted(path.name for path in sweep.out.iterdir()) == ["grid.tsv"]
+    assert grid.read_text() == before
+    assert [*sweep.out.iterdir()] == [grid]
 
 
 def test_the_reason_of_a_failure_is_its_own_attempts(sweep):
@@ -148,10 +148,9 @@ def test_the_reason_of_a_failure_is_its_own_attempts(sweep):
 
 
 def test_a_sweep_may_start_anywhere_and_cores_are_those_of_the_process(
-    sweep, tmp_path
+    sweep, folders
 ):
-    name = tmp_path / "a folder with spaces"
-    name.mkdir()
+    name = folders("a folder with spaces")
     done = run_command(
         SCRIPTS / "sweep_glue.sh",
         *("it's out", "--jobs", "2"),

@@ -48,28 +48,19 @@ def test_fusions_come_after_the_adapters_that_they_fuse(sweep):
 
 
 def test_languages_come_before_what_is_tagged_upon_them(sweep):
-    files = {
-        "FIRST_TEXT": sweep.folder / "first.txt",
-        "SECOND_TEXT": sweep.folder / "second.txt",
-        "MAP_TAGS": sweep.folder / "types.tsv",
-    }
-    folders = {
-        name: sweep.folder / name.lower()
-        for name in ("FIRST_NER", "SECOND_NER")
-    }
+    names = "FIRST_TEXT SECOND_TEXT MAP_TAGS FIRST_NER SECOND_NER".split()
+    paths = {name: sweep.folder / name.lower() for name in names}
 
     def run(*arguments):
-        return sweep.run_script(
-            "language_adapters.sh", *arguments, **files, **folders
-        )
+        return sweep.run_script("language_adapters.sh", *arguments, **paths)
 
     assert "has no grid languages; start it first" in run("--status").stderr
-    missing = f"FIRST_TEXT is {files['FIRST_TEXT']}, where there is no file"
+    missing = f"FIRST_TEXT is {paths['FIRST_TEXT']}, where there is no file"
     assert missing in run().stderr
-    for path in files.values():
-        path.write_text("hello\n")
-    for folder in folders.values():
-        folder.mkdir()
+    for name in names[:3]:
+        paths[name].write_text("hello\n")
+    for name in names[3:]:
+        paths[name].mkdir()
     assert sweep.started() == []
     done = run("--grid")
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 import collections
 import shlex
-import subprocess
 
 import pytest
 from conftest import read_lines, run_command, write_table
@@ -15,11 +14,11 @@ from adapter_bert.methods.registry import METHODS, parse
 pytestmark = pytest.mark.newer_stack
 
 
-def test_the_default_grid_is_the_papers(sweep):
+def test_the_default_grid_is_the_papers(sweep, folders):
     for axis in SMALL:
         del sweep.environment[axis]
-    for task in ("CoLA", "MRPC", "STS-B", "QQP", "MNLI", "QNLI"):
-        (sweep.folder / "glue" / task).mkdir()
+    for task in "CoLA MRPC STS-B QQP MNLI QNLI".split():
+        folders(f"glue/{task}")
     done = sweep.run("--grid")
     assert len(sweep.rows(done)) == 8 * 3 * 3 * 2 * 5
     assert "sbatch --array=1-720 scripts/sweep.sbatch" in done.stdout
@@ -134,9 +133,16 @@ def test_a_task_s_folder_may_have_a_blank_in_its_name(
         (glue / name).mkdir(parents=True)
     if script == "sweep_glue.sh":
         names = ["my task/in it" if name == "in it" else name for name in names]
-    axes = dict(METHODS="head", RATES="1", EPOCHS="1", SEEDS="1", TASKS=tasks)
     done = sweep.run_script(
-        script, "--grid", GLUE_DIR=glue, NER_DIR=glue, **axes
+        script,
+        "--grid",
+        GLUE_DIR=glue,
+        NER_DIR=glue,
+        METHODS="head",
+        RATES=1,
+        EPOCHS=1,
+        SEEDS=1,
+        TASKS=tasks,
     )
     rows = sweep.rows(done)
     assert [row.split("\t")[0] for row in rows] == [
@@ -144,8 +150,7 @@ def test_a_task_s_folder_may_have_a_blank_in_its_name(
     ]
     for name, row in zip(names, rows):
         command = f"printf '%s\\n' {row.split(chr(9))[1]}"
-        done = subprocess.run(["bash", "-c", command], capture_output=True)
-        lines = done.stdout.decode().splitlines()
+        lines = run_command("bash", "-c", command).stdout.splitlines()
         inner = "my task/in it" if name == "in it" else name
         assert f"--data_dir={glue / inner}" in lines
         assert (
@@ -210,9 +215,9 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     assert " --data_dir=gs://bucket/glue/RTE " in row
 
 
-def test_the_comparison_has_every_method_on_every_task(sweep):
+def test_the_comparison_has_every_method_on_every_task(sweep, folders):
     for task in ("MRPC", "CoLA"):
-        (sweep.folder / "glue" / task).mkdir()
+        folders(f"glue/{task}")
     for split, count in (("train", 5000), ("dev", 1)):
         path = sweep.folder / f"glue/SST-2/{split}.tsv"
         write_table(path, [("a", "1")] * count, ("sentence", "label"))
@@ -251,9 +256,9 @@ def test_the_comparison_has_every_method_on_every_task(sweep):
     assert len(read_lines(part)) == 4001
 
 
-def test_vectors_are_compared_on_questions_too(sweep):
-    (sweep.folder / "glue/MRPC").mkdir()
-    (sweep.folder / "glue/STS-B").mkdir()
+def test_vectors_are_compared_on_questions_too(sweep, folders):
+    for task in ("MRPC", "STS-B"):
+        folders(f"glue/{task}")
     for split in ("train", "dev"):
         (sweep.folder / f"{split}.json").write_text("{}")
     sweep.environment.update(TRAIN_FILE="train.json", DEV_FILE="dev.json")

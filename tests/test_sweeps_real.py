@@ -8,7 +8,8 @@ import time
 from shutil import rmtree
 
 import pytest
-from conftest import read_json, read_lines
+from conftest import cells, read_json
+from run_folders import artifact_bytes
 from safetensors.numpy import load_file
 from sweep_stand_in import TINY, Sweep, counts, make_real, wait_for
 
@@ -38,6 +39,11 @@ def kill(process, how):
     process.wait()
 
 
+def events(run):
+    """When a run's attempts started and ended."""
+    return [row[1] for row in cells(run / "attempts.tsv")]
+
+
 @pytest.mark.gate
 def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     sweep = make_real(Sweep(tmp_path), tiny_bert)
@@ -48,19 +54,13 @@ def test_a_killed_sweep_ends_in_the_same_bits(tmp_path, tiny_bert):
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (run / "done").exists()
-    done = sweep.run(*TINY, **quiet)
-    assert done.returncode == 0, done.stderr
-    attempts = read_lines(run / "attempts.tsv")
-    assert [line.split("\t")[1] for line in attempts] == [
-        "start",
-        "start",
-        "end 0",
-    ]
-    killed = (run / "adapter" / "adapter.safetensors").read_bytes()
+    sweep.succeed(*TINY, **quiet)
+    assert events(run) == ["start", "start", "end 0"]
+    killed = artifact_bytes(run)
     assert read_json(run / "cost.json")["resumed"] is True
     rmtree(run)
-    assert sweep.run(*TINY, **quiet).returncode == 0
-    assert (run / "adapter" / "adapter.safetensors").read_bytes() == killed
+    sweep.succeed(*TINY, **quiet)
+    assert artifact_bytes(run) == killed
     # What the whole took is only known of the second.
     [(_, collected)] = collect_runs.find_runs([str(sweep.out)]).iterrows()
     assert collected.cost["processor_seconds"] > 1
@@ -85,23 +85,20 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
     output, errors = process.communicate()
     assert process.returncode == 0, errors
     assert counts(output)["finished"] == 300
-    names = [line.split("\t")[0] for line in read_lines(sweep.out / "grid.tsv")]
+    names = [row[0] for row in cells(sweep.out / "grid.tsv")]
     assert len(set(names)) == 300
     interrupted = []
     for name in names:
-        lines = read_lines(sweep.name(name) / "attempts.tsv")
-        events = [line.split("\t")[1] for line in lines]
+        *begun, end = events(sweep.name(name))
         # Nothing starts while another attempt runs, nothing after its end.
-        assert events[-1] == "end 0" and events.count("end 0") == 1
-        assert set(events[:-1]) == {"start"}
-        if len(events) > 2:
+        assert end == "end 0" and {*begun} == {"start"}
+        if len(begun) > 1:
             interrupted.append(name)
     print(f"{len(interrupted)} runs were cut off and went on")
     assert len(interrupted) >= 3
     # They ended in the bits of runs that were not.
     for name in rng.sample(interrupted, 3):
-        artifact = sweep.name(name) / "adapter" / "adapter.safetensors"
-        content = artifact.read_bytes()
+        content = artifact_bytes(sweep.name(name))
         rmtree(sweep.name(name))
         row = str(names.index(name) + 1)
         environment = {**sweep.environment, "SLOT": "0", "JOBS": "2"}
@@ -110,4 +107,4 @@ def test_no_run_is_lost_or_doubled(tmp_path, tiny_bert):
             env=environment,
             check=True,
         )
-        assert artifact.read_bytes() == content
+        assert artifact_bytes(sweep.name(name)) == content

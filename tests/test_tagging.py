@@ -7,35 +7,26 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import TINY_WORDS, spoil
+from conftest import TINY_WORDS, read_lines
 from engine_jobs import TAGGING, make_rows
 from hypothesis import given
 from numpy.testing import assert_allclose, assert_array_equal
-from task_files import refusal
+from task_files import put, refusal
 
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import NO_LABEL
 from adapter_bert.tasks import tagging
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import kind_of
 from adapter_bert.tasks.tagging import (
     TaggingHead,
     cut,
     cut_sentences,
     tagging_task,
 )
-from adapter_bert.tasks.tagging_files import (
-    Sentences,
-    split_tag,
-)
+from adapter_bert.tasks.tagging_files import Sentences, split_tag
 
-TAGS = ["O", "B-ANIMAL", "I-ANIMAL", "B-THING", "I-THING"]
-TAGS += ["B-art-work", "I-art-work"]
+TAGS = "O B-ANIMAL I-ANIMAL B-THING I-THING B-art-work I-art-work".split()
 DESCRIPTION = {"name": "tagging", "tags": TAGS}
-
-
-def put(folder, name, text):
-    return spoil(folder, name, text.encode())
 
 
 def texts(tags):
@@ -74,24 +65,24 @@ def test_tags_are_those_of_the_training_file(tiny_ner):
 def test_every_scheme_is_read_as_bio(tmp_path, caplog):
     bioes = "a S-X\nb B-Y\nc E-Y\n"
     for split in ("train", "dev"):
-        put(tmp_path, f"{split}.conll", bioes)
+        put(tmp_path / f"{split}.conll", bioes)
     caplog.set_level("INFO", logger="absl")
     task, rows = read_both(tmp_path)
     assert texts(rows["train"].tags) == ["B-X", "B-Y", "I-Y"]
     assert texts(task.tags) == ["O", "B-X", "I-X", "B-Y", "I-Y"]
     assert f"{tmp_path}/train.conll: tags of the scheme BIOES" in caplog.text
     # Each file's scheme is its own.
-    put(tmp_path, "dev.conll", "a O\na I-Y\na B-Y\na I-X\n")
+    put(tmp_path / "dev.conll", "a O\na I-Y\na B-Y\na I-X\n")
     _, rows = read_both(tmp_path)
     assert texts(rows["dev"].tags) == ["O", "B-Y", "B-Y", "B-X"]
     assert "dev.conll: tags of the scheme IOB1" in caplog.text
     # Without an entity there is nothing to tell them apart by.
-    put(tmp_path, "dev.conll", "a O\n")
+    put(tmp_path / "dev.conll", "a O\n")
     read_both(tmp_path)
 
 
 def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
-    put(tmp_path, "train.conll", "a\tart-film\nb\tart-film\nc\tO\nd\tPER\n")
+    put(tmp_path / "train.conll", "a\tart-film\nb\tart-film\nc\tO\nd\tPER\n")
     task, rows = tagging_task().read(str(tmp_path), ["train"])
     assert texts(rows["train"].tags) == (
         "B-art-film I-art-film O B-PER".split()
@@ -108,8 +99,8 @@ def test_plain_types_are_read_with_a_warning(tmp_path, caplog):
     }
 )
 def test_types_that_the_head_does_not_know_are_refused(tmp_path, call, parts):
-    put(tmp_path, "train.conll", call)
-    put(tmp_path, "dev.conll", "a B-X\n\nb O\nc B-Z\n")
+    put(tmp_path / "train.conll", call)
+    put(tmp_path / "dev.conll", "a B-X\n\nb O\nc B-Z\n")
     refusals.check(lambda: read_both(tmp_path), *parts)
 
 
@@ -131,17 +122,10 @@ def test_a_head_of_something_else_is_refused(call, parts):
     )
 
 
-def test_a_head_of_tags_is_no_head_of_labels():
-    custom = {"name": "custom", "pairs": False}
-    task = restore_task({**custom, "labels": ["a", "b"]}, {}, "test")
-    assert "without labels" in refusal(task.restore, DESCRIPTION, "adapter")
-    assert kind_of(DESCRIPTION) == "tagging"
-    assert restored().describe() == {"tags": TAGS}
-
-
 def test_what_is_decoded_is_lawful_and_complete(tokenizer, caplog):
     """Also of a long sentence, and of words that no window holds."""
     task = restored()
+    assert task.describe() == {"tags": TAGS}
     words = ["the", "\x01", "cat"] + ["sat"] * 10 + ["dogs"]
     rows = Sentences.of_words([words, [], ["film"]])
     features = task.featurize(rows, tokenizer, 6)
@@ -211,7 +195,7 @@ def test_scores_and_the_report(tokenizer, tmp_path):
         str(tmp_path), task.keep(rows), features, decoded
     )
     assert path == str(tmp_path / "eval_types.tsv")
-    assert open(path).read().splitlines() == [
+    assert read_lines(path) == [
         "type\tentities\tpredicted\tprecision\trecall\tf1",
         "ANIMAL\t2\t2\t0.5000\t0.5000\t0.5000",
         "THING\t1\t0\t0.0000\t0.0000\t0.0000",

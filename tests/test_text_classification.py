@@ -8,7 +8,7 @@ import pytest
 import refusals
 import task_files
 import tensorflow as tf
-from conftest import ROOT, read_json, read_lines
+from conftest import ROOT, cells, read_json, read_lines
 
 from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tables import Layout
@@ -32,7 +32,7 @@ def make_rows(labels, text_b=None):
 
 
 def report(tmp_path, rows, logits, task=TASK):
-    """The tables that an evaluation writes, by name."""
+    """The lines of the tables that an evaluation writes, by name."""
     features = Texts.from_rows([], task.label_features(rows.label))
     predictions = {"logits": np.asarray(logits, np.float32)}
     paths = task.write_report(str(tmp_path), rows, features, predictions, "x")
@@ -40,8 +40,7 @@ def report(tmp_path, rows, logits, task=TASK):
     for path in paths:
         name = path.rsplit("/", 1)[1]
         assert name.endswith("_x.tsv")
-        lines = open(path).read().splitlines()
-        tables[name[: -len("_x.tsv")]] = [line.split("\t") for line in lines]
+        tables[name[: -len("_x.tsv")]] = read_lines(path)
     return tables
 
 
@@ -49,10 +48,8 @@ def report(tmp_path, rows, logits, task=TASK):
     "make, texts, choices, columns",
     [
         (TextClassification, (3,), (), ("text",)),
-        (TextClassification, (0, 1), (), ("text", "text_b")),
-        (TextClassification, ("said", "meant"), (), ("said", "meant")),
-        (TextRegression, (1, 2), (), ("text", "text_b")),
-        (MultiLabel, ("a", "b"), (), ("a", "b")),
+        (TextRegression, (0, 1), (), ("text", "text_b")),
+        (MultiLabel, ("said", "meant"), (), ("said", "meant")),
         (MultipleChoice, (0,), (1, 2), ("text", "choice0", "choice1")),
         (MultipleChoice, ("q", "r"), ("x", "y"), ("q", "r", "x", "y")),
     ],
@@ -63,11 +60,6 @@ def test_a_task_knows_of_as_many_texts_as_its_files_have(
     layout = Layout(*texts, choices=choices)
     task = make("x", labelled=layout, unlabelled=layout)
     assert task.columns == columns
-    for wrong in (columns[1:] or ("a", "b"), (*columns, "more")):
-        with pytest.raises(
-            ValueError, match=f"files have {len(columns)} texts"
-        ):
-            replace(task, columns=wrong)
 
 
 def test_the_guide_s_task_reads_pairs():
@@ -87,16 +79,16 @@ def test_the_guide_s_task_reads_pairs():
 def test_each_label_has_a_row_in_the_report(tmp_path):
     tables = report(tmp_path, make_rows("aabc"), np.eye(3)[[0, 1, 1, 1]])
     assert tables["eval_labels"] == [
-        ["label", "examples", "predicted", "precision", "recall", "f1"],
-        ["a", "2", "1", "1.0000", "0.5000", "0.6667"],
-        ["b", "1", "3", "0.3333", "1.0000", "0.5000"],
-        ["c", "1", "0", "0.0000", "0.0000", "0.0000"],
+        "label\texamples\tpredicted\tprecision\trecall\tf1",
+        "a\t2\t1\t1.0000\t0.5000\t0.6667",
+        "b\t1\t3\t0.3333\t1.0000\t0.5000",
+        "c\t1\t0\t0.0000\t0.0000\t0.0000",
     ]
     assert tables["eval_confusion"] == [
-        ["label", "a", "b", "c"],
-        ["a", "1", "1", "0"],
-        ["b", "0", "1", "0"],
-        ["c", "0", "1", "0"],
+        "label\ta\tb\tc",
+        "a\t1\t1\t0",
+        "b\t0\t1\t0",
+        "c\t0\t1\t0",
     ]
 
 
@@ -106,11 +98,10 @@ def test_the_hardest_rows_come_first(tmp_path):
     logits = np.log([[0.7, 0.2, 0.1], [0.6, 0.1, 0.3], [0.5, 0.25, 0.25]])
     lines = report(tmp_path, rows, logits)["eval_hardest"]
     assert lines == [
-        ["line", "label", "predicted", "probability_of_label", "loss"]
-        + ["text", "text_b"],
-        ["2", "b", "a", "0.100000", "2.3026", "text 1", "two lines and a tab"],
-        ["3", "c", "a", "0.250000", "1.3863", "text 2", "z"],
-        ["1", "a", "a", "0.700000", "0.3567", "text 0", "x"],
+        "line\tlabel\tpredicted\tprobability_of_label\tloss\ttext\ttext_b",
+        "2\tb\ta\t0.100000\t2.3026\ttext 1\ttwo lines and a tab",
+        "3\tc\ta\t0.250000\t1.3863\ttext 2\tz",
+        "1\ta\ta\t0.700000\t0.3567\ttext 0\tx",
     ]
 
 
@@ -119,7 +110,7 @@ def test_the_hardest_rows_are_few(tmp_path):
     logits = np.random.default_rng(0).standard_normal((len(rows), 3))
     table = report(tmp_path, rows, logits)["eval_hardest"][1:]
     assert len(table) == HARDEST
-    losses = [float(row[4]) for row in table]
+    losses = [float(line.split("\t")[4]) for line in table]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -177,26 +168,16 @@ def test_weights_multiply_the_losses(tiny_config):
 
 @pytest.mark.gate
 @pytest.mark.older_stack
-def test_a_run_with_weights(classify, tiny_flags, tmp_path):
+def test_a_run_with_weights(classify, tiny_flags):
     flags = {**tiny_flags, "do_eval": True, "num_train_epochs": 1}
-    classify(**flags)
-    heavy = tmp_path / "heavy"
-    weights = '{"good": 50}'
-    classify(**{**flags, "output_dir": heavy, "class_weights": weights})
-    record = read_json(heavy / "run.json")
+    out = flags["output_dir"]
+    classify(**flags, class_weights='{"good": 50}')
+    record = read_json(out / "run.json")
     assert record["training"]["class_weights"] == {"good": 50}
-    plain, weighed = (
-        read_json(folder / "eval_results.json")
-        for folder in (tmp_path / "out", heavy)
-    )
-    # Weights belong to the training; what is told is the plain loss.
-    assert weighed["dev_data"] == plain["dev_data"]
-    assert weighed["eval_loss"] != plain["eval_loss"]
-    chosen = read_lines(heavy / "eval_confusion.tsv")[1:]
-    assert [line.split("\t")[2] for line in chosen] == ["4", "4"]
+    chosen = cells(out / "eval_confusion.tsv")[1:]
+    assert [row[2] for row in chosen] == ["4", "4"]
+    loss = read_json(out / "eval_results.json")["eval_loss"]
     # Another weighing is another training; an evaluation needs none.
-    refusals.check(
-        lambda: classify(**{**flags, "output_dir": heavy}),
-        "training.class_weights",
-    )
-    classify(**{**flags, "output_dir": heavy, "do_train": False})
+    refusals.check(lambda: classify(**flags), "training.class_weights")
+    classify(**{**flags, "do_train": False})
+    assert read_json(out / "eval_results.json")["eval_loss"] == loss

@@ -13,7 +13,7 @@ from adapter_bert.answering.trained_task import LoadedTask
 from adapter_bert.graph import text_windows
 from adapter_bert.graph.text_reader import TextReader
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.multiple_choice import COPA, SWAG
+from adapter_bert.tasks.multiple_choice import COPA, SWAG, MultipleChoice
 from adapter_bert.tasks.squad_data import SPACES
 from adapter_bert.tasks.tagging import Tagging
 from adapter_bert.tasks.tagging_files import cut_words
@@ -103,7 +103,7 @@ def rows(draw):
     if isinstance(task, Tagging):
         return number, [draw(SENTENCES)], []
     text = st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
-    count = len(getattr(task, "result_columns", ())) if is_choice(task) else 0
+    count = len(task.result_columns) if isinstance(task, MultipleChoice) else 0
     texts = draw(st.sampled_from(TASKS[number].numbers_of_texts)) - count
     texts = [draw(text) for _ in range(texts)]
     if TASKS[number].numbers_of_texts == (1, 2):
@@ -114,10 +114,6 @@ def rows(draw):
     words = st.sampled_from(WORDS)
     choices = [f"{draw(text)} {draw(words)}" for _ in range(count)]
     return number, texts, choices
-
-
-def is_choice(task):
-    return any(task is one.task for one in TASKS[-12:])
 
 
 @pytest.mark.gate
@@ -189,7 +185,6 @@ COPA_ROW = {"task": ["copa"], "text_b": ["cause"], "choices": [["a", "b"]]}
         ({"task": ["\u00e9" * 90]}, "task " + "\u00e9" * 80 + "; there"),
         ({"text_b": ["b"]}, "row 1: the task small reads one text, but text_b"),
         ({"text_b": []}, "text, text_b, task and choices must have equally"),
-        ({"task": ["small"] * 2}, "must have equally many rows"),
         ({"choices": [["b"]]}, "row 1: the task small reads as many choices"),
         ({**COPA_ROW, "text_b": ["why"]}, "task copa reads another text_b"),
         ({**COPA_ROW, "choices": [["a"]]}, "task copa reads as many choices"),

@@ -20,9 +20,7 @@ from tiny_artifacts import make_artifact, read_base
 from adapter_bert import files
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.commands import merge
-from adapter_bert.exchange import (
-    foreign_adapters,
-)
+from adapter_bert.exchange import foreign_adapters
 from adapter_bert.exchange.foreign_base import exported
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
@@ -55,15 +53,13 @@ def test_a_head_gives_deviations_and_answers_in_the_labels_unit(
 ):
     task = TASK.learn(rows_of(labels))
     numbers = np.array(labels, float)
-    description = json.loads(json.dumps(task.describe()))
+    description = json.loads(json.dumps({**task.describe(), "name": "custom"}))
     unit = description["label_unit"]
     assert unit["mean"] == numbers.mean()
     assert unit["deviation"] == numbers.std()
     assert (unit["low"], unit["high"]) == (numbers.min(), numbers.max())
-    restored = restore_task({"name": "custom", **description}, {}, "head")
-    assert (
-        restored == TASK.restore({"name": "custom", **description}, "") == task
-    )
+    restored = restore_task(description, {}, "head")
+    assert restored == TASK.restore(description, "") == task
     # What the head learns, and what becomes of an output that is right.
     wanted = (numbers - numbers.mean()) / numbers.std()
     head = restored.build_head(
@@ -155,13 +151,18 @@ def test_labels_that_are_alike_are_refused(task, labels, message):
     [
         5,
         {"mean": 1.0},
-        {**UNIT._asdict(), "more": 1.0},
-        {**UNIT._asdict(), "mean": "1"},
-        {**UNIT._asdict(), "low": True},
-        {**UNIT._asdict(), "mean": 1e39},
-        {**UNIT._asdict(), "mean": float("nan")},
-        {**UNIT._asdict(), "deviation": 0.0},
-        {**UNIT._asdict(), "deviation": -1.0},
+        *(
+            {**UNIT._asdict(), **change}
+            for change in (
+                {"more": 1.0},
+                {"mean": "1"},
+                {"low": True},
+                {"mean": 1e39},
+                {"mean": float("nan")},
+                {"deviation": 0.0},
+                {"deviation": -1.0},
+            )
+        ),
     ],
 )
 def test_a_unit_that_is_none_is_refused(unit):
@@ -226,10 +227,9 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
 
 @pytest.mark.older_stack
 def test_a_run_answers_in_the_unit_and_older_runs_go_on(
-    classify, tiny_flags, tmp_path, caplog
+    classify, tiny_flags, folders, caplog
 ):
-    data = tmp_path / "data"
-    data.mkdir()
+    data = folders("data")
     numbers = {"good": "2020", "bad": "1980"}
     rows = [(text, numbers[label]) for text, label in SENTENCES]
     write_table(data / "train.tsv", rows * 5)

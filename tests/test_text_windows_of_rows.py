@@ -1,29 +1,30 @@
 """Long texts as windows: `--window_stride`, `--pool_windows`."""
 
+from dataclasses import replace
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import refusals
 from conftest import (
+    cells,
     load_predictor,
     open_bert,
     read_adapter_config,
     read_json,
-    read_lines,
     trained_task,
     write_table,
 )
-from numpy.testing import assert_array_equal
-from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of
+from numpy.testing import assert_allclose, assert_array_equal
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.explanations import check_explained
 from adapter_bert.data.table_flags import POOLS
 from adapter_bert.graph import runtimes
-from adapter_bert.tasks import metrics
 from adapter_bert.tasks.custom import custom_task
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.long_texts import cut_windows
+from adapter_bert.tasks.long_texts import TextWindows, cut_windows
 
 pytestmark = pytest.mark.older_stack
 
@@ -86,44 +87,12 @@ def test_a_row_of_one_window_is_as_it_was(word_pieces):
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_logits_are_those_of_single_windows_pooled(tiny_bert, tmp_path, pool):
-    """Whatever else is in the batch; here windows are rows of their own."""
-    texts = ["a cat", LONG, "", f"dog {LONG} {LONG[:40]}", LONG[:70]]
-    settings = {"window_stride": 5, "pool_windows": pool}
-    folder = tmp_path / "x"
-    method, values = make_artifact(
-        folder,
-        tiny_bert,
-        "houlsby(size=4)",
-        None,
-        CLASSIFICATION,
-        0,
-        task_settings=settings,
-    )
-    loaded = trained_task(open_bert(tiny_bert), folder)
-    task, length = loaded.task, loaded.max_seq_length
-    expected = []
-    for ids in loaded.tokenizer.encode_ids(texts):
-        last = max(0, len(ids) - length + 2) + 5
-        alone = [
-            [
-                loaded.tokenizer.classify_id,
-                *ids[first : first + length - 2],
-                loaded.tokenizer.separate_id,
-            ]
-            for first in range(0, last, 5)
-        ]
-        rows = [(tokens, [0] * len(tokens)) for tokens in alone]
-        outputs = outputs_of(tiny_bert, method, values, task, rows)
-        expected.append(POOL[pool](np.stack([x["logits"] for x in outputs])))
-    shares = np.exp(metrics.log_softmax(np.stack(expected)))
-    assert len(np.unique(shares.round(5), axis=0)) == len(texts)
-    for size in (1, 3, 64):
-        predictor = load_predictor(tiny_bert, {"x": folder}, batch_size=size)
-        together = predictor("x", texts)
-        for answer, text, row in zip(together, texts, shares):
-            for one in (answer, predictor("x", text)):
-                assert list(one.scores.values()) == pytest.approx(row, abs=1e-6)
+def test_outputs_of_a_text_are_those_of_its_windows_pooled(pool):
+    values = np.random.default_rng(0).normal(size=(9, 3)).astype(np.float32)
+    made = TextWindows.from_rows([], {})
+    pooled = replace(made, first=np.array([0, 1, 5])).pool(values, pool)
+    expected = [POOL[pool](part) for part in np.split(values, [1, 5])]
+    assert_allclose(pooled, expected, rtol=1e-6)
 
 
 @pytest.mark.gate
@@ -139,21 +108,17 @@ def test_a_run_scores_texts_and_its_adapter_keeps_windows(
     windows = {"window_stride": 6, "pool_windows": "max"}
     flags.update(num_train_epochs=1, do_predict=True)
     classify(**flags, **windows)
-    config, run = (
-        read_adapter_config(out / "adapter"),
-        read_json(out / "run.json"),
-    )
-    for settings in (config["task_settings"], run["training"]):
+    kept = read_adapter_config(out / "adapter")["task_settings"]
+    run = read_json(out / "run.json")
+    for settings in (kept, run["training"]):
         assert settings.items() >= windows.items()
     assert run["training"]["examples"] > len(rows)
     results = read_json(out / "eval_results.json")
-    answers = read_lines(out / "test_predictions.tsv")
-    assert len(answers) == 1 + len(rows)
+    _, *answers = cells(out / "test_predictions.tsv")
     answered = load_predictor(tiny_bert, [out / "adapter"])(
         "custom", [text for text, _ in rows]
     )
-    cells = [line.split("\t")[1] for line in answers[1:]]
-    assert cells == [answer.label for answer in answered]
+    assert [row[1] for row in answers] == [x.label for x in answered]
     flags.update(do_train=False, do_predict=False)
     for more in (
         {},
@@ -188,23 +153,12 @@ def test_what_cannot_read_windows_is_refused(
     refusals.check(lambda: classify(**{**tiny_flags, **change}), *parts)
 
 
-@refusals.table(
-    {
-        name: (lambda x=(task, settings): restore_task(*x, "x"), *parts)
-        for name, task, settings, parts in (
-            ("stride", CLASSIFICATION, {"window_stride": -1}, [">= 0"]),
-            ("pool", CLASSIFICATION, {"pool_windows": "sum"}, ["mean, max"]),
-            (
-                "choices",
-                {"name": "custom", "choices": 2},
-                {**STRIDE, "columns": ["a", "b", "c"]},
-                ["x: window_stride is for"],
-            ),
-        )
-    }
+@pytest.mark.parametrize(
+    "settings, part",
+    [({"window_stride": -1}, ">= 0"), ({"pool_windows": "sum"}, "mean, max")],
 )
-def test_an_adapter_s_settings_are_checked(call, parts):
-    refusals.check(call, *parts)
+def test_an_adapter_s_settings_are_checked(settings, part):
+    refusals.check(lambda: restore_task(CLASSIFICATION, settings, "x"), part)
 
 
 def test_other_runtimes_and_explanations_refuse_windows(tiny_bert, tmp_path):

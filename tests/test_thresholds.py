@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import refusals
 from conftest import (
+    cells,
     load_predictor,
     read_adapter_config,
     read_json,
-    read_lines,
     write_table,
 )
+from run_folders import artifact_bytes
 from sklearn import metrics as peer
 
 from adapter_bert.tasks import metrics
@@ -23,14 +24,13 @@ pytestmark = pytest.mark.older_stack
 
 # Few values, so that many are equal.
 SCORES = st.sampled_from([0.0, 0.1, 0.3, 0.45, 0.5, 0.55, 0.7, 0.9, 1.0])
-SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 4))
 SETS = {"name": "custom", "labels": ["cat", "dog"], "multi_label": True}
 
 
 @st.composite
 def rows(draw):
     """Labels, bool [N, C], and probabilities [N, C]."""
-    shape = draw(SHAPES)
+    shape = draw(st.tuples(st.integers(1, 9), st.integers(1, 4)))
     labels = draw(hnp.arrays(bool, shape))
     return labels, draw(hnp.arrays(float, shape, elements=SCORES))
 
@@ -76,14 +76,6 @@ def test_no_threshold_has_a_greater_f1(rows, usual):
 
 
 def test_of_equal_thresholds_the_nearest_to_the_usual_one_counts():
-    labels = np.array([[1], [0], [1], [0], [0]], bool)
-    scores = np.array([[0.9], [0.8], [0.3], [0.1], [0.05]])
-    # F1 is 2/3 above 0.8, and 4/5 from 0.1 to 0.3.
-    assert fit(labels, scores, 0.5) == [0.2]
-    assert fit(labels[:, [0, 0]] & [True, False], scores[:, [0, 0]], 0.4) == [
-        0.2,
-        0.4,
-    ]
     # 2/3 both above 0.8 and below 0.3: 0.85 and 0.2 are as near to 0.525.
     labels = np.array([[1], [0], [0], [1]], bool)
     scores = np.array([[0.9], [0.8], [0.3], [0.1]])
@@ -104,34 +96,31 @@ def test_halves_are_measured_by_thresholds_of_the_others():
     assert record["labels"][0]["threshold"] == fitted[0] == 0.2
 
 
-@refusals.table(
-    {
-        name: (
-            lambda fitted=fitted: restore_task(
-                SETS, {"label_thresholds": fitted}, "x"
-            ),
-            "x: task_settings.label_thresholds is",
-        )
-        for name, fitted in {
-            "list": [0.5, 0.5],
-            "labels": {"cat": 0.5},
-            "number": {"cat": 0.5, "dog": 2},
-            "text": {"cat": 0.5, "dog": "x"},
-        }.items()
-    }
+@pytest.mark.parametrize(
+    "fitted",
+    [
+        [0.5, 0.5],
+        {"cat": 0.5},
+        {"cat": 0.5, "dog": 2},
+        {"cat": 0.5, "dog": "x"},
+    ],
 )
-def test_settings_are_checked(call, parts):
-    refusals.check(call, *parts)
+def test_settings_are_checked(fitted):
+    refusals.check(
+        lambda: restore_task(SETS, {"label_thresholds": fitted}, "x"),
+        "x: task_settings.label_thresholds is",
+    )
 
 
 @pytest.fixture
 def flags(tiny_flags, tmp_path):
     """A training of three labels, of which no dev row has one."""
     texts = [f"the {x} is {y} ." for x in ("cat", "dog", "film") for y in "ab"]
-    cells = ["cat", "cat|film", "dog", "dog", "film", ""]
-    write_table(tmp_path / "train.tsv", list(zip(texts, cells)) * 3)
-    some = [(x, y.replace("film", "")) for x, y in zip(texts, cells)]
-    some = [(x, y.strip("|")) for x, y in some]
+    labels = ["cat", "cat|film", "dog", "dog", "film", ""]
+    write_table(tmp_path / "train.tsv", list(zip(texts, labels)) * 3)
+    some = [
+        (x, y.replace("film", "").strip("|")) for x, y in zip(texts, labels)
+    ]
     for split in ("dev", "test"):
         write_table(tmp_path / f"{split}.tsv", some)
     return {
@@ -150,9 +139,9 @@ def test_an_adapter_keeps_thresholds_that_later_runs_follow(
     out = flags["output_dir"]
     classify(**flags)
     plain = read_json(out / "eval_results.json")
-    weights = (out / "adapter/adapter.safetensors").read_bytes()
+    weights = artifact_bytes(out)
     classify(**flags, fit_thresholds=True, do_predict=True)
-    assert (out / "adapter/adapter.safetensors").read_bytes() == weights
+    assert artifact_bytes(out) == weights
     fitted = read_json(out / "eval_results.json")
     assert fitted["eval_macro_f1"] > plain["eval_macro_f1"]
     same = "loss", "eval_macro_average_precision", "eval_macro_roc_auc"
@@ -165,12 +154,12 @@ def test_an_adapter_keeps_thresholds_that_later_runs_follow(
     assert least["film"] == 0.5 != least["cat"]
     settings = read_adapter_config(out / "adapter")["task_settings"]
     assert settings["label_thresholds"] == least
-    answers = read_lines(out / "test_predictions.tsv")[1:]
-    texts = [line.split("\t")[0] for line in read_lines(tmp_path / "dev.tsv")]
+    _, *answers = cells(out / "test_predictions.tsv")
+    texts = [row[0] for row in cells(tmp_path / "dev.tsv")]
     answered = load_predictor(tiny_bert, [out / "adapter"])("custom", texts[1:])
     assert any(answer.labels for answer in answered)
-    for line, answer in zip(answers, answered):
-        assert line.split("\t")[1] == "|".join(answer.labels)
+    for row, answer in zip(answers, answered):
+        assert row[1] == "|".join(answer.labels)
         kept = [x for x, p in answer.scores.items() if p >= least[x]]
         assert answer.labels == kept
     later = {**flags, "do_train": False}

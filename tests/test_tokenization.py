@@ -87,35 +87,29 @@ def pretrained_tokenizers(pretrained_dir):
     return in_both_cases(str(pretrained_dir / "vocab.txt"))
 
 
-def check_recording(tokenizer, case, path):
+@pytest.mark.pretrained
+@CASES
+@pytest.mark.parametrize(
+    "place, folder",
+    [
+        ("golden_dir", "."),
+        pytest.param(
+            "shared_dir", "golden_real_text", marks=pytest.mark.real_data
+        ),
+    ],
+)
+def test_golden_tokens_and_ids(
+    pretrained_tokenizers, request, case, place, folder
+):
+    path = request.getfixturevalue(place) / folder / "tokenization.json.gz"
     with gzip.open(path, "rt", encoding="utf-8") as file:
         recorded = json.load(file)
     assert recorded
+    tokenizer = pretrained_tokenizers[case]
     encoded = tokenizer.encode([record["text"] for record in recorded])
     for record, tokens in zip(recorded, encoded):
         assert tokenizer.tokenize(record["text"]) == record[case], record
         assert tokens.ids == record[f"{case}_ids"], record
-
-
-@pytest.mark.pretrained
-@CASES
-def test_golden_tokens_and_ids(pretrained_tokenizers, golden_dir, case):
-    check_recording(
-        pretrained_tokenizers[case], case, golden_dir / "tokenization.json.gz"
-    )
-
-
-@pytest.mark.real_data
-@pytest.mark.pretrained
-@CASES
-def test_golden_real_text_tokens_and_ids(
-    pretrained_tokenizers, shared_dir, case
-):
-    check_recording(
-        pretrained_tokenizers[case],
-        case,
-        shared_dir / "golden_real_text" / "tokenization.json.gz",
-    )
 
 
 @CASES
@@ -231,7 +225,7 @@ def test_descriptions_tell_vocabularies_and_case_apart(tmp_path, tokenizers):
 
 
 def test_the_last_of_duplicate_vocabulary_lines_counts(tmp_path):
-    entries = ["[UNK]", "[CLS]", "cat", "[SEP]", "cat", "the"]
+    entries = "[UNK] [CLS] cat [SEP] cat the".split()
     tokenizer = FullTokenizer(write_vocabulary(tmp_path, entries))
     assert tokenizer.encode(["the cat"])[0].ids == [5, 4]
     assert tokenizer.vocab_size == 6
@@ -308,7 +302,7 @@ def test_places_are_those_of_the_tokens_letters(
 
 def test_a_tokenizer_of_newer_transformers_has_the_vocabulary(tmp_path):
     """They write no `vocab.txt` next to it."""
-    entries = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s", "the"]
+    entries = "[PAD] [UNK] [CLS] [SEP] cat ##s the".split()
     vocabulary = {word: number for number, word in enumerate(entries)}
     path = tmp_path / "tokenizer.json"
     model = models.WordPiece(vocabulary, unk_token="[UNK]")

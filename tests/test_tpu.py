@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import google_cloud
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import ROOT, module_fixture
+from conftest import ROOT, module_fixture, run_command
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import tpu
@@ -84,13 +83,14 @@ def test_a_container_knows_it_by_two_variables(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "0")
     assert tpu.is_local("mine")
     assert not tpu.is_local("other")
+    # It is tried as the local one.
+    refusals.check(check_devices, "TPU 'mine' cannot be used")
 
 
 @pytest.mark.parametrize(
     "place, part",
     [
         (("grpc://10.0.0.1:8470", "", ""), "run on the TPU VM itself"),
-        (("other", "", ""), "pass --tpu_zone and --gcp_project"),
         (("other", "z", ""), "pass --tpu_zone and --gcp_project"),
         (("other", "", "p"), "pass --tpu_zone and --gcp_project"),
     ],
@@ -167,8 +167,12 @@ def answers(tmp_path_factory):
     with google_cloud.serve("mine", NODES) as variables:
         # A process of its own: TensorFlow must find the client when it is
         # loaded, as it does where the client is installed.
-        done = subprocess.run(
-            [sys.executable, "-c", ASK, *names],
+        done = run_command(
+            sys.executable,
+            "-c",
+            ASK,
+            *names,
+            check=True,
             cwd=ROOT,
             env={
                 **inherited,
@@ -177,11 +181,8 @@ def answers(tmp_path_factory):
                 # No credentials of whoever runs this.
                 "CLOUDSDK_CONFIG": str(tmp_path_factory.mktemp("none")),
             },
-            capture_output=True,
-            text=True,
             timeout=120,
         )
-    assert done.returncode == 0, done.stderr
     return dict(zip(names, map(json.loads, done.stdout.splitlines())))
 
 
@@ -189,10 +190,7 @@ def answers(tmp_path_factory):
 @pytest.mark.parametrize("name", TOLD)
 def test_google_cloud_tells_its_state(name, answers):
     assert re.search(TOLD[name], answers[name])
-
-
-@pytest.mark.older_stack
-def test_its_own_name_is_as_good_as_local(answers):
+    # Its own name is as good as `local`.
     assert answers["mine"] == "served"
 
 
@@ -220,11 +218,6 @@ def check_devices(**hardware):
 )
 def test_no_tpu_is_one_clear_line(call, parts):
     refusals.check(call, *parts)
-
-
-def test_its_own_name_is_tried_as_the_local_one(monkeypatch):
-    set_all(monkeypatch, {"TPU_WORKER_ID": "0", "TPU_NAME": "mine"})
-    refusals.check(check_devices, "TPU 'mine' cannot be used")
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,21 @@ from adapter_bert.training import training_step
 from adapter_bert.training.training_step import Job, Prediction
 
 # The engines share what divides a batch: each has some of the tasks.
-SHARED_OUT = [
-    pytest.param(name, engine, marks=ESTIMATOR if engine == "estimator" else ())
-    for name, engine in zip(TASKS, ("estimator", "strategy") * 3)
-]
+SHARED_OUT = [*zip(TASKS.values(), ("estimator", "strategy") * 3)]
+# A job of nothing but its division.
+BARE = Job(None, None, {}, "", 5, None)
+FULL_ROWS = make_rows(CLASSIFICATION, [LENGTH] * 40)
+
+
+def case(*values):
+    """One for the engine that stands last, where it runs here."""
+    marks = ESTIMATOR if values[-1] == "estimator" else ()
+    return pytest.param(*values, marks=marks)
+
+
+def name_of(value):
+    """A task's name, or another value as text."""
+    return getattr(value, "name", str(value))
 
 
 @pytest.fixture
@@ -123,20 +134,20 @@ def test_what_is_drawn_for_a_batch_is_the_same_in_all_of_its_rows(
         )
         for number, more in enumerate(({"lanes": 1}, changes))
     ]
-    train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
+    train_alike(jobs, FULL_ROWS, 1e-4)
 
 
 @pytest.mark.gate
 @pytest.mark.newer_stack
 @pytest.mark.parametrize(
-    "method", ["houlsby(size=4)", "adapterdrop(first=0, size=4, robust=True)"]
+    "method, for_accelerator",
+    [("houlsby(size=4)", False), (DRAWING["adapterdrop"], True)],
+    ids=["houlsby", "adapterdrop"],
 )
-@pytest.mark.parametrize("for_accelerator", [False, True])
 def test_layers_that_are_computed_again_train_the_same(
     tiny_config, folders, method, for_accelerator
 ):
     """Dropout on: both passes draw the same masks."""
-    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
     jobs = [
         in_lanes(
             1,
@@ -151,7 +162,7 @@ def test_layers_that_are_computed_again_train_the_same(
         )
         for again in (False, True)
     ]
-    losses = [train(new_engine(), job, rows, steps=3) for job in jobs]
+    losses = [train(new_engine(), job, FULL_ROWS, steps=3) for job in jobs]
     assert_allclose(*losses, rtol=1e-5)
     check_gradients_alike(*map(trained_values, jobs), 1e-4)
 
@@ -175,7 +186,7 @@ def test_a_step_for_an_accelerator_trains_what_others_do(
         in_lanes(1, steady_config, folders(str(len(changes))), **changes)
         for changes in ({}, compiled)
     ]
-    train_alike(jobs, make_rows(CLASSIFICATION, [LENGTH] * 40), 1e-4)
+    train_alike(jobs, FULL_ROWS, 1e-4)
 
 
 @pytest.mark.gate
@@ -184,7 +195,6 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
     tiny_config, folders, monkeypatch
 ):
     """Dropout on; gradients of all lanes and parts reach the gates."""
-    rows = make_rows(CLASSIFICATION, [LENGTH] * 40)
     losses, values, draws = [], [], []
     draw = GateHooks._open
 
@@ -204,7 +214,7 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
             length=LENGTH,
         )
         draws.append(0)
-        losses.append(train(new_engine(), job, rows, steps=2))
+        losses.append(train(new_engine(), job, FULL_ROWS, steps=2))
         values.append(trained_values(job))
     assert draws[0] == sum(
         p.name.endswith(("/gate", "/group")) for p in job.table.trained
@@ -229,41 +239,20 @@ def test_a_variable_that_is_read_twice_is_a_defect():
     model = Rows(4)
     model.hooks = Twice()
     with pytest.raises(ValueError, match="weights is read outside"):
-        one_step(model, Job(None, None, {}, "", 5, None), 4, 0)
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_penalty_is_added_once_to_the_loss_of_a_batch(
-    steady_config, steady, folders
-):
-    rows, losses = make_rows(CLASSIFICATION), []
-    for penalty in (PENALTY, 1e-30):
-        method = Gates(structured=False, penalty=penalty)
-        job = in_lanes(2, steady_config, folders(str(penalty)), method=method)
-        losses.append(train(new_engine(), job, rows, steps=1)[0][1])
-    count = sum(p.count for p in job.table.trained if "gate" in p.name)
-    # Every gate is open with the probability sigmoid(5) at first.
-    expected = PENALTY * count / (1 + np.exp(-5.0))
-    assert losses[0] - losses[1] == pytest.approx(expected, rel=1e-3)
+        one_step(model, BARE, 4, 0)
 
 
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "task, parts, engine",
     [
-        *(
-            pytest.param(
-                TASKS[one.values[0]], 1, one.values[1], marks=one.marks
-            )
-            for one in SHARED_OUT
-        ),
+        *(case(task, 1, engine) for task, engine in SHARED_OUT),
         # Parts of four rows, and of two, which fill two lanes of the three.
-        (MULTI, 2, "strategy"),
-        pytest.param(TAGGING, 4, "estimator", marks=ESTIMATOR),
-        (VECTORS, 2, "strategy"),
+        case(MULTI, 2, "strategy"),
+        case(TAGGING, 4, "estimator"),
+        case(VECTORS, 2, "strategy"),
     ],
-    ids=lambda value: getattr(value, "name", str(value)),
+    ids=name_of,
 )
 def test_lanes_train_what_one_trains(
     steady_config, steady, folders, make_engine, task, parts
@@ -297,8 +286,8 @@ def test_a_graph_is_the_same_each_time(steady_config, folders, make_engine):
 @pytest.mark.parametrize(
     "text, engine",
     [
-        pytest.param("top_layers(k=1)", "estimator", marks=ESTIMATOR),
-        ("houlsby(size=4)", "strategy"),
+        case("top_layers(k=1)", "estimator"),
+        case("houlsby(size=4)", "strategy"),
     ],
 )
 def test_frozen_kernels_in_bfloat16_change_no_bit(
@@ -333,10 +322,8 @@ def test_what_changes_kernels_reads_them_whole(tiny_config):
 @pytest.mark.parametrize(
     "changes, tolerance, engine",
     [
-        pytest.param(
-            {"compute_dtype": "bfloat16"}, 3e-2, "estimator", marks=ESTIMATOR
-        ),
-        ({"use_xla": True, "length": LENGTH}, 1e-4, "strategy"),
+        case({"compute_dtype": "bfloat16"}, 3e-2, "estimator"),
+        case({"use_xla": True, "length": LENGTH}, 1e-4, "strategy"),
     ],
     ids=["bfloat16", "xla"],
 )
@@ -361,27 +348,27 @@ def test_lanes_of_other_ways_to_compute_are_close(
         assert saved[p.name].dtype == np.float32
 
 
-@pytest.mark.parametrize("name, engine", SHARED_OUT)
+@pytest.mark.parametrize(
+    "task, engine", [case(*one) for one in SHARED_OUT], ids=name_of
+)
 @pytest.mark.parametrize("length", [None, LENGTH])
 def test_lanes_predict_what_one_predicts_in_row_order(
-    tiny_config, folders, make_engine, name, length
+    tiny_config, folders, make_engine, task, length
 ):
     """The last batch has one row, so that two of the lanes have none."""
-    rows = make_rows(TASKS[name])
-    folder = folders("run")
-    expected = predict(
-        make_engine(), in_lanes(1, tiny_config, folder, TASKS[name]), rows, 40
-    )
-    job = in_lanes(3, tiny_config, folder, TASKS[name], length=length)
+    rows, folder = make_rows(task), folders("run")
+    alone = in_lanes(1, tiny_config, folder, task)
+    expected = predict(make_engine(), alone, rows, 40)
+    job = in_lanes(3, tiny_config, folder, task, length=length)
     outputs = predict(make_engine(), job, rows, 13)
     assert set(outputs) == set(expected)
     for key, values in expected.items():
         assert len(values) == len(rows.unlabelled())
         shown = np.full(values.shape, True)
-        if TASKS[name] is SQUAD and values.shape[1] == 5:
+        if task is SQUAD and values.shape[1] == 5:
             # Not what fills up the five best of a shorter row.
             shown = expected[f"{key.split('_')[0]}_logits"] > -1e6
-        elif TASKS[name] is TAGGING:
+        elif task is TAGGING:
             # Not what is computed of padding.
             shown = np.arange(LENGTH) < rows.lengths[:, np.newaxis]
         assert_allclose(
@@ -444,7 +431,7 @@ def one_step(model, job, rows, step):
 
 def kept(lanes, parts, step=0, rows=12):
     """Bool [rows, 200], what dropout kept."""
-    job = Job(None, None, {}, "", 5, None, parts=parts, lanes=lanes)
+    job = replace(BARE, parts=parts, lanes=lanes)
     loss, (gradient,) = one_step(Rows(rows), job, rows, step)
     assert abs(loss - 200) < 20
     assert_allclose(np.unique(gradient), [0, 2 / rows], rtol=1e-6)
@@ -471,13 +458,13 @@ def test_so_many_rows_are_computed_at_once(parts):
             seen.add(features["row"].shape[0])
             return super().__call__(features, context)
 
-    job = Job(None, None, {}, "", 5, None, parts=parts)
+    job = replace(BARE, parts=parts)
     one_step(Noting(12), job, 12, 0)
     assert seen == {12 // parts}
 
 
 def test_lanes_call_one_function_that_is_prepared_once():
-    job = Job(None, None, {}, "", 5, None, lanes=3)
+    job = replace(BARE, lanes=3)
     model = Rows(12)
     step = tf.function(lambda: one_step(model, job, 12, 0), autograph=False)
     library = step.get_concrete_function().graph.as_graph_def().library
@@ -492,12 +479,6 @@ def test_lanes_call_one_function_that_is_prepared_once():
     assert len(called) == 3 and len(set(called)) == 1
 
 
-def check_divided(groups, ids, count):
-    sizes = list(map(len, groups))
-    assert len(groups) == count and max(sizes) - min(sizes) <= 1
-    assert_array_equal(tf.concat(groups, axis=0), ids)
-
-
 @settings(max_examples=50)
 @given(rows=st.integers(1, 20), lanes=st.integers(1, 9))
 def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
@@ -505,20 +486,10 @@ def test_rows_are_divided_into_nearly_equal_groups_in_order(rows, lanes):
     groups = training_step._divide({"input_ids": ids, "row": ids[:, 0]}, lanes)
     for name, whole in (("input_ids", ids), ("row", ids[:, 0])):
         parts = [group[name] for group in groups]
-        check_divided(parts, whole, min(rows, lanes))
-
-
-@pytest.mark.parametrize("rows", [0, 1, 2, 3, 7])
-def test_unknown_numbers_of_rows_are_divided_too(rows):
-    """Some groups are empty where there are fewer rows than lanes."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, 4], tf.int32)])
-    def divide(ids):
-        groups = training_step._divide({"input_ids": ids}, 3)
-        return [group["input_ids"] for group in groups]
-
-    ids = tf.reshape(tf.range(rows * 4), [rows, 4])
-    check_divided(divide(ids), ids, 3)
+        sizes = list(map(len, parts))
+        assert len(parts) == min(rows, lanes)
+        assert max(sizes) - min(sizes) <= 1
+        assert_array_equal(tf.concat(parts, axis=0), whole)
 
 
 def test_accelerators_are_tpus_and_gpus(monkeypatch):

@@ -1,6 +1,5 @@
 """Two adapters for vectors, of questions and of documents, in one training."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +23,7 @@ from engine_jobs import (
     check_equal,
     check_gradients,
     make_job,
+    new_engine,
     predict,
     train,
     trained_values,
@@ -44,8 +44,6 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.task import scoped
 from adapter_bert.tasks.task_model import list_parameters
 from adapter_bert.tasks.vectors import SIDES, Vectors
-from adapter_bert.training.engines import choose_engine
-from adapter_bert.training.settings import Hardware
 from adapter_bert.training.training_step import loss_and_gradients
 
 TOKENS = "input_ids", "input_mask", "segment_ids"
@@ -212,7 +210,7 @@ def test_both_sides_begin_as_one_adapter_would(tiny_config):
 @pytest.fixture
 def make_engine(engine):
     """Makes each engine in turn."""
-    return lambda: choose_engine(engine)[0](Hardware())
+    return lambda: new_engine(engine)
 
 
 @pytest.mark.gate
@@ -242,7 +240,7 @@ def test_engines_go_on_and_predict_in_lanes(tiny_config, folders, make_engine):
 def test_xla_computes_the_same(steady_config, folders):
     """Its batches have fixed shapes, where both adapters read every text."""
     config = replace(steady_config, num_hidden_layers=1)
-    rows, engine = rows_of(3), choose_engine("strategy")[0](Hardware())
+    rows, engine = rows_of(3), new_engine()
     plain = make_job(config, folders("plain"), task=TWO)
     compiled = make_job(
         config,
@@ -359,11 +357,12 @@ def test_a_corpus_is_searched_by_both(vectors, flags, tmp_path):
     vectors(**{**flags, "output_dir": tmp_path / "pairs"})
     rows = read_json_lines(flags["eval_file"])
     corpus = tmp_path / "corpus.jsonl"
-    with corpus.open("w") as file:
-        for number, row in enumerate(rows):
-            document = {"_id": f"d{number}", "text": row["match"]}
-            file.write(json.dumps(document) + "\n")
-            row["match"] = f"d{number}"
+    documents = {f"d{n}": row["match"] for n, row in enumerate(rows)}
+    write_json_lines(
+        corpus, [{"_id": x, "text": text} for x, text in documents.items()]
+    )
+    for row, name in zip(rows, documents):
+        row["match"] = name
     for name in ("train_file", "eval_file"):
         flags[name] = tmp_path / f"{name}.jsonl"
         write_json_lines(flags[name], rows)
@@ -411,15 +410,9 @@ def test_a_trained_adapter_begins_both(vectors, flags, tiny_bert, tmp_path):
 
 
 @pytest.mark.newer_stack
-@pytest.mark.parametrize(
-    "changes, message",
-    [
-        ({"text_b_column": None}, "adapter, but these are single texts; pass"),
-        ({"tuning_method": "head"}, "trains the task's head alone"),
-    ],
-)
-def test_flags_that_do_not_fit_are_one_line(vectors, flags, changes, message):
-    flags = {**without_size(flags), **changes}
-    flags = {name: value for name, value in flags.items() if value is not None}
-    refusals.check(lambda: vectors(**flags), message)
+def test_single_texts_have_no_sides(vectors, flags):
+    del flags["text_b_column"]
+    refusals.check(
+        lambda: vectors(**flags), "adapter, but these are single texts; pass"
+    )
     assert not flags["output_dir"].exists()

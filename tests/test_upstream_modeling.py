@@ -49,21 +49,16 @@ def unread(graph, outputs):
 
 
 @pytest.mark.parametrize("is_training", more_with_older(True, False))
-def test_shapes_of_outputs(is_training):
-    with session() as opened:
+def test_no_copy_is_left_unread(is_training):
+    with session():
         model = small_model(is_training=is_training)
         outputs = [
-            model.get_embedding_output(),
-            model.get_sequence_output(),
-            *model.get_all_encoder_layers(),
-            model.get_pooled_output(),
+            model.embedding_output,
+            model.sequence_output,
+            *model.all_encoder_layers,
+            model.pooled_output,
         ]
-        graph = tf.compat.v1.get_default_graph()
-        left = [name for name in unread(graph, outputs) if "Identity" in name]
-        initialize(opened)
-        *states, pooled = [x.shape for x in opened.run(outputs)]
-        assert states == [(3, 7, 16)] * 4 and pooled == (3, 16)
-        assert model.get_embedding_table().shape == [40, 16]
+        left = unread(v1.get_default_graph(), outputs)
         assert not [n for n in left if re.match(r"bert/Identity(_\d+)?$", n)]
 
 
@@ -79,18 +74,10 @@ def test_config_is_mutable_and_keeps_what_it_does_not_know(tmp_path):
     assert read.to_dict() == {**fields, "hidden_size": 38, "my_key": [1]}
 
 
-def test_names_of_variables():
+def test_collections_of_variables():
     with session():
         small_model(adapter_fn="feedforward_adapter")
-        layer = "bert/encoder/layer_1/attention"
         all_names = names(v1.global_variables())
-        assert {
-            "bert/embeddings/word_embeddings",
-            f"{layer}/self/query/kernel",
-            f"{layer}/output/adapters/weights1",
-            f"{layer}/output/LayerNorm/gamma",
-            "bert/pooler/dense/bias",
-        } <= all_names
         assert names(v1.get_collection("adapters")) == {
             name for name in all_names if "/adapters/" in name
         }
@@ -113,7 +100,7 @@ METHODS = {
 
 @pytest.mark.parametrize("method", more_with_older(*METHODS), ids=str)
 def test_any_optimizer_trains_what_the_method_trains(method):
-    with session() as opened:
+    with session():
         model = small_model(tuning_method=method)
         weights = v1.get_variable("output_weights", [2, 16])
         logits = tf.matmul(model.get_pooled_output(), weights, transpose_b=True)
@@ -123,28 +110,10 @@ def test_any_optimizer_trains_what_the_method_trains(method):
             for name in names(v1.global_variables())
             if re.fullmatch(METHODS[method], name)
         } | {"output_weights"}
-        assert trained() <= expected
         optimizer = v1.train.AdamOptimizer(0.01)
         pairs = optimizer.compute_gradients(loss)
         moved = names(v for g, v in pairs if g is not None)
         assert moved == trained() == expected
-        train_op = optimization.create_optimizer(loss, 1e-2, 10, 0, False)
-        initialize(opened)
-        before = opened.run(v1.trainable_variables())
-        opened.run(train_op)
-        after = opened.run(v1.trainable_variables())
-        changed = {
-            v.op.name
-            for v, x, y in zip(v1.trainable_variables(), before, after)
-            if not np.array_equal(x, y)
-        }
-        # Half of LoRA's and the adapters' matrices have no gradient at first.
-        assert changed <= expected and changed - {"output_weights"}
-
-
-def golden_batch(folder):
-    arrays = np.load(folder / "forward.npz")
-    return arrays, [tf.constant(arrays[name]) for name in INPUTS]
 
 
 def recorded_model(folder, arrays, inputs, **method):
@@ -162,11 +131,7 @@ def recorded_model(folder, arrays, inputs, **method):
             labels=arrays["label_ids"], logits=logits
         )
     )
-    checkpoint = str(folder / "model.ckpt-0")
-    assigned, _ = modeling.get_assignment_map_from_checkpoint(
-        v1.global_variables(), checkpoint
-    )
-    v1.train.init_from_checkpoint(checkpoint, assigned)
+    modeling.start_from(str(folder / "model.ckpt-0"), use_tpu=False)
     return model, logits, loss
 
 
@@ -180,7 +145,8 @@ def test_golden_forward_pass_and_steps(golden_dir, by_function):
         adapter = modeling.feedforward_adapter
         method = {"adapter_fn": functools.partial(adapter, hidden_size=size)}
     with session() as opened:
-        arrays, inputs = golden_batch(folder)
+        arrays = np.load(folder / "forward.npz")
+        inputs = [tf.constant(arrays[name]) for name in INPUTS]
         model, logits, loss = recorded_model(folder, arrays, inputs, **method)
         assert names(v1.global_variables()) == {n for n, _ in training["all"]}
         assert trained() == set(training["trainable"])
@@ -285,33 +251,15 @@ def test_single_layers_make_the_same_model():
             assert_allclose(x, y, atol=1e-5)
 
 
-def test_two_models_share_variables_in_a_scope_that_reuses():
-    with session() as opened:
-        first = small_model(is_training=False, scope="twin")
-        count = len(v1.global_variables())
-        with v1.variable_scope("", reuse=True):
-            second = small_model(is_training=False, scope="twin")
-        assert len(v1.global_variables()) == count
-        initialize(opened)
-        x, y = opened.run([first.pooled_output, second.pooled_output])
-        assert np.array_equal(x, y)
-
-
-@pytest.mark.parametrize(
-    "method",
-    more_with_older(
-        {"adapter_fn": "feedforward_adapter"}, {"tuning_method": "lora(rank=2)"}
-    ),
-)
 def test_a_checkpoint_that_lacks_variables_of_bert_is_refused(
-    golden_dir, tmp_path, caplog, method
+    golden_dir, tmp_path, caplog
 ):
     folder = golden_dir / "adapter_bert_tiny"
     config = modeling.BertConfig.from_json_file(
         str(folder / "bert_config.json")
     )
     with session() as opened:
-        small_model(config, **method)
+        small_model(config, adapter_fn="feedforward_adapter")
         initialize(opened)
         saver = v1.train.Saver(optimization.trained_variables())
         path = saver.save(opened, str(tmp_path / "model.ckpt"))
@@ -344,11 +292,8 @@ def warned():
     v1.logging.set_verbosity(before)
 
 
-@pytest.mark.parametrize(
-    "method", ["lora(rank=2)", pytest.param(None, marks=pytest.mark.gate)]
-)
 def test_each_model_of_a_graph_starts_from_a_checkpoint(
-    tmp_path, caplog, warned, method
+    tmp_path, caplog, warned
 ):
     def words():
         return [
@@ -366,7 +311,7 @@ def test_each_model_of_a_graph_starts_from_a_checkpoint(
         caplog.clear()
         with session() as opened:
             for _ in range(2):
-                small_model(tuning_method=method)
+                small_model(tuning_method="lora(rank=2)")
             variables = v1.trainable_variables()
             models = [
                 [v for v in variables if v.op.name.startswith(f"{scope}/")]
@@ -387,16 +332,14 @@ def test_each_model_of_a_graph_starts_from_a_checkpoint(
         )
 
 
-def test_a_program_s_verbosity_shows_which_variables_start(golden_dir, caplog):
+def test_a_program_s_verbosity_shows_which_variables_start(
+    golden_dir, caplog, warned
+):
     path = str(golden_dir / "adapter_bert_tiny" / "model.ckpt-0")
-    before = v1.logging.get_verbosity()
     v1.logging.set_verbosity(v1.logging.INFO)
-    try:
-        with session():
-            v1.get_variable("output_bias", [3])
-            modeling.start_from(path, use_tpu=False)
-    finally:
-        v1.logging.set_verbosity(before)
+    with session():
+        v1.get_variable("output_bias", [3])
+        modeling.start_from(path, use_tpu=False)
     [line] = [r for r in caplog.records if "INIT_FROM_CKPT" in r.getMessage()]
     assert line.name == "tensorflow"
     assert line.getMessage().startswith("  name = output_bias:0, shape = (3,)")
@@ -433,20 +376,19 @@ def test_methods_that_are_refused(method, error, message):
 
 
 @pytest.mark.parametrize(
-    "shape, dtype, sizes, error, message",
+    "shape, sizes, message",
     [
-        ([3], tf.int32, {}, ValueError, "rank 1, expected rank 2"),
-        ([3, 25], tf.int32, {}, ValueError, "25 tokens .* at most the 24"),
-        ([3, 7], tf.int32, {"hidden_size": 17}, ValueError, "17"),
-        ([3, 7], tf.int32, {"hidden_act": "magic"}, ValueError, "magic"),
-        ([3, 7], tf.int32, {"hidden_act": 7}, ValueError, "activation 7"),
+        ([3], {}, "rank 1, expected rank 2"),
+        ([3, 25], {}, "25 tokens .* at most the 24"),
+        ([3, 7], {"hidden_size": 17}, "17"),
+        ([3, 7], {"hidden_act": "magic"}, "magic"),
+        ([3, 7], {"hidden_act": 7}, "activation 7"),
     ],
 )
-def test_batches_and_sizes_that_are_refused(
-    shape, dtype, sizes, error, message
-):
-    with session(), pytest.raises(error, match=message):
-        modeling.BertModel(small_config(**sizes), False, tf.zeros(shape, dtype))
+def test_batches_and_sizes_that_are_refused(shape, sizes, message):
+    with session(), pytest.raises(ValueError, match=message):
+        ids = tf.zeros(shape, tf.int32)
+        modeling.BertModel(small_config(**sizes), False, ids)
 
 
 def test_a_method_s_recipe():

@@ -14,8 +14,6 @@ from adapter_bert.upstream import run_squad, tokenization
 
 pytestmark = pytest.mark.older_stack
 
-VERSIONS = pytest.mark.parametrize("version", [1, 2])
-
 
 def read(path):
     content = path.read_bytes()
@@ -70,7 +68,7 @@ def check_windows(features, recorded):
 
 
 @pytest.mark.pretrained
-@VERSIONS
+@pytest.mark.parametrize("version", [1, 2])
 def test_golden_windows_and_answers(
     golden_dir, pretrained_dir, tmp_path, flag, version
 ):

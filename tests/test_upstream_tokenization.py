@@ -14,31 +14,34 @@ pytestmark = pytest.mark.older_stack
 PIECES = "[UNK] [CLS] [SEP] want ##want ##ed wa un runn ##ing".split()
 
 
-def test_full_tokenizer(tmp_path):
+@pytest.fixture
+def path(tmp_path):
+    """The path of a vocabulary."""
     path = tmp_path / "vocab.txt"
     write_lines(path, [*PIECES, ","])
-    tokenizer = tokenization.FullTokenizer(str(path))
+    return str(path)
+
+
+def test_full_tokenizer(path):
+    tokenizer = tokenization.FullTokenizer(path)
     tokens = tokenizer.tokenize("UNwant\u00e9d,running")
-    assert tokens == ["un", "##want", "##ed", ",", "runn", "##ing"]
+    assert tokens == "un ##want ##ed , runn ##ing".split()
     assert tokenizer.tokenize("UNwant\u00e9d,running".encode()) == tokens
     ids = tokenizer.convert_tokens_to_ids(tokens)
     assert ids == [7, 4, 5, 10, 8, 9]
     assert tokenizer.convert_ids_to_tokens(ids) == tokens
-    assert tokenization.load_vocab(str(path)) == tokenizer.vocab
+    assert tokenization.load_vocab(path) == tokenizer.vocab
     with pytest.raises(KeyError):
         tokenizer.convert_ids_to_tokens([99])
 
 
-def test_parts_that_a_program_changes(tmp_path):
-    path = tmp_path / "vocab.txt"
-    write_lines(path, [*PIECES, ","])
-
+def test_parts_that_a_program_changes(path):
     class Splits(tokenization.BasicTokenizer):
         def tokenize(self, text):
             return super().tokenize(text.replace("_", " "))
 
     def make():
-        return tokenization.FullTokenizer(str(path))
+        return tokenization.FullTokenizer(path)
 
     text = "unwanted_Runn new"
     pieces = "un ##want ##ed [UNK] runn [UNK]".split()
@@ -96,8 +99,8 @@ def test_golden_tokens(golden_dir, pretrained_dir, case):
     [
         (
             " \tHeLLo!how  \n Are yoU?  ",
-            ["hello", "!", "how", "are", "you", "?"],
-            ["HeLLo", "!", "how", "Are", "yoU", "?"],
+            "hello ! how are you ?".split(),
+            "HeLLo ! how Are yoU ?".split(),
         ),
         ("H\u00e9llo", ["hello"], ["H\u00e9llo"]),
         ("ah\u535a\u63a8zz", ["ah", "\u535a", "\u63a8", "zz"], None),

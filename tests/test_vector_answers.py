@@ -29,10 +29,6 @@ TASKS = {
             "sizes": [8, 4],
         },
     ),
-    "other": (
-        "lora(rank=2)",
-        {"name": "vectors", "pooling": "mean", "normalize": False},
-    ),
     "label": ("houlsby(size=3)", CLASSIFICATION),
 }
 
@@ -50,14 +46,16 @@ def tasks(bert, folders):
 @module_fixture
 def expected(bert, tasks):
     """Each task's vectors, computed without a head or other tasks."""
-    forms = {
-        name: {key: about[key] for key in ("pooling", "normalize")}
+    return {
+        name: embed(
+            bert,
+            TEXTS,
+            task=tasks[name],
+            pooling=about["pooling"],
+            normalize=about["normalize"],
+        )
         for name, (_, about) in TASKS.items()
         if about["name"] == "vectors"
-    }
-    return {
-        name: embed(bert, TEXTS, task=tasks[name], **form)
-        for name, form in forms.items()
     }
 
 
@@ -66,26 +64,22 @@ def close(vectors, expected):
 
 
 def test_the_adapter_says_how_vectors_are_made(bert, tasks, expected):
+    def vectors(name, **how):
+        return embed(bert, TEXTS, task=tasks[name], **how)
+
     for name, values in expected.items():
-        close(embed(bert, TEXTS, task=tasks[name]), values)
-    document = tasks["document"]
-    cut = embed(bert, TEXTS, task=document, size=8)
-    close(cut, expected["document"][:, :8])
-    unit = embed(
-        bert, TEXTS, task=document, pooling="trained", size=4, normalize=True
-    )
+        close(vectors(name), values)
+    close(vectors("document", size=8), expected["document"][:, :8])
+    unit = vectors("document", pooling="trained", size=4, normalize=True)
     close(np.linalg.norm(unit, axis=1), 1)
-    assert embed(bert, TEXTS, task=document, size=16).shape == (4, 16)
+    assert vectors("document", size=16).shape == (4, 16)
     # Any size of what was not trained for vectors.
-    assert embed(bert, TEXTS, task=tasks["label"], size=5).shape == (4, 5)
+    assert vectors("label", size=5).shape == (4, 5)
     for name, how, message in (
         ("document", {"size": 5}, "the adapter was trained for 4, 8, 16"),
         ("label", {"pooling": "trained"}, "neither the adapter nor the BERT's"),
     ):
-        refusals.check(
-            lambda n=name, h=how: embed(bert, TEXTS, task=tasks[n], **h),
-            message,
-        )
+        refusals.check(lambda n=name, h=how: vectors(n, **h), message)
 
 
 def test_a_library_is_asked_for_vectors(bert, folders, expected, shelf):

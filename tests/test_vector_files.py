@@ -8,9 +8,11 @@ import pytest
 import refusals
 from conftest import (
     SENTENCES,
+    TINY_WORDS,
     program_fixture,
-    read_lines,
+    read_json_lines,
     trained_task,
+    write_json,
     write_lines,
     write_table,
 )
@@ -40,8 +42,7 @@ def read(path):
         return np.load(path)
     if path.suffix == ".tsv":
         return np.loadtxt(path, np.float32, delimiter="\t", ndmin=2)
-    lines = read_lines(path)
-    return np.float32([json.loads(line)["vector"] for line in lines])
+    return np.float32([line["vector"] for line in read_json_lines(path)])
 
 
 def test_every_kind_of_file_has_the_same_bits(ask, flags, bert, tmp_path):
@@ -68,24 +69,23 @@ def test_adapter_and_pairs(ask, flags, bert, tiny_bert, tmp_path):
     assert_array_equal(read(output), embed(bert, pairs))
 
 
-def test_the_letter_case_is_what_is_asked(ask, tiny_bert, tmp_path, capsys):
+def test_the_letter_case_is_what_is_asked(
+    ask, flags, tiny_bert, tmp_path, capsys
+):
     folder = shutil.copytree(tiny_bert, tmp_path / "bert")
-    words = read_lines(folder / "vocab.txt")
     # Words without capital or small letters tell no case.
-    signs = [*words[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
-    assert len(signs) == len(words)
+    signs = [*TINY_WORDS[:5], "\ud55c", *map(chr, range(0x4E00, 0x4E18))]
+    assert len(signs) == len(TINY_WORDS)
     write_lines(folder / "vocab.txt", signs)
-    (tmp_path / "rows.txt").write_text("\ud55c\n")
+    flags["input"].write_text("\ud55c\n")
+    flags["init_checkpoint"] = folder
 
     def first_word(**more):
-        flags = {"init_checkpoint": folder, "input": tmp_path / "rows.txt"}
         ask(**flags, embeddings="tokens", **more)
         return json.loads(capsys.readouterr().out)["tokens"][1]
 
     assert first_word() == "[UNK]"
-    assert first_word(do_lower_case=False) == "\ud55c"
-    rules = json.dumps({"do_lower_case": False})
-    (folder / "tokenizer_config.json").write_text(rules)
+    write_json(folder / "tokenizer_config.json", {"do_lower_case": False})
     assert first_word() == "\ud55c"
     assert first_word(do_lower_case=True) == "[UNK]"
 
@@ -93,8 +93,7 @@ def test_the_letter_case_is_what_is_asked(ask, tiny_bert, tmp_path, capsys):
 def test_tokens(ask, flags, bert, tmp_path, capsys):
     flags["input"].write_text("the cat\nsat\n")
     ask(**flags, embeddings="tokens", output=tmp_path / "t.jsonl")
-    text = (tmp_path / "t.jsonl").read_text()
-    lines = list(map(json.loads, text.splitlines()))
+    lines = read_json_lines(tmp_path / "t.jsonl")
     assert lines[0]["tokens"] == ["[CLS]", "the", "cat", "[SEP]"]
     expected = embed(bert, ["the cat", "sat"], pooling="tokens")
     for line, (tokens, vectors) in zip(lines, expected):
@@ -102,7 +101,8 @@ def test_tokens(ask, flags, bert, tmp_path, capsys):
         assert line["tokens"] == tokens
         assert_array_equal(np.float32(line["vectors"]), vectors)
     ask(**flags, embeddings="tokens")
-    assert capsys.readouterr().out == text
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "t.jsonl").read_text()
 
 
 @refusals.table(
@@ -114,10 +114,6 @@ def test_tokens(ask, flags, bert, tmp_path, capsys):
         "answers of a layer": (
             {"embeddings": None, "layers": "-1"},
             "--layers means nothing without --embeddings",
-        ),
-        "answers of length 1": (
-            {"embeddings": None, "normalize": True},
-            "without --embeddings",
         ),
         "three texts": ({"columns": "a,b,c"}, "a vector is of one text or of"),
         "reasons": ({"explain": True}, "--explain is for answers"),

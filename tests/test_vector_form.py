@@ -15,12 +15,14 @@ from conftest import (
     open_checkpoint,
     read_adapter,
     read_json,
-    read_lines,
+    read_json_lines,
     trained_task,
+    write_json_lines,
 )
 from numpy.testing import assert_allclose
 from run_folders import artifact_bytes, bytes_by_task
 from test_convert_checkpoint import convert  # noqa: F401
+from test_methods_runs import without_size
 from test_sentence_transformers import run_library
 from tiny_artifacts import make_artifact
 
@@ -179,22 +181,20 @@ def test_prompts_are_trained_as_if_they_were_typed(
     typed = {**flags, "output_dir": tmp_path / "typed"}
     for name in ("train_file", "eval_file"):
         typed[name] = tmp_path / f"typed_{name}.jsonl"
-        with typed[name].open("w") as file:
-            for line in read_lines(flags[name]):
-                row = json.loads(line)
-                row["text"] = QUERY + row["text"]
-                row["match"] = DOCUMENT + row["match"]
-                file.write(json.dumps(row) + "\n")
+        rows = read_json_lines(flags[name])
+        for row in rows:
+            row["text"] = QUERY + row["text"]
+            row["match"] = DOCUMENT + row["match"]
+        write_json_lines(typed[name], rows)
     vectors(**typed)
     out = flags["output_dir"]
     values = bytes_by_task if two else artifact_bytes
     assert values(out) == values(typed["output_dir"])
-    score = "eval_ndcg_at_10"
-    scores = [
-        read_json(place, "eval_results.json")[score]
-        for place in (out, typed["output_dir"])
-    ]
-    assert scores[0] == scores[1]
+
+    def score(place):
+        return read_json(place, "eval_results.json")["eval_ndcg_at_10"]
+
+    assert score(out) == score(typed["output_dir"])
     if two:
         for side, prompt in (("question", QUERY), ("document", DOCUMENT)):
             config = read_json(
@@ -203,18 +203,13 @@ def test_prompts_are_trained_as_if_they_were_typed(
             task = Vectors().restore(config["task"], "adapter")
             assert task.prompts == (prompt, prompt)
         return
-    again = {**flags, "do_train": False, "adapter": out / "adapter"}
-    for name in ("tuning_method", "adapter_size"):
-        again.pop(name, None)
-    vectors(**{**again, "output_dir": tmp_path / "again"})
-    assert (
-        read_json(tmp_path / "again", "eval_results.json")[score] == scores[0]
-    )
+    again = {**without_size(flags), "do_train": False}
+    again.update(adapter=out / "adapter", output_dir=tmp_path / "again")
+    vectors(**again)
+    assert score(tmp_path / "again") == score(out)
+    again["output_dir"] = tmp_path / "c"
     refusals.check(
-        lambda: vectors(
-            **{**again, "output_dir": tmp_path / "c", "prompt": "it: "}
-        ),
-        "was trained with the prompts",
+        lambda: vectors(**again, prompt="it: "), "was trained with the prompts"
     )
 
 
@@ -231,24 +226,16 @@ def test_prompts_that_do_not_fit(folder, prompt, words):
     )
 
 
-def test_a_plain_form_is_described_as_ever():
-    form = Pooled("mean", True, 12)
-    assert form.describe() == {"pooling": "mean", "normalize": True}
-    assert form.with_default("") == form
-
-
 @pytest.mark.gate
 def test_dense_layers_begin_as_the_folder_s(
     vectors, vector_flags, folder, tmp_path
 ):
     """Scored without a training, and trained with the adapter."""
-    flags = {**vector_flags, "init_checkpoint": folder, "max_seq_length": 12}
-    for name in ("vocab_file", "bert_config_file", "adapter_size"):
-        flags.pop(name, None)
+    flags = {**without_size(vector_flags), "init_checkpoint": folder}
+    flags.update(max_seq_length=12, learning_rate=1e-3)
     frozen = {**flags, "do_train": False, "output_dir": tmp_path / "frozen"}
-    vectors(**{**frozen, "tuning_method": "head"})
-    flags.update(tuning_method="lora(rank=2)", num_train_steps=3)
-    vectors(**{**flags, "learning_rate": 1e-3})
+    vectors(**frozen, tuning_method="head")
+    vectors(**flags, tuning_method="lora(rank=2)", num_train_steps=3)
     adapter = read_adapter(flags["output_dir"] / "adapter")
     form = Pooled.restore(adapter.config["task"], "adapter")
     pooled = open_checkpoint(folder).pooled

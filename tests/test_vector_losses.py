@@ -5,48 +5,45 @@ import pytest
 import tensorflow as tf
 from numpy.random import default_rng
 from numpy.testing import assert_allclose
+from ways_to_compute import in_graph
 
 from adapter_bert.tasks import vector_losses
 from adapter_bert.tasks.vectors import Vectors, layout_of_columns
 
 pytestmark = pytest.mark.newer_stack
 
-TEMPERATURES = 0.05, 0.7
 OTHERS = np.arange(21, dtype=np.int32).reshape(7, 3)
 SCORED = layout_of_columns("a", "b", (), "s")
-
-
-def losses_by(name, temperature, recorded):
-    """Whole losses as functions of the recorded vectors."""
-    settings = {"temperature": temperature}
-    if name == "cosent":
-        settings["layout"] = SCORED
-    if name == "matryoshka":
-        settings["sizes"] = [5, 24, 8]
-    head = Vectors(**settings).build_head(Config, None)
-    count = 2 if name in ("pairs", "cosent") else 3
-    features = {"text_ids": OTHERS[:, :count]}
-    if name == "cosent":
-        features = {"label_scores": recorded["scores"]}
-    assert set(features) == set(head.compares)
-    return lambda x: head.batch_loss(x[:, :count], features)
 
 
 class Config:
     hidden_size = 24
 
 
-@pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize("name", ["pairs", "triples", "cosent", "matryoshka"])
+@pytest.mark.parametrize("temperature", [0.05, 0.7])
+@pytest.mark.parametrize(
+    "name, count, settings",
+    [
+        ("pairs", 2, {}),
+        ("triples", 3, {}),
+        ("cosent", 2, {"layout": SCORED}),
+        ("matryoshka", 3, {"sizes": [5, 24, 8]}),
+    ],
+)
 def test_losses_and_gradients_are_sentence_transformers(
-    recording, name, temperature
+    recording, name, count, settings, temperature
 ):
     recorded = recording("vectors")
-    compute = losses_by(name, temperature, recorded)
+    features = {"text_ids": OTHERS[:, :count]}
+    if name == "cosent":
+        features = {"label_scores": recorded["scores"]}
+    task = Vectors(temperature=temperature, **settings)
+    head = task.build_head(Config, None)
+    assert set(features) == set(head.compares)
     vectors = tf.constant(recorded["triples"])
     with tf.GradientTape() as tape:
         tape.watch(vectors)
-        losses = compute(vectors)
+        losses = head.batch_loss(vectors[:, :count], features)
         loss = tf.reduce_mean(losses)
     gradient = tape.gradient(loss, vectors)
     assert losses.shape == [7]
@@ -57,19 +54,17 @@ def test_losses_and_gradients_are_sentence_transformers(
 
 def test_equal_texts_are_no_negatives():
     """Another row's equal match, the text itself, its other matches."""
-    vectors = np.random.default_rng(0).normal(size=(5, 2, 8))
-    vectors = vectors.astype(np.float32)
+    vectors = default_rng(0).normal(size=(5, 2, 8)).astype(np.float32)
     vectors[1, 1] = vectors[0, 1]
     vectors[2, 1] = vectors[3, 0]
     vectors[4, 0] = vectors[2, 0]
     ids = np.array([[0, 1], [2, 1], [3, 4], [4, 5], [3, 6]], np.int32)
     losses = vector_losses.info_nce(vectors, ids, 0.5)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        # As TPUEstimator computes.
-        in_graph = vector_losses.info_nce(
-            *map(tf.constant, (vectors, ids)), 0.5
-        )
-        assert_allclose(session.run(in_graph), losses, rtol=1e-5)
+    # As TPUEstimator computes.
+    again = in_graph(
+        lambda *both: vector_losses.info_nce(*both, 0.5), (vectors, ids)
+    )
+    assert_allclose(again, losses, rtol=1e-5)
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     logits = unit[:, 0].astype(np.float64) @ unit[:, 1].T / 0.5
     for row, candidates in enumerate(

@@ -100,18 +100,13 @@ def random_values(method, seed):
     }
 
 
-def test_ties_by_hand():
-    changes = np.array(
-        [[3.0, -1.0, 0.5, 0.0], [-1.0, -2.0, 0.1, 0.0]], np.float32
-    )
-    how = WeightedSum("ties", density=1)
-    # Signs +, -, +, +; of the first only one agrees, of the last none.
-    assert_allclose(
-        how("x", changes, [2.0, 4.0]), [6.0, -5.0, 0.7, 0.0], rtol=1e-6
-    )
-    how = WeightedSum("ties", density=0.5)
-    # Of each the two largest are left.
-    assert_allclose(how("x", changes, [1.0, 1.0]), [3.0, -1.5, 0.0, 0.0])
+def random_parts(texts):
+    """Methods, and random values of each."""
+    methods = [parse(text) for text in texts]
+    return methods, [random_values(x, n) for n, x in enumerate(methods)]
+
+
+def test_the_majority_is_of_the_sum_or_of_the_signs():
     signs = np.array([[5.0], [-1.0], [-1.0]], np.float32)
     for sign, expected in (("total", 5.0), ("frequency", -1.0)):
         how = WeightedSum("ties", density=1.0, majority_sign=sign)
@@ -213,8 +208,7 @@ PARTS = ("stack({'a': pfeiffer(2)}, pfeiffer(2))",) * 2
     ],
 )
 def test_methods_that_have_no_such_sum_are_refused(by, texts, message):
-    methods = [parse(text) for text in texts]
-    values = [random_values(method, n) for n, method in enumerate(methods)]
+    methods, values = random_parts(texts)
     by, _, rank = by.partition(" ")
     how = WeightedSum(by, rank=int(rank) if rank else None)
     refusals.check(
@@ -229,19 +223,21 @@ def test_ranks_by_pattern_are_filled_up_with_zeros():
         "lora(2, alpha=3, rank_pattern='0.query:3, 1.value:0')",
         "lora(3, rank_pattern='1.value:0', alpha_pattern='query:5')",
     )
-    methods = [parse(text) for text in texts]
-    values = [random_values(method, n) for n, method in enumerate(methods)]
-    for by in ("cat", "svd"):
-        merged, summed = WeightedSum(by, rank=6 if by == "svd" else None).merge(
-            CONFIG, None, methods, values, [1.0, -0.5]
-        )
+    methods, values = random_parts(texts)
+    weights = [1.0, -0.5]
+
+    def zeros(name):
+        return 0 * pretrained(name)
+
+    for how in (WeightedSum("cat"), WeightedSum("svd", rank=6)):
+        merged, summed = how.merge(CONFIG, None, methods, values, weights)
         assert merged.rank == merged.alpha == 6
-        after = merged.merge(CONFIG, _zeros, summed)
-        each = [m.merge(CONFIG, _zeros, v) for m, v in zip(methods, values)]
+        after = merged.merge(CONFIG, zeros, summed)
+        each = [m.merge(CONFIG, zeros, v) for m, v in zip(methods, values)]
         for name, update in after.items():
             expected = sum(
                 weight * one.get(name, 0.0)
-                for weight, one in zip([1.0, -0.5], each)
+                for weight, one in zip(weights, each)
             )
             assert_allclose(update, expected, atol=1e-5)
         assert not after[
@@ -259,14 +255,9 @@ def test_a_share_is_of_each_matrix_at_its_own_rank():
         "lora(4, rank_pattern='0.query:1, 0.value:2')",
         "lora(4, rank_pattern='0.query:2, 1.query:1')",
     )
-    methods = [parse(text) for text in texts]
-    values = [random_values(method, n) for n, method in enumerate(methods)]
+    methods, values = random_parts(texts)
     _, summed = WeightedSum("magnitude_prune", density=0.25).merge(
         CONFIG, None, methods, values, [1.0, 0.0]
     )
     for name, value in values[0].items():
         assert np.count_nonzero(summed[name]) == value.size // 4
-
-
-def _zeros(name):
-    return np.zeros(encoder.list_variables(CONFIG)[name], np.float32)

@@ -34,21 +34,17 @@ class TinyModel:
             method = parse(method)
         self.table = task_model.list_parameters(config, method, TASK.build_head)
         self.variables = {}
-        pretrained = {
-            p.name: p for p in self.table.parameters if not p.is_added
-        }
+        parameters = {p.name: p for p in self.table.parameters}
 
         def read(name):
-            p = pretrained[name]
+            p = parameters[name]
             return initial_values(name, p.shape, p.initializer, 3)
-
-        trained = {p.name for p in self.table.trained}
 
         def create(name, shape, initializer):
             assert name not in self.variables
             self.variables[name] = tf.Variable(
                 initial_values(name, shape, initializer, 3, read),
-                trainable=name in trained,
+                trainable=parameters[name].trained,
             )
             return self.variables[name]
 

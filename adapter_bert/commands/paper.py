@@ -517,17 +517,21 @@ def figure_6(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
     folder = picture.parent
     lines = scores_over(CURVE, "scale", rows, picture, published)
     spans = []
-    for place in sorted((folder / "ablation").glob("*")):
-        ablations = plot.read_ablations([str(place)])
+    # Other settings may have been the best before.
+    best = seeds_of(rows[rows.scale == 1e-2], ["task"])
+    for task, runs in best.groupby("task").run:
+        ablations = plot.read_ablations(
+            str(folder / "ablation" / x) for x in runs
+        )
         for grid, whole, _ in ablations.values():
             spans += [
-                (place.name, f"without layers {first}-{last}", score - whole)
+                (task, f"without layers {first}-{last}", score - whole)
                 for (first, last), score in np.ndenumerate(grid)
                 if not np.isnan(score)
             ]
         content = plot.render("spans", plot.draw_ablations, ablations)
         for name, image in content.items():
-            files.write_bytes(str(folder / f"{place.name}_{name}"), image)
+            files.write_bytes(str(folder / f"{task}_{name}"), image)
     lost = pandas.DataFrame(spans, columns=["task", "span", "lost"])
     lost = lost.groupby(["task", "span"], sort=False).lost
     numbers = lost.agg(["mean", "sem", "size"])

@@ -68,7 +68,7 @@ def read_table(path: pathlib.Path) -> list[list[str]]:
 def tables_of(
     folder: pathlib.Path, name: str
 ) -> Iterator[tuple[pathlib.Path, str]]:
-    """Finds a folder.s tables of a name, and the dev set's suffix of each."""
+    """Finds a folder's tables of a name, and the dev set's suffix of each."""
     for path in sorted(folder.glob(f"{name}*.tsv")):
         yield path, path.stem[len(name) :].lstrip("_")
 

@@ -19,7 +19,8 @@ from adapter_bert.tasks.kinds import CLASSIFICATION, MULTI_LABEL, RERANK
 from adapter_bert.tasks.retrieval import unit
 
 MODELS = "/v1/models"
-FLOAT, BASE64 = FORMATS = "float", "base64"
+BASE64 = "base64"
+FORMATS = "float", BASE64
 Body = Mapping[str, Any]
 SWITCH = True, False, None
 # Members that have few values. A score has one form, and there is one prompt.

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import itertools
 import json
 from collections.abc import Collection, Mapping
 from typing import (
@@ -288,10 +289,11 @@ class TextClassification(TextTask):
         names = self.labels
         has = np.eye(len(names), dtype=bool)
         counts = confusion_matrix(labels, chosen, labels=range(len(names)))
-        confusion = [("label", *names)]
-        confusion += [
-            (name, *map(str, of_label)) for name, of_label in zip(names, counts)
-        ]
+        # Of 5,000 labels, all cells as texts would take gigabytes.
+        confusion = itertools.chain(
+            [("label", *names)],
+            ((name, *map(str, row)) for name, row in zip(names, counts)),
+        )
         texts = list(rows.texts)
         hardest = [
             ("line", "label", "predicted", "probability_of_label", "loss")

@@ -1,9 +1,6 @@
 """A notebook: a classifier of a DataFrame, through `run_classifier`."""
 
-try:
-    import pandas as pd
-except ImportError:
-    import frames as pd
+import pandas as pd
 import tensorflow.compat.v1 as tf
 
 import modeling
