@@ -26,12 +26,12 @@ from adapter_bert.flags import declared
 # Settings of `train` that `fit` makes of its arguments, or that are of tables
 # in files.
 OF_FIT = (
-    *("rows", "eval_rows", "predict_rows", "task_name", "output_dir"),
-    *("text_a_column", "text_b_column", "label_column", "label_columns"),
-    *("train_file", "eval_file", "predict_file", "data_dir", "adapter"),
-    *("choice_columns", "multi_label", "regression", "do_eval", "do_predict"),
-    *("id_column", "header", "eval_split", "task_sampling", "label_separator"),
-)
+    "rows eval_rows predict_rows task_name output_dir text_a_column "
+    "text_b_column label_column label_columns train_file eval_file "
+    "predict_file data_dir adapter choice_columns multi_label "
+    "regression do_eval do_predict id_column header eval_split "
+    "task_sampling label_separator"
+).split()
 # Members of a row: one text or a pair, and the label.
 TEXTS, LABEL = ("text", "text_b"), "label"
 TASK = "task"

@@ -13,7 +13,7 @@ from test_http_api import Server
 
 from adapter_bert import files
 from adapter_bert.answering.answers import from_outputs
-from adapter_bert.graph.exported import ExportedModel, Row
+from adapter_bert.graph.exported import ExportedModel, Row, problem
 
 pytestmark = pytest.mark.newer_stack
 
@@ -56,7 +56,7 @@ def test_problems_are_those_that_the_model_would_have(model):
     ):
         with pytest.raises(tf.errors.InvalidArgumentError) as caught:
             model.answers([row])
-        assert f"row 1: {model.problem(row)}" in caught.value.message
+        assert f"row 1: {problem(model.tasks, row)}" in caught.value.message
 
 
 def test_the_newest_version_is_taken(tiny_exported, tmp_path):

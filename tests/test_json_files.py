@@ -128,7 +128,8 @@ def files(tmp_path_factory, tiny_bert, tiny_config):
         )
         setup._task_of(setup.Experiment(**wanted), (base, artifact, None))
         setup._method_of(setup.Experiment(**wanted), artifact, task)
-        merge.merge(base.weights, [str(adapters["lora(rank=2)"])], [1.0])
+        lora = merge.read_all(base.weights, [str(adapters["lora(rank=2)"])])
+        merge.add(base.weights, lora, [1.0])
 
     def ablate():
         run = adapters["houlsby(size=4)"].parent

@@ -41,7 +41,6 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.masked_lm import (
     WORD_EMBEDDINGS,
-    Lines,
     MaskedLM,
     Masking,
     cut,
@@ -52,10 +51,15 @@ HEAD = "cls/predictions/"
 SUFFIX = TINY_WORDS.index("##s")
 
 
+def lines_of(path):
+    _, rows = MaskedLM(train_file=str(path)).read("", ["train"])
+    return rows["train"]
+
+
 @module_fixture
 def text_rows(tiny_texts, tokenizer):
     """The features of the training file, at most `LENGTH` tokens each."""
-    rows = Lines.of(str(tiny_texts / "train.txt"))
+    rows = lines_of(tiny_texts / "train.txt")
     return TASK.featurize(rows, tokenizer, LENGTH)
 
 
@@ -64,7 +68,7 @@ def text_rows(tiny_texts, tokenizer):
 
 def write_lines(path, content):
     path.write_bytes(content)
-    return Lines.of(str(path))
+    return lines_of(path)
 
 
 def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):

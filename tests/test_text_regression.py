@@ -201,7 +201,8 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
     base, config, _ = read_base(tiny_bert)
     plain = read_adapter(adapters / "as_is")
     value_of = plain.weights.read
-    merged = merge.merge(base, [str(adapters / "unit")], [1.0])
+    artifacts = merge.read_all(base, [str(adapters / "unit")])
+    merged = merge.add(base, artifacts, [1.0])
     values = merged["values"]
     weights, bias = values["output_weights"], values["output_bias"]
     assert_allclose(weights, value_of("output_weights") * 32)

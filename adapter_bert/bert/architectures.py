@@ -26,6 +26,17 @@ RELATIVE_BIAS = "bert/embeddings/relative_attention_bias"
 OUTPUT_BIAS = "cls/predictions/output_bias"
 # The masked-LM head's matrix where it is not the word embeddings.
 OUTPUT_WEIGHTS = "cls/predictions/output_weights"
+# Of a layer, in the order of `_scopes`.
+_PLACES = (
+    "attention/self/query",
+    "attention/self/key",
+    "attention/self/value",
+    "attention/output/dense",
+    "attention/output/LayerNorm",
+    "intermediate/dense",
+    "output/dense",
+    "output/LayerNorm",
+)
 # A layer of a head in place of a pooler.
 FIRST_OF_HEAD = "hidden_{end}_0"
 
@@ -93,6 +104,20 @@ ROBERTA = Architecture(
     choices=("roberta.pooler.dense", "classifier"),
 )
 _OURS = "bert/encoder/layer_{layer}"
+
+
+def _scopes(theirs: str, names: str, ours: str = _OURS) -> list[Scope]:
+    """Gives the scopes of a layer, of names in the order of BERT's places."""
+    return [
+        (
+            f"{theirs}.{name}",
+            f"{ours}/{place}/{{end}}",
+            LAYER_NORM if "Norm" in place else DENSE,
+        )
+        for name, place in zip(names.split(), _PLACES)
+    ]
+
+
 MPNET = dataclasses.replace(
     ROBERTA,
     prefix="mpnet.",
@@ -106,19 +131,9 @@ MPNET = dataclasses.replace(
     },
     expected={"relative_attention_num_buckets": 32},
     scopes=(
-        *(
-            (f"encoder.layer.{{layer}}.attention.{theirs}", ours, ends)
-            for theirs, ours, ends in (
-                ("attn.q", f"{_OURS}/attention/self/query/{{end}}", DENSE),
-                ("attn.k", f"{_OURS}/attention/self/key/{{end}}", DENSE),
-                ("attn.v", f"{_OURS}/attention/self/value/{{end}}", DENSE),
-                ("attn.o", f"{_OURS}/attention/output/dense/{{end}}", DENSE),
-                (
-                    "LayerNorm",
-                    f"{_OURS}/attention/output/LayerNorm/{{end}}",
-                    LAYER_NORM,
-                ),
-            )
+        *_scopes(
+            "encoder.layer.{layer}.attention",
+            "attn.q attn.k attn.v attn.o LayerNorm",
         ),
         (
             "encoder.relative_attention_bias",
@@ -149,22 +164,10 @@ DISTILBERT = Architecture(
         "head_activation": "relu",
     },
     scopes=(
-        *(
-            (
-                f"{_LAYER}.{theirs}",
-                f"{_OURS}/{ours}/{{end}}",
-                ends,
-            )
-            for theirs, ours, ends in (
-                ("attention.q_lin", "attention/self/query", DENSE),
-                ("attention.k_lin", "attention/self/key", DENSE),
-                ("attention.v_lin", "attention/self/value", DENSE),
-                ("attention.out_lin", "attention/output/dense", DENSE),
-                ("sa_layer_norm", "attention/output/LayerNorm", LAYER_NORM),
-                ("ffn.lin1", "intermediate/dense", DENSE),
-                ("ffn.lin2", "output/dense", DENSE),
-                ("output_layer_norm", "output/LayerNorm", LAYER_NORM),
-            )
+        *_scopes(
+            _LAYER,
+            "attention.q_lin attention.k_lin attention.v_lin attention.out_lin "
+            "sa_layer_norm ffn.lin1 ffn.lin2 output_layer_norm",
         ),
         ("vocab_transform", f"{TRANSFORM}/dense/{{end}}", DENSE),
         ("vocab_layer_norm", f"{TRANSFORM}/LayerNorm/{{end}}", LAYER_NORM),
@@ -213,26 +216,11 @@ ALBERT = Architecture(
             f"{PROJECTION}/{{end}}",
             DENSE,
         ),
-        *(
-            (
-                f"{_GROUP}.{theirs}",
-                f"bert/encoder/group_0/{ours}/{{end}}",
-                ends,
-            )
-            for theirs, ours, ends in (
-                ("attention.query", "attention/self/query", DENSE),
-                ("attention.key", "attention/self/key", DENSE),
-                ("attention.value", "attention/self/value", DENSE),
-                ("attention.dense", "attention/output/dense", DENSE),
-                (
-                    "attention.LayerNorm",
-                    "attention/output/LayerNorm",
-                    LAYER_NORM,
-                ),
-                ("ffn", "intermediate/dense", DENSE),
-                ("ffn_output", "output/dense", DENSE),
-                ("full_layer_layer_norm", "output/LayerNorm", LAYER_NORM),
-            )
+        *_scopes(
+            _GROUP,
+            "attention.query attention.key attention.value attention.dense "
+            "attention.LayerNorm ffn ffn_output full_layer_layer_norm",
+            "bert/encoder/group_0",
         ),
         ("pooler", "bert/pooler/dense/{end}", DENSE),
         ("predictions.dense", f"{TRANSFORM}/dense/{{end}}", DENSE),

@@ -51,28 +51,13 @@ STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # Flags of a run that an audit refuses; --help leaves them out.
 REFUSED = (
     *run_classifier.LABEL_FLAGS,
-    "do_train",
-    "do_eval",
-    "do_predict",
-    "describe",
-    "eval_file",
-    "predict_file",
-    "id_column",
-    "dev_share",
-    "split_seed",
-    "task_sampling",
-    "adapter",
-    "init_adapter",
-    "max_train_examples",
-    "max_eval_examples",
-    "save_checkpoints_steps",
-    "eval_steps",
-    "keep_best",
-    "early_stopping",
-    "cache_frozen_layers",
-    "carry_parts",
-    "predict_batch_size",
-    "engine",
+    *(
+        "do_train do_eval do_predict describe eval_file predict_file "
+        "id_column dev_share split_seed task_sampling adapter init_adapter "
+        "max_train_examples max_eval_examples save_checkpoints_steps "
+        "eval_steps keep_best early_stopping cache_frozen_layers "
+        "carry_parts predict_batch_size engine"
+    ).split(),
     *vars(LongTexts()),
     *sorted(vars(Classification()).keys() - {"class_weights"}),
 )

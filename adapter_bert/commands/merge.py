@@ -85,17 +85,6 @@ from adapter_bert.tasks.novelty import warn_of_loss
 from adapter_bert.tasks.text_regression import LabelUnit
 
 
-def merge(
-    base: Weights, folders: list[str], weights: list[float]
-) -> dict[str, Any]:
-    """Reads adapters and adds them to the base, each times its weight.
-
-    Returns:
-        Arguments of `write_model`: `config`, `values` and `head`.
-    """
-    return add(base, read_all(base, folders), weights)
-
-
 def form_of(config: encoder.BertConfig) -> str:
     """Chooses the form of what is merged: Google's where it can describe it."""
     is_googles = config.model_type == "bert" and config.tie_word_embeddings
@@ -144,7 +133,11 @@ def add(
     artifacts: Iterable[adapter_artifact.Artifact],
     weights: list[float],
 ) -> dict[str, Any]:
-    """Adds adapters to their base, as `merge` does."""
+    """Adds adapters to their base, each times its weight.
+
+    Returns:
+        Arguments of `write_model`: `config`, `values` and `head`.
+    """
     sums: dict[str, np.ndarray] = {}
     values: dict[str, np.ndarray] = {}
     config, head = None, {}

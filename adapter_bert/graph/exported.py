@@ -204,9 +204,6 @@ class ExportedModel:
         except Exception as error:
             raise _damaged(graph, first_line(error)) from error
 
-    def problem(self, row: Row, for_vector: bool = False) -> Optional[str]:
-        return problem(self.tasks, row, for_vector)
-
     def answers(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Gives the outputs for rows without a `problem`, by name.
 

@@ -18,6 +18,7 @@ from adapter_bert.graph.exported import (
     Row,
     Tasks,
     join_words,
+    problem,
     refusal,
 )
 from adapter_bert.tasks.kinds import KINDS, OF_ENTITIES, TAGGING, VECTORS
@@ -127,9 +128,8 @@ class ExportedShelf(Shelf):
         return list(self.tasks) if EMBED in self.signatures else []
 
     def accept(self, row, kind=ANSWER):
-        problem = self._model.problem(row, kind == EMBED)
-        if problem:
-            raise UserError(problem)
+        if fault := problem(self.tasks, row, kind == EMBED):
+            raise UserError(fault)
         name = row.task.decode()
         task = self.tasks[name]
         if isinstance(row.text, tuple):

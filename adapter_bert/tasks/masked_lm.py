@@ -400,25 +400,30 @@ def _losses(logits: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lines:
-    """First `count` lines of a file that hold text, read when needed."""
+class Counted:
+    """First `count` items that `read` gives of a source, read when needed."""
 
-    path: FileOrRows
+    read: Callable[[Any], Iterator]
+    source: Any
     count: int
 
     @classmethod
-    def of(cls, path: FileOrRows) -> "Lines":
-        """Reads a file once, to count; refuses one without text."""
-        count = sum(1 for _ in _lines(path))
+    def of(cls, read: Any, source: Any, refusal: str) -> "Counted":
+        """Reads a source once, to count; refuses one without items."""
+        count = sum(1 for _ in read(source))
         if not count:
-            raise UserError(f"{path} holds no text: every line is empty")
-        return cls(path, count)
+            raise UserError(refusal)
+        return cls(read, source, count)
+
+    def first(self, count: int) -> "Counted":
+        """Gives the first `count` of these items."""
+        return dataclasses.replace(self, count=min(count, self.count))
 
     def __len__(self) -> int:
         return self.count
 
-    def __iter__(self) -> Iterator[str]:
-        return itertools.islice(_lines(self.path), self.count)
+    def __iter__(self) -> Iterator:
+        return itertools.islice(self.read(self.source), self.count)
 
 
 def _lines(path: FileOrRows) -> Iterator[str]:
@@ -436,7 +441,7 @@ def _lines(path: FileOrRows) -> Iterator[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLM(Task[Lines]):
+class MaskedLM(Task[Counted]):
     """Masked language modelling on raw text, with the flags of `run_mlm.py`.
 
     A line makes a row, a long one several rows of nearly equal length. Empty
@@ -460,16 +465,12 @@ class MaskedLM(Task[Lines]):
     def describe(self):
         return self.masking.describe()
 
-    def restore(self, description, source):
-        self.check_name(description, source)
-        return self
-
     @property
     def score_names(self):
         return "perplexity", "accuracy", "loss"
 
     def first(self, rows, count):
-        return Lines(rows.path, min(count, rows.count))
+        return rows.first(count)
 
     def read(self, data_dir, splits):
         rows = {}
@@ -481,7 +482,9 @@ class MaskedLM(Task[Lines]):
                     f"--{flag} is missing: a text file with a sentence on each "
                     "line"
                 )
-            rows[split] = Lines.of(path)
+            rows[split] = Counted.of(
+                _lines, path, f"{path} holds no text: every line is empty"
+            )
         return self, rows
 
     def featurize(self, rows, tokenizer: TextTokenizer, max_seq_length):
@@ -494,19 +497,19 @@ class MaskedLM(Task[Lines]):
         )
         if not len(features):
             raise UserError(
-                f"{rows.path} holds no token that the vocabulary knows; check "
-                "--vocab_file"
+                f"{rows.source} holds no token that the vocabulary knows; "
+                "check --vocab_file"
             )
         count = len(features)
         tokens = len(features.tokens) - 2 * count
-        logging.info("%s: %d tokens in %d rows", rows.path, tokens, count)
+        logging.info("%s: %d tokens in %d rows", rows.source, tokens, count)
         if self.masking.whole_words:
             words, several = pieces.count_words(features.tokens)
             if several < SEVERAL * words:
                 logging.warning(
                     "%s: %d of %d words have more than one token; "
                     "--whole_word_masking has an effect on these alone",
-                    rows.path,
+                    rows.source,
                     several,
                     words,
                 )
@@ -532,7 +535,10 @@ class MaskedLM(Task[Lines]):
 
 
 def _make_rows(
-    lines: Lines, tokenizer: TextTokenizer, max_seq_length: int, pieces: Pieces
+    lines: Counted,
+    tokenizer: TextTokenizer,
+    max_seq_length: int,
+    pieces: Pieces,
 ) -> Iterator[tuple[list[int], list[int]]]:
     start, end = [tokenizer.classify_id], [tokenizer.separate_id]
     plain = set(pieces.plain.tolist())

@@ -19,7 +19,7 @@ from adapter_bert.errors import UserError, first_line
 from adapter_bert.flags import POSITIVE, Topic
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.kinds import KINDS, PRETRAINING
-from adapter_bert.tasks.masked_lm import NO_TOKEN, MaskedLMHead
+from adapter_bert.tasks.masked_lm import NO_TOKEN, Counted, MaskedLMHead
 from adapter_bert.tasks.task import Head, Task
 
 # Of a record: 1 if the second text is random.
@@ -91,28 +91,6 @@ class PretrainingHead(Head):
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class Records:
-    """First `count` records of TFRecord files, read when needed."""
-
-    paths: tuple[str, ...]
-    count: int
-
-    @classmethod
-    def of(cls, paths: Sequence[str]) -> "Records":
-        """Reads the files once, to count; refuses files without records."""
-        count = sum(1 for _ in _records(paths))
-        if not count:
-            raise UserError(f"{', '.join(paths)}: no record is in there")
-        return cls(tuple(paths), count)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[bytes]:
-        return itertools.islice(_records(self.paths), self.count)
-
-
 def _records(paths: Sequence[str]) -> Iterator[bytes]:
     for path in paths:
         files.check_plain(path, "the rows")
@@ -126,7 +104,7 @@ def _records(paths: Sequence[str]) -> Iterator[bytes]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pretraining(Task[Records]):
+class Pretraining(Task[Counted]):
     """Pretraining on rows of TFRecord files, with upstream's flags."""
 
     name: str = PRETRAINING
@@ -151,10 +129,6 @@ class Pretraining(Task[Records]):
     def describe(self):
         return {}
 
-    def restore(self, description, source):
-        self.check_name(description, source)
-        return self
-
     @property
     def train_file(self):
         return self.input_file
@@ -170,7 +144,7 @@ class Pretraining(Task[Records]):
         )
 
     def first(self, rows, count):
-        return Records(rows.paths, min(count, rows.count))
+        return rows.first(count)
 
     def read(self, data_dir, splits):
         rows = {}
@@ -179,7 +153,8 @@ class Pretraining(Task[Records]):
             if split == "dev" and self.eval_file:
                 flag = "eval_file"
             paths = files.matching(getattr(self, flag), f"--{flag}")
-            rows[split] = Records.of(paths)
+            refusal = f"{', '.join(paths)}: no record is in there"
+            rows[split] = Counted.of(_records, paths, refusal)
             if split == "dev" and self.most_scored:
                 rows[split] = self.first(rows[split], self.most_scored)
         return self, rows
@@ -219,10 +194,10 @@ class Pretraining(Task[Records]):
         self,
         records: list[bytes],
         form: Mapping[str, Any],
-        rows: Records,
+        rows: Counted,
         tokenizer: TextTokenizer,
     ) -> dict[str, np.ndarray]:
-        source = ", ".join(rows.paths)
+        source = ", ".join(rows.source)
         try:
             columns = tf.io.parse_example(records, form)
         except tf.errors.InvalidArgumentError as error:

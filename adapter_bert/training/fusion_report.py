@@ -1,7 +1,6 @@
 """Attention of a fusion to its adapters, as numbers and as a heatmap."""
 
 import io
-import os
 from collections.abc import Mapping
 from logging import WARNING, getLogger
 from typing import Any
@@ -12,6 +11,7 @@ from absl import logging
 from adapter_bert import files
 from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.methods.fusion import ATTENTION, Fusion
+from adapter_bert.tasks.task import results_path, write_table
 from adapter_bert.training.extras import Extra
 from adapter_bert.training.run import Answers, Run
 
@@ -26,13 +26,13 @@ class FusionReport(Extra):
         for suffix, name in run.dev:
             if answers.shown[name]:
                 attention = answers.shown[name][ATTENTION]
-                paths = write(
+                path = write(
                     run.folder,
                     shares(model.method, model.config, attention),
                     suffix,
                     run.task.name,
                 )
-                logging.info("how much of each adapter is used: %s", paths[1])
+                logging.info("how much of each adapter is used: %s", path)
 
 
 def shares(
@@ -52,21 +52,16 @@ def shares(
 
 def write(
     output_dir: str, shown: Mapping[str, Any], suffix: str, title: str
-) -> list[str]:
-    """Writes `fusion_attention<suffix>` as JSON, TSV and PNG; gives paths."""
-    name = f"{ATTENTION}_{suffix}" if suffix else ATTENTION
-    paths = [
-        os.path.join(output_dir, f"{name}.{end}")
-        for end in ("json", "tsv", "png")
-    ]
-    lines = ["\t".join(["layer", "sublayer", *shown["adapters"]])]
+) -> str:
+    """Writes `fusion_attention<suffix>`, JSON, TSV and PNG; gives the TSV."""
+    table = results_path(output_dir, ATTENTION, suffix)
+    rows = [["layer", "sublayer", *shown["adapters"]]]
     for (layer, site), row in zip(shown["places"], shown["weights"]):
-        numbers = (f"{weight:.6f}" for weight in row)
-        lines.append("\t".join([str(layer), site, *numbers]))
-    files.write_json(paths[0], shown)
-    files.write_text(paths[1], "\n".join(lines) + "\n")
-    files.write_bytes(paths[2], heatmaps({title: shown}))
-    return paths
+        rows.append([str(layer), site, *(f"{weight:.6f}" for weight in row)])
+    prefix = table.removesuffix("tsv")
+    files.write_json(prefix + "json", shown)
+    files.write_bytes(prefix + "png", heatmaps({title: shown}))
+    return write_table(table, rows)
 
 
 def heatmaps(panels: Mapping[str, Mapping[str, Any]]) -> bytes:
