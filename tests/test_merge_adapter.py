@@ -43,13 +43,19 @@ def merge(tiny_bert, run_main, capsys):
     return run
 
 
+def sum_of(base, folders, weights):
+    """Arguments of `write_model` of adapters that are added up."""
+    artifacts = merge_command.read_all(base, folders)
+    return merge_command.add(base, artifacts, weights)
+
+
 def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
     """Of a table, whose labels are sorted."""
     base, *_ = read_base(tiny_bert)
     folder = tmp_path / "good first"
     described = {**CLASSIFICATION, "labels": ["good", "bad"]}
     make_artifact(folder, tiny_bert, "lora(rank=2)", description=described)
-    values = merge_command.merge(base, [str(folder)], [1.0])["values"]
+    values = sum_of(base, [str(folder)], [1.0])["values"]
     kept = read_adapter(folder).weights
     for name in ("output_weights", "output_bias"):
         assert_array_equal(values[name], kept.read(name)[::-1])
@@ -58,11 +64,11 @@ def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
     described = {**CLASSIFICATION, "head": {"layers": 2, "pooler": False}}
     make_artifact(folder, tiny_bert, "lora(rank=2)", description=described)
     refusals.check(
-        lambda: merge_command.merge(base, [str(folder)], [1.0]),
+        lambda: sum_of(base, [str(folder)], [1.0]),
         "a head of another form, {'layers': 2",
     )
     # Of two adapters no head is kept.
-    merge_command.merge(base, [str(folder)] * 2, [0.5, 0.5])
+    sum_of(base, [str(folder)] * 2, [0.5, 0.5])
 
 
 SEQUENCES = "BertForSequenceClassification"
@@ -109,7 +115,7 @@ def test_a_merged_bert_keeps_labels_and_kind(
     base, *_ = read_base(tiny_bert)
     folder = tmp_path / "a"
     make_artifact(folder, tiny_bert, "lora(rank=2)", description=described)
-    model = merge_command.merge(base, [str(folder)], [1.0])
+    model = sum_of(base, [str(folder)], [1.0])
     head = model["head"]
     assert head["architectures"] == [kind[0]]
     assert head.get("problem_type") == kind[1]

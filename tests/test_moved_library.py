@@ -272,6 +272,8 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         ("--dev=other={0}/dev.tsv", {}, "--dev names the adapter 'other'"),
         ("--dev={0}/dev.tsv", {}, "--dev=NAME=FILE"),
         ("--texts={0}/few.txt", {}, "{0}/texts.jsonl and {0}/few.txt"),
+        ("", {"held_out": 1}, "--held_out is 1.0"),
+        ("", {"temperature": 0}, "--temperature is 0.0"),
     ],
 )
 def test_what_does_not_fit_is_refused_first(

@@ -317,10 +317,20 @@ def test_workers_that_do_not_agree_are_refused(monkeypatch, change, part):
         mine = results(value)[0]
         return [tf.concat([mine, mine + tf.constant([change], tf.int64)], 0)]
 
+    rounds, run = [], strategy.run
+
+    def counted(work):
+        # It runs each time that the graph does.
+        tf.py_function(lambda: rounds.append(work) or [], [], [])
+        return run(work)
+
     monkeypatch.setattr(strategy, "experimental_local_results", of_two)
+    monkeypatch.setattr(strategy, "run", counted)
     refusals.check(
         lambda: multi_worker.check_agreement(strategy, 3, "training"), part
     )
+    # Another one reads the difference too before this one ends.
+    assert len(rounds) == 2
 
 
 def test_a_worker_takes_all_of_its_gpus(monkeypatch):

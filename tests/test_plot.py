@@ -238,6 +238,11 @@ def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
             "without": {"0-0": 70.0, "0-1": 50.0, "1-1": 80.0},
         }
     }
+    # Of many layers there is no room for decimals; none is "-0".
+    grid = np.full((24, 24), np.nan)
+    grid[0, :2] = 69.96, 68.7
+    figure = draw(plot.draw_ablations, {"rte": (grid, 70.0, "accuracy")})
+    assert [x.get_text() for x in figure.axes[0].texts] == ["0", "-1"]
 
 
 def test_ablations_of_one_name_are_all_drawn_each_once(tmp_path):

@@ -60,6 +60,8 @@ def test_a_task_knows_of_as_many_texts_as_its_files_have(
     layout = Layout(*texts, choices=choices)
     task = make("x", labelled=layout, unlabelled=layout)
     assert task.columns == columns
+    with pytest.raises(ValueError, match=f"files have {len(columns)} texts"):
+        replace(task, columns=(*columns, "more"))
 
 
 def test_the_guide_s_task_reads_pairs():

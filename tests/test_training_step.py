@@ -226,6 +226,20 @@ def test_gates_that_are_drawn_once_train_what_those_of_every_lane_train(
             assert_allclose(values[1][key], value, 0, 1e-6, key)
 
 
+def test_a_penalty_is_added_once_to_the_loss_of_a_batch():
+    class Adds(Hooks):
+        def penalty(self, context):
+            return tf.constant(0.5)
+
+    losses = []
+    for hooks in (Hooks(), Adds()):
+        model = Rows(12)
+        model.hooks = hooks
+        job = replace(BARE, lanes=3, parts=2)
+        losses.append(one_step(model, job, 12, 0)[0].numpy())
+    assert losses[1] - losses[0] == pytest.approx(0.5, abs=1e-3)
+
+
 def test_a_variable_that_is_read_twice_is_a_defect():
     """Its gradient of the second place would be lost."""
 

@@ -5,7 +5,7 @@ other's run.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -141,9 +141,7 @@ class StrategyEngine(Engine):
                     save_at, last_step, *(s for s in stops if s > step)
                 )
             count = min(self._steps_per_call, save_at - step)
-            for loss in (
-                train_steps(batches, tf.constant(count)).numpy().tolist()
-            ):
+            for loss in _run(train_steps, batches, tf.constant(count)):
                 step += 1
                 count -= 1
                 check_loss(step, loss)
@@ -166,6 +164,12 @@ class StrategyEngine(Engine):
         return StrategyPredictor(
             job, tf.distribute.get_strategy() if alone else self._strategy
         )
+
+
+def _run(
+    train_steps: Callable, batches: Iterator, count: tf.Tensor
+) -> list[float]:
+    return train_steps(batches, count).numpy().tolist()
 
 
 class _TrainingState:
