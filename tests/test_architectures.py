@@ -425,7 +425,12 @@ def test_a_merged_model_computes_the_same(
 
 @pytest.mark.parametrize(
     "name, engine",
-    [("electra", "strategy"), ("albert", "estimator")],
+    [
+        ("electra", "strategy"),
+        ("albert", "estimator"),
+        ("mpnet", "strategy"),
+        ("roberta", "strategy"),
+    ],
 )
 @pytest.mark.older_stack
 @pytest.mark.gate
@@ -435,6 +440,28 @@ def test_texts_are_learned(
     check_texts_are_learned(
         classify, folder_of(name), tiny_data, tmp_path / "out", engine=engine
     )
+
+
+@NEWER
+@pytest.mark.parametrize("name", ["albert", "electra"])
+def test_sizes_are_described_from_a_config_alone(
+    folder_of, classify, capsys, name
+):
+    folder = folder_of(name)
+    classify(
+        task_name="CoLA",
+        bert_config_file=folder / "config.json",
+        tuning_method="head",
+        describe=True,
+    )
+    _, config, _ = read_base(folder)
+    pooler = 16 * 16 + 16
+    # The head's layers, of which one replaces a missing pooler.
+    head = 2 * 16 + 2 + (0 if config.has_pooler else pooler)
+    shown = capsys.readouterr().out
+    assert f"Total Trainable Parameters = {head} " in shown
+    of_bert = sum(map(np.prod, encoder.list_variables(config).values()))
+    assert f"Total Parameters = {of_bert + head} " in shown
 
 
 @NEWER

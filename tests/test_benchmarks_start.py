@@ -71,6 +71,8 @@ def replace_programs(monkeypatch, peer):
 
 def test_what_was_found_is_written(outputs, monkeypatch):
     replace_programs(monkeypatch, ("print('step 3')", "step 3\n"))
+    # The median of rounds' ratios, not the ratio of medians.
+    assert measuring.ratio([10, 20, 40], [5, 5, 80])["median"] == 2
     run(monkeypatch)
     record = read_json(outputs / "found" / "start.json")
     assert record["machine"] and record["versions"]

@@ -14,6 +14,7 @@ from test_joint_answers import LIBRARY
 from tiny_artifacts import make_adapters, make_artifact
 
 from adapter_bert.commands import export as export_command
+from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.library.adapter_library import AdapterLibrary
 
 pytestmark = pytest.mark.newer_stack
@@ -89,7 +90,17 @@ def test_an_export(flags, export, tmp_path):
     assert outputs["label"][0] in (b"bad", b"good")
     assert outputs["label"][1] in (b"no", b"yes")
 
-    export(**flags, task="pair", max_seq_length=9, predict_batch_size=2)
+    form = {"embeddings": "mean", "layers": "-1,0"}
+    export(
+        **{**flags, **form},
+        task="pair",
+        max_seq_length=9,
+        predict_batch_size=2,
+    )
+    model = ExportedModel(str(tmp_path / "exported"))
+    [vector] = model.vectors([Row(b"a cat", b"a dog", b"pair")])
+    # Two layers, side by side.
+    assert len(vector) == 32
     path = tmp_path / "exported" / "2" / "assets.extra" / "tasks.json"
     [task] = read_json(path)["tasks"]
     assert (task["name"], task["max_seq_length"]) == ("pair", 9)

@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 import refusals
 import safetensors.numpy
-from conftest import open_checkpoint, read_adapter_config
-from hub_server import TOKEN, contents_of
+from conftest import (
+    open_checkpoint,
+    own_lines,
+    read_adapter_config,
+    run_process,
+)
+from hub_server import TOKEN, HubServer, contents_of
 from test_architecture import sources as modules_of_the_package
 from test_sentence_transformers import write as write_sentence_transformers
 from test_sources import check_values, refuses
@@ -389,3 +394,30 @@ def test_one_module_asks_the_hub():
     assert users(f"^ *{load}") == {"checkpoints.hugging_face_hub"}
     assert not users(f"^{load}")
     assert users(r"hugging_face_hub\.push\(") == {"library.foreign"}
+
+
+def test_a_program_reads_the_environment(tmp_path):
+    """And ends with one line and exit code 1."""
+    rows = tmp_path / "rows.txt"
+    rows.write_text("the cat sat\n")
+    with HubServer() as server:
+        environment = {
+            "HF_ENDPOINT": server.endpoint,
+            "HF_HOME": str(tmp_path / "home"),
+        }
+        done = run_process(
+            f"--input={rows}",
+            f"--output={tmp_path / 'out.npy'}",
+            "--embeddings=mean",
+            "--init_checkpoint=hf:org/none",
+            program="predict",
+            env={**os.environ, **environment},
+            check=False,
+        )
+        assert ("GET", "/api/models/org/none") in server.requests
+    assert done.returncode == 1
+    assert own_lines(done.stderr) == [
+        f"error: hf:org/none: the hub {server.endpoint} has no repository "
+        "org/none, or a private one; check the name, or set HF_TOKEN to a "
+        "token that may read it"
+    ]

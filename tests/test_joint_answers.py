@@ -102,6 +102,16 @@ def test_tasks_of_one_kind_share_tables(load):
     assert predictor.ask([]) == []
 
 
+def test_more_tasks_than_a_batch_has_rows_read_a_text(load):
+    names = ["small", "whole", "score", "large"]
+    predictor = load(*names, batch_size=2)
+    one = predictor(names, TEXTS[0])
+    assert list(one) == names
+    assert_equal(one, {name: predictor(name, TEXTS[0]) for name in names})
+    assert predictor(names, []) == []
+    assert len(list(predictor(names, iter(TEXTS)))) == len(TEXTS)
+
+
 @refusals.table(
     {
         "of two sizes": (lambda ask: ask(["pair", "large"], PAIRS), "row 1: f"),

@@ -77,6 +77,17 @@ def test_the_matrix_has_all_methods_heads_dtypes_and_steps():
         assert len(of_device) == 4 * (len(METHODS) + len(runs.HEADS) - 1)
 
 
+def test_the_default_method_is_compiled_for_all_devices():
+    cells = matrix.cells()
+    assert len({matrix.key(*cell) for cell in cells}) == len(cells)
+    for device in DEVICES:
+        of_device = [run for name, run in cells if name == device]
+        assert {DeviceRun(dtype=d, step=s) for d in DTYPES for s in STEPS} <= {
+            *of_device
+        }
+    assert {run.bert for _, run in cells} == {*runs.SIZES}
+
+
 def test_what_a_file_has_is_not_compiled_again(compiled, tmp_path):
     path = tmp_path / "devices.json"
     wanted = matrix.cells()[:3]
