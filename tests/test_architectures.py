@@ -54,9 +54,10 @@ def folder_of(golden_dir, tmp_path):
     """Gives a copy of a model's folder, with the files that are published."""
 
     def copy(name):
-        place = golden_dir / "architectures" / name
         ignored = shutil.ignore_patterns("expected.*")
-        return shutil.copytree(place, tmp_path / name, ignore=ignored)
+        of_robertas = name == "roberta"
+        place = golden_dir / ("roberta" if of_robertas else "architectures")
+        return shutil.copytree(place / name, tmp_path / name, ignore=ignored)
 
     return copy
 
