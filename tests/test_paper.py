@@ -165,11 +165,11 @@ for row, label in enumerate(rows):
 (out / "test_predictions.tsv").write_text("\\n".join(lines) + "\\n")
 """
 RTE_RUNS = [
-    "RTE/houlsby2-lr1e-3-epochs1-seed1",
-    "RTE/houlsby4-lr1e-3-epochs1-seed1",
-    "RTE/full-lr5e-5-epochs1-seed1",
-    "RTE/houlsby4-lr1e-3-epochs1-seed2",
-    "RTE/full-lr5e-5-epochs1-seed2",
+    "RTE/houlsby2-lr1e-3-epochs0.2-seed1",
+    "RTE/houlsby4-lr1e-3-epochs0.2-seed1",
+    "RTE/full-lr5e-5-epochs0.2-seed1",
+    "RTE/houlsby4-lr1e-3-epochs0.2-seed2",
+    "RTE/full-lr5e-5-epochs0.2-seed2",
 ]
 
 

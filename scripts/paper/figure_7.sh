@@ -12,7 +12,7 @@ FULL_RATES='2e-5 5e-5 1e-4 3e-4 5e-4 1e-3' RATES=$FULL_RATES
 case $preset in
   two_cores) TASKS='MRPC CoLA RTE STS-B' SIZES=64 EPOCHS=3 FULL_EPOCHS=3 RATES+=' 3e-3' ;;
   quick)
-    TASKS=RTE SIZES=2 EPOCHS=1 FULL_EPOCHS=1 SEEDS='1 2' RATES='1e-4 1e-3' FULL_RATES=1e-4
+    TASKS=RTE SIZES=2 EPOCHS=0.2 FULL_EPOCHS=0.2 SEEDS='1 2' RATES='1e-4 1e-3' FULL_RATES=1e-4
     run_flags+=(--max_seq_length=24)
     ;;
 esac

@@ -21,7 +21,7 @@ case $preset in
     run_flags+=(--adam_bias_correction)
     ;;
   quick)
-    TASKS=RTE SIZES='2 4' SEEDS='1 2' RATES=1e-3 EPOCHS=1 FULL_RATES=5e-5 FULL_EPOCHS=1
+    TASKS=RTE SIZES='2 4' SEEDS='1 2' RATES=1e-3 EPOCHS=0.2 FULL_RATES=5e-5 FULL_EPOCHS=0.2
     run_flags+=(--max_seq_length=24)
     ;;
 esac
