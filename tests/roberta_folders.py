@@ -2,8 +2,6 @@
 
 import dataclasses
 import shutil
-from functools import reduce
-from operator import getitem, setitem
 from typing import Any
 
 import numpy as np
@@ -71,9 +69,21 @@ def change(path, function):
 
 def drop(*keys):
     *path, last = keys
-    return lambda content: reduce(getitem, path, content).pop(last)
+
+    def function(content):
+        for key in path:
+            content = content[key]
+        del content[last]
+
+    return function
 
 
 def put(value, *keys):
     *path, last = keys
-    return lambda content: setitem(reduce(getitem, path, content), last, value)
+
+    def function(content):
+        for key in path:
+            content = content[key]
+        content[last] = value
+
+    return function

@@ -26,7 +26,7 @@ def no_bert(fake):
 
 def test_tables_have_scores_without_bert(fake, tmp_path, run_main):
     def written():
-        """Whether each form of the table of GLUE has them."""
+        """Tells whether GLUE's tables, in three formats, have such scores."""
         out = tmp_path / "summary"
         run_main(summarize, fake.folder, f"--output_dir={out}")
         return {

@@ -42,7 +42,7 @@ X, F, H = (
 
 
 def sublayer(tiny, context):
-    """What the method's hooks make of these inputs and outputs."""
+    """Computes a feed-forward sublayer with the method's hooks."""
     hooks, outputs = tiny.model.bert.hooks, F
     added = hooks.before_norm(
         1,

@@ -25,6 +25,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_stand_in import SCRIPTS, wait_for
 from task_files import PROPERTY, refusal
+from test_plot import write_ablation
 from tiny_artifacts import make_artifact
 
 from adapter_bert.commands import paper
@@ -417,6 +418,29 @@ def test_results_of_two_berts_commits_or_conditions_are_refused(tmp_path, key):
     ]
     write_json(path, {"runs": [row(), *others]})
     assert len(paper.read_results(str(path))) == 3
+
+
+def test_figure_6_has_the_ablations_of_the_best_setting_alone(tmp_path):
+    runs = []
+    for rate, score in ((1e-3, 60.0), (3e-3, 50.0)):
+        name = f"RTE/houlsby2-scale1e-2-lr{rate}-epochs1-seed1"
+        run = {"run": name, "method": "houlsby", "size": 2, "scale": 1e-2}
+        run.update(rate=rate, epochs=1.0, seed=1, split="dev", trained=9)
+        runs.append(row(**run, metric="accuracy", score=score))
+        write_ablation(tmp_path / "ablation" / name)
+    # The worse one's is of other numbers.
+    none = tmp_path / "ablation" / name / "runs/none/eval_results.json"
+    write_json(none, {"eval_accuracy": 0.9})
+    path = tmp_path / "figure_6.json"
+    write_json(path, {"runs": runs})
+    rows = paper.read_results(str(path))
+    lines = paper.figure_6(rows, tmp_path / "figure_6.png", {})
+    spans = {line[1]: line[4:7] for line in lines if "without" in line[1]}
+    assert spans == {
+        "without layers 0-0": ["-10", "-", "1"],
+        "without layers 0-1": ["-30", "-", "1"],
+        "without layers 1-1": ["+0", "-", "1"],
+    }
 
 
 def test_rows_that_other_runs_answered_are_refused(tmp_path):

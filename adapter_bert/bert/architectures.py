@@ -26,7 +26,7 @@ RELATIVE_BIAS = "bert/embeddings/relative_attention_bias"
 OUTPUT_BIAS = "cls/predictions/output_bias"
 # The masked-LM head's matrix where it is not the word embeddings.
 OUTPUT_WEIGHTS = "cls/predictions/output_weights"
-# Of a layer, in the order of `_scopes`.
+# BERT's scopes in a layer, in the order of the names that `_scopes` takes.
 _PLACES = (
     "attention/self/query",
     "attention/self/key",
@@ -107,7 +107,7 @@ _OURS = "bert/encoder/layer_{layer}"
 
 
 def _scopes(theirs: str, names: str, ours: str = _OURS) -> list[Scope]:
-    """Gives the scopes of a layer, of names in the order of BERT's places."""
+    """Pairs a layer's scopes with BERT's; names are in `_PLACES`' order."""
     return [
         (
             f"{theirs}.{name}",
