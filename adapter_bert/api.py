@@ -24,7 +24,7 @@ from adapter_bert.answering import embeddings, row_stream
 from adapter_bert.answering.answers import Answer, ranked
 from adapter_bert.answering.embeddings import TokenVectors
 from adapter_bert.answering.frozen_bert import FrozenBert
-from adapter_bert.answering.trained_task import kind_of, load_task
+from adapter_bert.answering.trained_task import LoadedTask, kind_of, load_task
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import adapter_artifact, run_record, sources
 from adapter_bert.commands import audit as audit_program
@@ -127,6 +127,10 @@ class Bert:
 
     config: BertConfig
     settings: Mapping[str, Any]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what is in memory, which a copy reads again."""
+        return {"config": self.config, "settings": self.settings}
 
     def __deepcopy__(self, memo: Any) -> "Bert":
         """Returns the same one, which clones of estimators share."""
@@ -305,7 +309,7 @@ def train(
 
     The dev set is scored if there is one: `eval_rows`, `dev_share`,
     `eval_file` or `data_dir`. `predict_rows` are answered in
-    `output_dir/test_predictions.tsv`. A training that was interrupted goes on
+    `output_dir` (docs/outputs.md). A training that was interrupted goes on
     if the call is repeated.
 
     Args:
@@ -408,7 +412,9 @@ def _run(
         values["adapter"] = _folder(settings["adapter"])
     if isinstance(sources.get("rows"), MemoryRows):
         # There is no file with a folder beside it.
-        values.setdefault("frozen_layers_dir", settings.get("output_dir"))
+        values["frozen_layers_dir"] = values.get(
+            "frozen_layers_dir"
+        ) or settings.get("output_dir")
     with (
         process_options.of_a_run(),
         of_keywords(program.SETTINGS, values, caller, fixed),
@@ -546,8 +552,8 @@ class Predictor:
                 )
             [task] = predictor.names
         names = [task] if isinstance(task, str) else list(task)
-        first = predictor.task((names or predictor.names)[0]).task
-        rows = _rows_of(texts, first.columns, first.takes_tokens)
+        first = predictor.task((names or predictor.names)[0])
+        rows = _rows_of(texts, first, first.task.takes_tokens)
         if isinstance(task, str):
             names *= len(rows)
         if len(names) != len(rows):
@@ -556,7 +562,7 @@ class Predictor:
                 "expected one name, or one for each row"
             )
         rows = [
-            _texts_at(row, predictor.task(name).task.columns, f"row {number}")
+            _texts_at(row, predictor.task(name), f"row {number}")
             for number, (row, name) in enumerate(zip(rows, names), 1)
         ]
         with _computing(self._bert):
@@ -615,26 +621,31 @@ def _computing(bert: Bert) -> Iterator[FrozenBert]:
 
 
 def _rows_of(
-    texts: RowsOrPath, columns: Sequence[str], takes_tokens: bool = False
+    texts: RowsOrPath, loaded: Optional[LoadedTask], takes_tokens: bool = False
 ) -> list[Any]:
+    columns = loaded.task.columns if loaded else TEXT_COLUMNS[:1]
+    alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
+    if loaded:
+        alternatives.append(loaded.columns)
     if isinstance(texts, (str, tuple)):
         return [texts]
     if not isinstance(texts, os.PathLike):
         return list(memory_rows.records(texts, "texts", columns))
     rows = row_stream.file_rows(
-        _path(texts),
-        [columns, TEXT_COLUMNS[: len(columns)]],
-        lambda size: None,
-        takes_tokens,
+        _path(texts), alternatives, lambda size: None, takes_tokens
     )
     return [row for row, _ in rows]
 
 
-def _texts_at(row: Any, columns: Sequence[str], where: str) -> Any:
+def _texts_at(row: Any, loaded: Optional[LoadedTask], where: str) -> Any:
     if not isinstance(row, Mapping):
         return row
-    for names in (columns, TEXT_COLUMNS[: len(columns)]):
-        if len(names) == len(columns) and set(names) <= set(row):
+    whole, columns = TEXT_COLUMNS, TEXT_COLUMNS[:1]
+    if loaded:
+        whole, columns = loaded.columns, loaded.task.columns
+    usual = TEXT_COLUMNS[: len(columns)]
+    for names in (whole, columns, usual):
+        if len(names) >= len(columns) and set(names) <= set(row):
             try:
                 return tuple(
                     tuple(row[name])
@@ -741,21 +752,13 @@ def embed(
     folder = None if adapter is None else _folder(adapter)
     with of_keywords((Answering, Embedding), values, "embed()"):
         answering, form = read(Answering), adapter_flags.read_form()
-    form.check(_checked(bert).config)
     task = None
-    with _computing(bert) as frozen:
+    with _computing(_checked(bert)) as frozen:
         if folder is not None:
             task = load_task(frozen, folder, answering.max_seq_length)
-        columns = task.task.columns if task else TEXT_COLUMNS[:1]
         rows = [
-            _texts_at(
-                row,
-                TEXT_COLUMNS
-                if not task and isinstance(row, Mapping) and "text_b" in row
-                else columns,
-                f"row {number}",
-            )
-            for number, row in enumerate(_rows_of(texts, columns), 1)
+            _texts_at(row, task, f"row {number}")
+            for number, row in enumerate(_rows_of(texts, task), 1)
         ]
         return embeddings.embed(
             frozen,

@@ -510,9 +510,10 @@ def temporary_folder() -> Iterator[str]:
 
 def check_new(path: str) -> None:
     """Refuses what is there already, but an empty folder."""
-    if os.path.lexists(path) and not (
-        os.path.isdir(path) and not os.listdir(path)
-    ):
+    # Neither a link nor a mounted folder can be renamed over.
+    is_other = os.path.islink(path) or os.path.ismount(path)
+    is_empty = os.path.isdir(path) and not os.listdir(path)
+    if is_other or os.path.lexists(path) and not is_empty:
         raise UserError(f"{path} is there already; choose another folder")
 
 

@@ -273,8 +273,8 @@ EXPECTED = {
     "int": "a whole number",
     "float": "a number",
 }
-# More than any flag's name has, in characters.
-LONGEST_NAME = 40
+# Longer than any flag's name.
+LONG_NAME = re.compile(r"-[\w-]{40}")
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 
 
@@ -324,14 +324,9 @@ def parse(
             if argument == "--":
                 break
             # absl recurses over names that it compares.
-            name = argument.partition("=")[0]
-            if (
-                len(name) > LONGEST_NAME
-                and name[0] == "-"
-                and names is not None
-            ):
+            if names is not None and LONG_NAME.match(argument):
                 raise UserError(
-                    f"no flag has so long a name as {name[:LONGEST_NAME]}..."
+                    f"no flag has so long a name as {argument[:40]}..."
                 )
         left = values(arguments, known_only=names is None)
         for flag in map(values.__getitem__, values):

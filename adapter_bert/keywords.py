@@ -42,12 +42,8 @@ def of_keywords(
     """
     values = define(classes, FlagValues())
     values.mark_as_parsed()
-    for name, value in (*fixed.items(), *keywords.items()):
-        if name in fixed and keywords.get(name) is not None:
-            raise UserError(
-                f"{caller} takes no keyword {name!r}: its arguments, or "
-                "load_bert(), say it"
-            )
+    # What is fixed comes last: its flag may have been set by an alias.
+    for name, value in (*keywords.items(), *fixed.items()):
         if name not in values:
             near = difflib.get_close_matches(name, values, 1)
             raise UserError(
@@ -58,6 +54,11 @@ def of_keywords(
         if value is None:
             continue
         flag = values[name]
+        if name in fixed and (name in keywords or flag.value != flag.default):
+            raise UserError(
+                f"{caller} takes no keyword {name!r}: its arguments, or "
+                "load_bert(), say it"
+            )
         argument = _as_argument(name, value, flag.flag_type())
         try:
             if name in fixed and flag.flag_type() == "string":
@@ -113,7 +114,7 @@ def _as_argument(name: str, value: Any, kind: str) -> Any:
     if not is_list or isinstance(value, str):
         return value
     parts = []
-    for part in value if isinstance(value, list) else [value]:
+    for part in map(_plain, value if isinstance(value, list) else [value]):
         if type(part) in (int, float):
             part = str(part)
         if not isinstance(part, (str, os.PathLike)):

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from adapter_bert import api, files
 from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
-from adapter_bert.flags import declared
+from adapter_bert.flags import at_home, declared
 
 # Settings of `train` that `fit` makes of its arguments, or that are of tables
 # in files.
@@ -113,10 +113,11 @@ class _AdapterEstimator(BaseEstimator):
     def save_adapter(self, folder: Any) -> str:
         """Writes the trained adapter's folder, which the programs read."""
         check_is_fitted(self)
-        files.prepare_folder(os.fspath(folder))
+        folder = at_home(os.fspath(folder))
+        files.prepare_folder(folder)
         for name, content in self.adapter_.items():
             files.write_bytes(os.path.join(folder, name), content)
-        return os.fspath(folder)
+        return folder
 
     def _fit(self, x: Any, labels: list[Any], **of_task: Any) -> None:
         rows = _texts(x)

@@ -6,6 +6,7 @@ import refusals
 from conftest import read_adapter, read_json, write_json
 from numpy.testing import assert_array_equal
 
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.checkpoints import adapter_artifact, changed_entries
 from adapter_bert.checkpoints.weights import Weights
 from adapter_bert.errors import UserError
@@ -92,6 +93,12 @@ def test_only_changes_are_stored_and_nothing_is_lost(changes):
         assert opened.shapes[name] == value.shape
         assert opened.read(name).tobytes() == value.tobytes(), name
     assert_array_equal(BASE["bert/a"], [[1, 0], [2, 3]])
+
+
+def test_an_adapter_that_changed_nothing_has_variables_of_the_bert():
+    base = {WORD_EMBEDDINGS: np.ones((2, 3), np.float32)}
+    stored = changed_entries.changes(dict(base), base.__getitem__, base)
+    assert [value.size for value in stored.values()] == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -270,16 +270,16 @@ def berts(tiny_bert, tmp_path):
     return tiny_bert, other
 
 
-def test_an_adapter_of_before_is_read_with_a_warning(berts, tmp_path, caplog):
+def test_an_adapter_without_them_is_of_another_vocabulary(berts, tmp_path):
     make_artifact(tmp_path / "a", berts[1], "lora(rank=2)")
     bert = open_bert(berts[1])
     trained_task(bert, tmp_path / "a")
-    assert "other answers now" not in caplog.text
     path = tmp_path / "a" / "adapter_config.json"
     change(path, drop("content_sha256"))
     change(path, drop("tokenizer", "added_tokens"))
-    trained_task(bert, tmp_path / "a")
-    assert "not read: 2 added tokens, as ['<e1>', 'Covid']; t" in caplog.text
+    refusals.check(
+        lambda: trained_task(bert, tmp_path / "a"), "another vocabulary"
+    )
 
 
 @pytest.mark.parametrize("to", ["google", "hugging_face", "merged"])

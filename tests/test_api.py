@@ -317,6 +317,7 @@ def test_rows_to_label_next(run, bert, place):
         ({"compute_dtype": "int8"}, "should be one of"),
         ({"do_train": False}, "its arguments, or"),
         ({"vocab_file": "v"}, "load_bert(), say it"),
+        ({"bert_hub_module_handle": "v"}, "no keyword 'init_checkpoint': its"),
         ({"label_column": "lable"}, "rows:1: no key 'lable', found 'text'"),
         ({"output_dir": None}, "--output_dir is missing"),
         ({"train_file": "a.csv"}, "its arguments, or"),
@@ -567,6 +568,7 @@ def test_rows_have_many_forms():
         ),
         ({"train": 3}, "'train' is a int, expected a list"),
         ("a text", "found a str, expected rows"),
+        (np.array("a text"), "found a ndarray, expected rows"),
         ([("a", "b"), ("c", {"d"})], "rows:2: 'label' is .*{'d'}"),
         ([("a", b"\xff")], "rows:1: found bytes that are no UTF-8"),
     ],
@@ -579,11 +581,14 @@ def test_other_forms_are_refused(rows, message):
 def test_rows_to_answer_are_read_by_name_and_as_texts():
     row = collections.namedtuple("Row", ["text_b", "text"])
     columns = "text", "text_b"
-    [read] = api._rows_of([row("second", 3)], columns)
-    assert api._texts_at(read, columns, "row 1") == ("3", "second")
+    for of_task in (columns, columns[:1]):
+        task = SimpleNamespace(columns=of_task)
+        loaded = SimpleNamespace(task=task, columns=columns)
+        [read] = api._rows_of([row("second", 3)], loaded)
+        assert api._texts_at(read, loaded, "row 1") == ("3", "second")
     read = {**read, "text": None}
     with pytest.raises(ab.UserError, match="row 1: 'text' is null, expected"):
-        api._texts_at(read, columns, "row 1")
+        api._texts_at(read, loaded, "row 1")
 
 
 class Mood(enum.Enum):

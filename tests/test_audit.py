@@ -142,6 +142,7 @@ BAD = [
             ("folds", 1, {}, "is 1"),
             ("calibrate", True, HEAD, "is for a run"),
             ("init_checkpoint", "", {}, "is missing"),
+            ("learning_rate", 1e-3, {}, "means nothing without --tuning_"),
             ("output_dir", "", {}, "is missing"),
         )
     ),

@@ -6,6 +6,7 @@
 import dataclasses
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -124,6 +125,14 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     convert(first, "hugging_face", back)
     written = read_json(back / "config.json")
     assert written["hidden_act"] == "gelu_new"
+    for flag, message in (
+        ("--pooling=cls", "--pooling and --normalize are for --to=sentence"),
+        ("--normalize=false", "leave them out"),
+    ):
+        refusals.check(
+            partial(convert, source, "hugging_face", tmp_path / "x", flag),
+            message,
+        )
     refusals.check(
         lambda: convert(
             source, "hugging_face", tmp_path / "x", "--activation=gelu"

@@ -29,7 +29,10 @@ def test_how_long_the_best_was_not_bettered():
         scores = scores.add(step, {"f1": f1})
     assert [scores.count_since_best(s) for s in (2, 4, 6, 8)] == [0, 1, 2, 0]
     assert scores.best_step == 8
-    for name in ("loss", "loss_mismatched", "loss_sts-b", "perplexity"):
+    for name in (
+        *("loss", "loss_mismatched", "loss_sts-b", "perplexity"),
+        *("masked_lm_loss", "next_sentence_loss"),
+    ):
         by_step = {1: {name: 2.0}, 2: {name: 0.5}, 3: {name: 1.0}}
         assert dev_scores.DevScores(name, by_step).best_step == 2
 

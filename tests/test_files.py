@@ -252,9 +252,13 @@ def test_a_new_folder_may_be_there_and_empty(tmp_path):
         (tmp_path / "a").mkdir()
         files.write_text(f"{place}/file", "text")
     assert (tmp_path / "a" / "file").exists()
-    with pytest.raises(UserError, match="a is there already"):
-        with files.new_folder(str(tmp_path / "a")):
-            pass
+    # A link can't be renamed over.
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    for name in ("a", "link"):
+        with pytest.raises(UserError, match=f"{name} is there already"):
+            with files.new_folder(str(tmp_path / name)):
+                pass
 
 
 def test_of_a_new_folder_that_fails_nothing_is_left(tmp_path):

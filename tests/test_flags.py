@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Optional
 
+import numpy as np
 import pytest
 import refusals
 from absl import flags
@@ -296,6 +297,23 @@ def test_a_text_of_two_lines_is_one_word():
     values = {"mark": "one:\ntwo", "parts": ["a", "b"]}
     with of_keywords((Paths,), values, "call()"):
         assert sorted(command_line()) == ["--mark=one:\ntwo", "--parts=a,b"]
+
+
+def test_lists_may_hold_numbers_of_numpy():
+    values = {"parts": list(np.arange(-2, 0))}
+    with of_keywords((Paths,), values, "call()"):
+        assert read(Paths).parts == ["-2", "-1"]
+
+
+def test_a_long_value_may_begin_with_a_sign():
+    text = "- represent this sentence for the retrieval of passages"
+    with of_words((Paths,), "program", ["--mark", text]):
+        assert read(Paths).mark == text
+    words = ["--" + "a" * 3000]
+    refusals.check(
+        lambda: of_words((Paths,), "program", words).__enter__(),
+        "no flag has so long a name",
+    )
 
 
 def test_a_tilde_is_the_home_folder(monkeypatch):

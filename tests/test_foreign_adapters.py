@@ -691,6 +691,32 @@ def test_fields_that_are_not_known_are_logged(
     assert message in record.getMessage()
 
 
+def test_adalora_may_take_all_ranks_of_a_matrix(copied):
+    folder = copied("peft/adalora_5")
+    pattern = read_json(folder / CONFIG)["rank_pattern"]
+    taken = {name for name in pattern if ".key." in name}
+    change(
+        folder / CONFIG,
+        rank_pattern={
+            name: [rank and name not in taken for rank in ranks]
+            for name, ranks in pattern.items()
+        },
+    )
+    path = folder / PEFT_TENSORS
+    tensors = load_file(path)
+    for name, values in tensors.items():
+        if ".key." in name:
+            is_up = name.endswith("lora_B")
+            tensors[name] = values[:, :0] if is_up else values[:0]
+    save_file(tensors, path)
+    expected, adapter = read("peft/adalora_5"), read(folder)
+    assert adapter.method.targets == "value,intermediate"
+    assert_same_values(
+        adapter.values,
+        {k: v for k, v in expected.values.items() if "/key/" not in k},
+    )
+
+
 def test_peft_s_defaults_are_followed(copied):
     folder, expected = copied("peft/lora_7"), read("peft/lora_7")
     for values in (

@@ -10,7 +10,8 @@ What AdapterHub's `adapters` 1.3 and peft 0.21 wrote and computed was recorded
 import dataclasses
 import json
 import re
-from shutil import copytree
+from functools import partial
+from shutil import copytree, rmtree
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from exchanged import (
     assert_same_files,
     assert_same_values,
     change,
+    config_of,
     copied,  # noqa: F401 (a fixture)
     read_examples,
     reader,
@@ -169,10 +171,10 @@ def test_the_kind_of_peft_s_sequences_can_be_told(copied):
     assert task == expected
 
 
-def make_head(kind):
-    layer = np.zeros((3, 4), np.float32), np.zeros(3, np.float32)
+def make_head(kind, outputs=3, **options):
+    layer = np.zeros((outputs, 4), np.float32), np.zeros(outputs, np.float32)
     return foreign_heads.make_head(
-        kind, [layer], POOLED, {}, HeadOptions(), "a file"
+        kind, [layer], POOLED, {}, HeadOptions(**options), "a file"
     )
 
 
@@ -198,6 +200,14 @@ def make_head(kind):
             "expected 1",
         ),
         "choices": (lambda: make_head(kinds.CHOICE), "3 out", "expected 1"),
+        "labels of questions": (
+            lambda: make_head(kinds.QUESTIONS, 2, labels=("a",)),
+            "leave out --label",
+        ),
+        "sets of one label": (
+            lambda: make_head(kinds.CLASSIFICATION, multi_label=True),
+            "leave out --label and --multi_label",
+        ),
     }
 )
 def test_a_kind_has_its_number_of_outputs(call, parts):
@@ -297,6 +307,18 @@ def test_one_of_several_adapters_in_a_folder_is_chosen(tmp_path):
     copytree(GOLDEN / "theirs/peft/choice", folder, dirs_exist_ok=True)
     assert choose(folder) == folder
     assert choose(folder, "two") == str(tmp_path / "two")
+    # As peft saves several: one outside, others in folders.
+    rmtree(tmp_path / "one")
+    rmtree(tmp_path / "two")
+    copytree(GOLDEN / "theirs/peft/choice", tmp_path / "two")
+    read_all = partial(
+        foreign_adapters.read_all,
+        folder,
+        config_of(GOLDEN / "bert"),
+        labels=["a", "b"],
+    )
+    assert list(read_all()) == [tmp_path.name]
+    assert list(read_all(several=True)) == [tmp_path.name, "two"]
     # Whatever is wrong with a folder without any is told by who reads it.
     assert choose(str(tmp_path / ".cache")) == str(tmp_path / ".cache")
 

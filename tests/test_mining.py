@@ -206,6 +206,7 @@ def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
         ({"text_b_column": None}, ("--text_b_column",)),
         ({"score_column": "s"}, ("--score_column with --corpus_file",)),
         ({"negatives_per_row": 3}, ("no text has 3 negatives", "--range")),
+        ({"negative_column": "n,m"}, ("--negative_column names several",)),
         (
             {"text_a_column": "negative"},
             ("--text_a_column and --negative_column", "'negative'"),

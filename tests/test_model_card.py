@@ -52,7 +52,7 @@ def make(program, task, scores=SCORES, pairs=True):
         method=parse("lora"),
         config=BertConfig(vocab_size=30),
         base_name="some/bert",
-        head={**HEADS, **OTHER_HEADS}[task],
+        head={**HEADS, **OTHER_HEADS}.get(task),
         read=None,
         source="a file",
     )
@@ -74,7 +74,7 @@ def make(program, task, scores=SCORES, pairs=True):
 def test_the_hub_and_people_can_read_it(program, task):
     head, body = make(program, task)
     assert head["base_model"] == "some/bert"
-    data_set = {"custom": None, "squad": "squad"}.get(task, "glue")
+    data_set = None if task in ("custom", "squad") else "glue"
     assert head.get("datasets") == (data_set and [data_set])
     assert head["metrics"] == ["accuracy", "spearmanr"]
     [result] = head["model-index"][0]["results"]
@@ -99,6 +99,11 @@ def test_each_kind_of_head_has_its_lines(kind):
         ast.parse(code)
         assert (f"AutoModelFor{model}" in code) == (program == "peft")
         assert part in code or (kind, program) == (TAGGING, "adapterhub")
+
+
+def test_without_a_head_it_is_of_the_task():
+    head, _ = make("adapterhub", "mrpc")
+    assert head["pipeline_tag"] == "text-classification"
 
 
 def test_without_scores_it_says_so():

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pathlib
 from functools import partial
+from types import SimpleNamespace
 
 import cross_encoders
 import numpy as np
@@ -33,7 +34,7 @@ from test_sentence_transformers import HAS_LIBRARY, PEER, run_library
 from tiny_artifacts import make_artifact
 
 import adapter_bert as ab
-from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints import sentence_transformers, sources
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import make_batch
 from adapter_bert.data.memory_rows import MemoryRows
@@ -44,7 +45,7 @@ from adapter_bert.server.live_library import LiveLibrary
 from adapter_bert.server.shelf import ExportedShelf
 from adapter_bert.tasks import kinds, reranking
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.reranking import LOSSES, Lists
+from adapter_bert.tasks.reranking import LOSSES, SIGMOID, TORCH, Lists
 from adapter_bert.tasks.retrieval import rerank_scores
 
 # Lists of several lengths; a good sentence is right, whatever the query.
@@ -288,6 +289,9 @@ def test_a_loss_that_is_named_gives_the_activation(loss, activation):
     """Else an adapter that is trained further keeps its own."""
     task = dataclasses.replace(task_of(kinds.RANKNET), activation=None)
     task = task.with_loss(loss) if loss else task
+    about = {"activation_fn": TORCH[SIGMOID]}
+    opened = SimpleNamespace(head={"sentence_transformers": about}, path="b")
+    assert task.fit_base(opened).scored_by == (loss and activation or SIGMOID)
     recorded = {"name": "rerank", "pairs": True, "activation": "linear"}
     assert task.restore(recorded, "a.json").scored_by == activation
 
@@ -487,6 +491,9 @@ def test_cross_encoders_answer_with_their_own_head(form, tiny_bert, tmp_path):
     folder = cross_encoders.make(tiny_bert, tmp_path / "bert", form)
     is_sigmoid = cross_encoders.FORMS[form][0] == reranking.SIGMOID
     bert = ab.load_bert(folder)
+    # All that a hub is asked for.
+    is_listed = form == "version 5"
+    assert sentence_transformers.places(str(folder)) == [""] * is_listed
     expected = expit(LOGITS) if is_sigmoid else LOGITS
     expected = pytest.approx(expected, abs=1e-5)
     assert scores_of(ab.Predictor(bert)) == expected

@@ -103,6 +103,12 @@ def test_single_texts(tmp_path, name, content, expected):
     assert texts(read(path, ONE)) == [(text,) for text in expected]
 
 
+def test_a_header_may_stand_below_empty_lines(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("\n\nlabel,text\nx,a\n")
+    assert texts(read(path, ONE)) == [("a",)]
+
+
 def test_a_text_of_several_lines_may_be_the_first(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('"a\nb",c\nd,"e\nf"\n')

@@ -323,6 +323,10 @@ BERT = "--init_checkpoint"
             "nowhere",
         ),
         "no file of admins": (refused(admin_token_file="nowhere"), "nowhere"),
+        "flags of a library": (
+            refused(compute_dtype="bfloat16"),
+            "--compute_dtype is for --library",
+        ),
         "no tokens to count": (
             refused(token_requests=9),
             *("--token_requests", "--token_file"),

@@ -340,6 +340,8 @@ def test_a_checkpoint_is_told_by_what_lies_there(
         (google_bert / other).parent.mkdir()
         (google_bert / other).touch()
     (google_bert / "empty").mkdir()
+    # A name that is no UTF-8.
+    open(os.fsencode(google_bert / "empty") + b"/\xe9", "w").close()
     path = os.path.normpath(f"{prefix}{name}")
     refuses(path, *(part.replace("{}", str(prefix)) for part in parts))
 
@@ -489,6 +491,8 @@ LABELS = ["contradiction", "entailment", "neutral"]
         (None, LABELS, [0, 1, 2]),
         # Of numbers nothing is known.
         (["bad", "so so", "good"], ["0", "1", "2"], [0, 1, 2]),
+        (["bad", "so so", "good"], ["0", "2", "1"], [0, 2, 1]),
+        (None, ["0", "2", "1"], [0, 2, 1]),
         (["bad", "so so", "good"], LABELS, None),
         (["bad", "good"], LABELS, None),
     ],

@@ -1,5 +1,6 @@
 """SQuAD files: what is read and refused; windows, and answers in them."""
 
+import functools
 import itertools
 import json
 import unicodedata
@@ -105,6 +106,16 @@ def test_questions_may_be_impossible_in_version_2(
         read_questions(row, with_negative),
     ):
         assert [question.answers for question in questions] == [answers]
+
+
+def test_an_answer_has_its_start():
+    row = {**QA, "context": paragraph()["context"]}
+    for answers in ({"text": ["cat"]}, {"text": ["cat"], "answer_start": []}):
+        rows = MemoryRows([{**row, "answers": answers}], "rows")
+        refusals.check(
+            functools.partial(read_questions, rows, True),
+            "\"answer_start\" is 'None', expected a whole number",
+        )
 
 
 HERE = "data[0].paragraphs[0]"

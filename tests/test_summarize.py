@@ -249,6 +249,7 @@ def test_question_answering_has_a_row_for_each_method(fake):
         ):
             method = "houlsby(size=8)"
             fake.add("squad", method, scores, rate=rate, kept=100)
+    assert summarize.methods_table(fake.settings()) is None
     rows = summarize.squad_table(fake.settings())
     assert [*rows.index] == ["houlsby(size=8)", "houlsby(size=8), SQuAD 2.0"]
     assert rows.iloc[:, 1:].to_numpy().tolist() == [

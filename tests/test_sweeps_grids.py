@@ -177,6 +177,7 @@ def test_a_run_s_name_may_have_a_blank(sweep):
         (("out", "--jobs", "0"), {}, "error: --jobs 0, expected a number"),
         (("out", "--", "--seed=7"), {}, "error: --seed is given after --"),
         (("out", "--", "--epochs=1"), {}, "error: --num_train_epochs is given"),
+        (("out", "--", "--flagfile=x"), {}, "error: --flagfile is given after"),
         (("o[6]",), {}, "o[6]; TensorFlow finds no checkpoint under a name"),
         (("out",), {"PYTHON": "/no/python"}, "error: there is no interpreter"),
         (("out",), {"BERT": "no/bert"}, "error: BERT is no/bert, where there"),
@@ -205,7 +206,7 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     sweep.succeed("--grid", BERT=str(odd / "model.s"), LC_ALL="C")
     # A handle of Kaggle's is no local path, nor is a model's name.
     handle = "tensorflow/bert/tensorFlow2/en-uncased-l-12-h-768-a-12/3"
-    for name in (handle, "minilm"):
+    for name in (handle, "minilm", "hf:google-bert/bert-base-uncased"):
         sweep.succeed("--grid", BERT=name)
         grid = (sweep.out / "grid.tsv").read_text()
         assert f"--init_checkpoint={name} " in grid

@@ -106,6 +106,14 @@ def test_keys_may_be_named_as_columns_of_conllu(tmp_path, name, columns):
     assert listed(read_sentences(path, columns)) == PAIRS[:1]
 
 
+def test_what_no_task_could_restore_is_no_tag(tmp_path):
+    line = "1\tIn\tin spite\tADP\t_\t_\t0\t_\t_\t_\n"
+    path = put(tmp_path, line, "train.conllu")
+    refusals.check(
+        lambda: read(path, WordColumns(None, "lemma")), "'in spite' is no tag"
+    )
+
+
 @pytest.mark.parametrize("last", ["\tX", "\t"])
 def test_a_word_may_hold_blanks_between_tabs(tmp_path, last):
     """Also in files without tags, or with empty cells for them."""

@@ -246,7 +246,7 @@ def test_typed_special_tokens_of_the_exported_file(tmp_path, is_split):
     assert file.encode(text, add_special_tokens=False).ids == ids
 
 
-def test_adapters_of_before_are_taken_with_a_warning(make, tiny_config, caplog):
+def test_an_adapter_of_other_fields_is_refused(make, tiny_config):
     base = Base("bert", "0" * 64)
     # First of a tokenizer that is as usual.
     for tokenizer in make({}), make(LEFT):
@@ -258,10 +258,6 @@ def test_adapters_of_before_are_taken_with_a_warning(make, tiny_config, caplog):
         }
         arguments = "run.json", base, tiny_config, tokenizer
         same_model.check(description, *arguments)
-        assert not caplog.records
-    del description["tokenizer"]["truncation_side"]
-    same_model.check(description, *arguments)
-    assert "truncation_side" in caplog.records[0].getMessage()
     description["tokenizer"]["strip_accents"] = False
     assert "another vocabulary" in refusal(
         lambda: same_model.check(description, *arguments)

@@ -120,7 +120,7 @@ class VectorForm:
                     "vectors are pooled, as folders of sentence-transformers "
                     "do; pass --embeddings=mean or cls"
                 )
-            if self.layers != (-1,):
+            if not _is_last(self.layers, bert.config):
                 raise UserError(
                     "--layers is for --embeddings=cls, mean or tokens; trained "
                     "vectors are of the last layer"
@@ -388,6 +388,10 @@ def _check_row(row: TextRow, where: str) -> None:
         check_text(text, where)
 
 
+def _is_last(layers: Sequence[int], config: BertConfig) -> bool:
+    return tuple(layers) in ((-1,), (config.num_hidden_layers - 1,))
+
+
 def embed(
     bert: FrozenBert,
     rows: Sequence[Union[str, TextRow]],
@@ -417,8 +421,8 @@ def embed(
         `TokenVectors`.
     """
     if pooling is None:
-        is_last = tuple(layers) == (-1,)
-        pooling = TRAINED if is_last and trained_form(bert, task) else MEAN
+        trained = _is_last(layers, bert.config) and trained_form(bert, task)
+        pooling = TRAINED if trained else MEAN
     form = VectorForm(pooling, tuple(layers), normalize, size, prompt)
     embedder = Embedder(bert, task, form, batch_size, max_seq_length)
     # Features and padding take the memory of some of the rows.

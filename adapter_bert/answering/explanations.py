@@ -259,9 +259,7 @@ def _read(
     room = length - 2 - (len(between) if second is not None else 0)
     counts = fit(len(first), len(second or ()), room)
     words, begin = [], 1
-    for column, text, encoded, count in zip(
-        loaded.task.columns, row, texts, counts
-    ):
+    for column, text, encoded, count in zip(loaded.columns, row, texts, counts):
         left_out = (len(encoded.ids) - count) * tokenizer.keeps_end
         for _, group in itertools.groupby(
             range(left_out, left_out + count), encoded.words.__getitem__

@@ -137,7 +137,8 @@ def _texts_alone(
 
 
 def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:
-    return next((names for names in columns if set(names) <= set(keys)), ())
+    fit = (names for names in columns if set(names) <= set(keys))
+    return max(fit, key=len, default=())
 
 
 def _keys(line: Any) -> list[str]:
@@ -165,7 +166,7 @@ def _cells(
     else:
         try:
             # A cell in quotes may have several lines.
-            cells = next(csv.reader(noted()), [""])
+            cells = next(filter(None, csv.reader(noted())), [""])
         except csv.Error as error:
             raise UserError(f"{name}:1: not CSV: {error}") from error
     return cells, itertools.chain(taken, lines)

@@ -24,6 +24,7 @@ from adapter_bert.methods.base import changed_by
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.novelty import NOVELTY
 from adapter_bert.tasks.task import Task
+from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import composition_parts as method_parts
 
 # A text, or its words.
@@ -79,6 +80,12 @@ class LoadedTask:
     tokenizer: TextTokenizer
     max_seq_length: int
     sha256: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all texts that a row may have."""
+        usual = TEXT_COLUMNS[: max(self.numbers_of_texts)]
+        return max(self.task.columns, usual, key=len)
 
     @property
     def can_mix(self) -> bool:

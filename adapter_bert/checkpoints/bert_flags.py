@@ -23,7 +23,7 @@ class BertFiles:
 
     init_checkpoint: str = Topic.MODEL.setting(
         "",
-        "The pretrained BERT: minilm or mpnet, which `adapter-bert minilm "
+        "The pretrained BERT: minilm or mpnet, which `adapter-bert NAME "
         "--fetch` fetches, a TensorFlow checkpoint of Google's BERT or of "
         "adapter-bert, a Hugging Face folder or .safetensors file of a BERT, "
         "RoBERTa, XLM-R, DistilBERT, ELECTRA, ALBERT or MPNet, a module of "

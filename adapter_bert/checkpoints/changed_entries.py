@@ -5,6 +5,7 @@ from typing import Callable
 
 import numpy as np
 
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
 from adapter_bert.methods.base import changed_by
 
@@ -30,7 +31,8 @@ def changes(
             for x in (value, base(name))
         )
         indices = np.flatnonzero(now != before)
-        if indices.size:
+        # Without any, readers would miss all of BERT's variables.
+        if indices.size or name == WORD_EMBEDDINGS:
             changed.update(_entries(name, value, indices))
     return changed
 

@@ -16,8 +16,13 @@ def with_labels(
 
     The base is without its head if the labels that its head has (`named`) are
     others, by more than the case of letters; as it is if one side is unknown or
-    has only the numbers from 0.
+    the head has only the numbers from 0. A task's label that is a number is the
+    output of that number.
     """
+    numbers = [str(number) for number in range(len(labels))]
+    if {*numbers} == {*labels} != {*named}:
+        # Sorted as texts, "10" comes before "2".
+        named = numbers
     if not named or not labels:
         return weights
     theirs, ours = list(named), list(labels)
@@ -29,8 +34,7 @@ def with_labels(
         if name in weights.shapes
     )
     is_same = sorted(theirs) == sorted(ours) and len(set(ours)) == len(ours)
-    numbers = sorted(map(str, range(len(ours))))
-    if not is_same and numbers in (sorted(ours), sorted(theirs)):
+    if not is_same and {*numbers} == {*theirs}:
         return weights
     if not is_same or not fits:
         return without_head(weights)

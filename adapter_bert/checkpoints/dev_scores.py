@@ -30,7 +30,7 @@ DESCRIPTION = {
 }
 BEST = "best.ckpt"
 # All other scores are better if greater.
-LESS_IS_BETTER = ("loss", "perplexity")
+LESS_IS_BETTER = "loss", "perplexity", "masked_lm_loss", "next_sentence_loss"
 
 Scores = dict[str, float]
 
@@ -53,7 +53,7 @@ class DevScores:
         if not self.keep_best or not self.by_step:
             return None
         # Another dev set adds its suffix: loss_mismatched.
-        sign = -1 if self.keep_best.split("_")[0] in LESS_IS_BETTER else 1
+        sign = -1 if self.keep_best.startswith(LESS_IS_BETTER) else 1
         return max(
             sorted(self.by_step),
             key=lambda step: sign * self.by_step[step][self.keep_best],

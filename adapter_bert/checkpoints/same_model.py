@@ -4,15 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from absl import logging
-
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints.differences import differences_of
-from adapter_bert.checkpoints.sources import _some_added
 from adapter_bert.checkpoints.weights import Base
-from adapter_bert.data.added_tokens import ADDED, NEW, TOKENIZER_CONFIG_FILE
+from adapter_bert.data.added_tokens import NEW
 from adapter_bert.data.tokenization import TextTokenizer
-from adapter_bert.data.tokenizer_config import FIELDS
 from adapter_bert.errors import UserError
 
 
@@ -40,24 +36,7 @@ def check(
     if NEW not in theirs:
         # What was trained without a task's own tokens does not depend on them.
         ours.pop(NEW, None)
-    if ADDED in ours and theirs == {
-        k: v for k, v in ours.items() if k != ADDED
-    }:
-        logging.warning(
-            "%s was trained when tokens that are added to a vocabulary were "
-            "not read: %s; texts that hold one give other answers now",
-            source,
-            _some_added(tokenizer),
-        )
-    elif theirs == {k: v for k, v in ours.items() if k not in FIELDS} != ours:
-        logging.warning(
-            "%s was trained when these fields of %s were not read: %s; its "
-            "texts are read otherwise now",
-            source,
-            TOKENIZER_CONFIG_FILE,
-            ", ".join(sorted(FIELDS & ours.keys())),
-        )
-    elif theirs != ours:
+    if theirs != ours:
         raise UserError(
             f"{source} was trained with another vocabulary or another "
             "--do_lower_case; pass those of its base"

@@ -91,7 +91,18 @@ def places(folder: str) -> list[str]:
 
 def read(folder: str) -> tuple[str, Pooled]:
     """Finds a model of transformers, and reads how its vectors are made."""
-    inside, names = _modules(os.path.join(folder, MODULES_FILE))
+    path = os.path.join(folder, MODULES_FILE)
+    inside, names = _modules(path)
+    further = names[2:]
+    # A length of 1 before a dense layer would change what that computes.
+    kinds = [name == NORMALIZE for name in further]
+    is_read = {*further} <= {DENSE, NORMALIZE} and kinds == sorted(kinds)
+    if names[:2] != [MODEL, POOLING] or not is_read:
+        raise UserError(
+            f"{path}: the modules are {', '.join(names)[:200] or 'missing'}; "
+            f"known are {MODEL}, {POOLING}, then any {DENSE}, then "
+            f"{NORMALIZE} or nothing"
+        )
     path = os.path.join(folder, WHOLE_FILE)
     about = _read_whole(path) if files.exists(path) else {}
     place = os.path.join(folder, inside[0])
@@ -145,16 +156,6 @@ def _modules(path: str) -> tuple[list[str], list[str]]:
                 "one in this folder"
             )
         inside.append(place)
-    further = names[2:]
-    # A length of 1 before a dense layer would change what that computes.
-    kinds = [name == NORMALIZE for name in further]
-    is_read = {*further} <= {DENSE, NORMALIZE} and kinds == sorted(kinds)
-    if names[:2] != [MODEL, POOLING] or not is_read:
-        raise UserError(
-            f"{path}: the modules are {', '.join(names)[:200] or 'missing'}; "
-            f"known are {MODEL}, {POOLING}, then any {DENSE}, then "
-            f"{NORMALIZE} or nothing"
-        )
     return inside, names
 
 

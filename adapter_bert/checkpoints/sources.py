@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
-import tensorflow as tf
 from absl import logging
 
 from adapter_bert import files, folder_lock
@@ -103,7 +102,7 @@ def _find_model(folder: str) -> str:
             f"{lacks}the BERT as --init_checkpoint, and this adapter as "
             "--adapter"
         )
-    for name in sorted(tf.io.gfile.listdir(folder)):
+    for name in sorted(files.listed(folder)):
         if name.endswith(".index"):
             prefix = os.path.join(folder, google.FILE_ENDS.sub("", name))
             raise UserError(
@@ -161,22 +160,20 @@ def _open_archive(path: str) -> Pretrained:
 
 
 def _open_vectors(path: str) -> Pretrained:
+    from adapter_bert.checkpoints import sentence_transformers
+
     # Most models are in the folder itself. Old folders have a config.json too.
     place = path
     if not any(
         files.exists(os.path.join(path, name))
         for name in (SAFETENSORS_FILE, TORCH_FILE)
     ):
-        from adapter_bert.checkpoints import sentence_transformers
-
-        place = os.path.join(path, sentence_transformers.places(path)[0])
+        place = os.path.join(path, *sentence_transformers.places(path)[:1])
     model = _open_file(_find_model(place))
     if hugging_face.kind_of_head(model.head) == hugging_face.RERANK:
         return model
 
     def read_pooled() -> Any:
-        from adapter_bert.checkpoints import sentence_transformers
-
         try:
             _, pooled = sentence_transformers.read(path)
         except UserError as error:

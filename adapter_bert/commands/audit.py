@@ -29,7 +29,14 @@ from adapter_bert.data import divisions
 from adapter_bert.data.table_flags import LongTexts
 from adapter_bert.data.tables import Rows, shown
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, at_least, is_given, read
+from adapter_bert.flags import (
+    FLAGS,
+    Topic,
+    at_least,
+    declared,
+    is_given,
+    read,
+)
 from adapter_bert.progress import Progress
 from adapter_bert.reports import label_errors
 from adapter_bert.tasks.task import cell, write_table
@@ -310,6 +317,13 @@ def run() -> Audit:
                 f"--{name} is for a run of run_classifier.py: an audit looks "
                 "at every row, which has one label, and trains models of its "
                 "own; leave it out"
+            )
+    for name, about, _ in declared(SETTINGS):
+        is_of_training = about.topic in (Topic.TRAINING, Topic.METHOD)
+        if is_of_training and is_given(name) and not is_given("tuning_method"):
+            raise UserError(
+                f"--{name} means nothing without --tuning_method; pass that "
+                f"too, or leave --{name} out"
             )
     task = run_classifier.task_from_flags(
         default=run_classifier.CUSTOM if FLAGS.train_file else ""

@@ -186,6 +186,12 @@ def main() -> None:
             f"--activation is of Google's programs, but --to={form} holds any "
             "gelu; leave one of the two out"
         )
+    of_vectors = settings.pooling, settings.normalize
+    if form != SENTENCES and of_vectors != (None, None):
+        raise UserError(
+            f"--pooling and --normalize are for --to={SENTENCES}; leave them "
+            "out"
+        )
     opened = sources.open_init_checkpoint(settings.init_checkpoint)
     artifact = find_artifact(settings, opened)
     lower = settings.do_lower_case

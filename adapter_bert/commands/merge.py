@@ -288,6 +288,8 @@ class Merging(BertFiles):
                 f"--head_of is {self.head_of!r}, expected one of the folders "
                 "that are passed as --adapter"
             )
+        if self.average and self.by not in (None, AVERAGE):
+            raise UserError("--average and --by exclude each other")
         if values["by"]:
             return WeightedSum(**values)
         for name in (*values, "head_of"):

@@ -215,7 +215,12 @@ def _columns(settings: Mining, layout: Layout) -> list[str]:
         first, second = texts.text_a_column, texts.text_b_column
         name = texts.query_id_column or name
         gain = texts.score_column or gain
-    negative = ",".join(texts.negative_column) or "negative"
+    negative, *more = texts.negative_column or ["negative"]
+    if more:
+        raise UserError(
+            "--negative_column names several columns, expected one, which "
+            "holds a list of several negatives"
+        )
     columns = {
         "--text_a_column": first,
         "--text_b_column": second,

@@ -98,8 +98,9 @@ def columns_of(tasks: dict[str, LoadedTask]) -> row_stream.Alternatives:
             )
     if named:
         return [named]
-    usual = TEXT_COLUMNS[: len(columns)]
-    return [columns, usual] if len(usual) == len(columns) else [columns]
+    most = min(max(t.numbers_of_texts) for t in tasks.values())
+    usual = TEXT_COLUMNS[:most]
+    return [columns, usual] if len(usual) == most else [columns]
 
 
 def answer_rows(
@@ -155,7 +156,6 @@ def open_embedder(
     Returns what makes vectors, and possible names of a row's texts.
     """
     bert, task = open_task(bert)
-    form.check(bert.config)
     columns = FLAGS.columns or (task.task.columns if task else TEXT_COLUMNS[:1])
     if len(columns) > len(TEXT_COLUMNS):
         raise UserError(
@@ -271,7 +271,7 @@ def write_answers() -> int:
         from adapter_bert.reports.explanation_page import explanation_page
 
         pairs = itertools.chain.from_iterable(answered)
-        names = {n: t.task.columns for n, t in tasks.items()}
+        names = {n: t.columns for n, t in tasks.items()}
         files.write_parts(FLAGS.output, [explanation_page(names, pairs)])
     else:
         write(answer_lines(answered))

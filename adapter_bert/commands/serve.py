@@ -26,7 +26,15 @@ from absl import logging
 
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, NOT_NEGATIVE, POSITIVE, Range, Topic, read
+from adapter_bert.flags import (
+    FLAGS,
+    NOT_NEGATIVE,
+    POSITIVE,
+    Range,
+    Topic,
+    is_given,
+    read,
+)
 from adapter_bert.graph.exported import ExportedModel
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import AdapterLibrary
@@ -306,6 +314,12 @@ def main() -> None:
             "pass one of the two: --init_checkpoint and --library, or --model, "
             "the folder of an exported model"
         )
+    for field in dataclasses.fields(adapter_flags.OneBert):
+        if serving.model and is_given(field.name):
+            raise UserError(
+                f"--{field.name} is for --library; the exported model has its "
+                "own"
+            )
     if serving.token_requests and not serving.token_file:
         raise UserError("--token_requests needs tokens; pass --token_file too")
     check_certificate(serving)

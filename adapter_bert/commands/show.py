@@ -80,4 +80,7 @@ def main():
         sys.exit(
             f"error: show takes one of {', '.join(topics)}, found {what!a}"
         )
-    topics[what](*arguments)
+    try:
+        topics[what](*arguments)
+    except (OSError, TypeError, ValueError, KeyError) as error:
+        sys.exit(f"error: show {what}: {error}")

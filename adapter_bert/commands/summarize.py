@@ -232,6 +232,8 @@ def methods_table(settings: pandas.DataFrame) -> Optional[pandas.DataFrame]:
     None without such a method.
     """
     settings = settings[~settings.task.isin(SQUAD)]
+    if settings.empty:
+        return None
     check_one_bert(settings)
     columns = _main_columns(settings)
     more, kept = {}, {}

@@ -67,6 +67,8 @@ def unpack(path: str, folder: str, sha256: str) -> None:
 
 def main() -> None:
     """Unpacks what the command line names."""
+    if len(sys.argv) != 4:
+        sys.exit("usage: adapter-bert unpack_bert ARCHIVE FOLDER SHA256")
     path, folder, sha256 = sys.argv[1:]
     parent, name = os.path.split(os.path.abspath(folder))
     hidden = os.path.join(parent, f".{name}.unfinished")

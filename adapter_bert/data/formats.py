@@ -374,7 +374,9 @@ def _judged(
     Argilla's columns are named as its own export of tables has them.
     """
     answer = row.get("answer")
-    if PRODIGY & row.keys() and answer in ("reject", "ignore"):
+    # As a label, a rejection is kept.
+    refused = {"ignore"} if "answer" in labels else {"ignore", "reject"}
+    if PRODIGY & row.keys() and answer in refused:
         return row, f"answer {answer!r}"
     if str(row.get(TURK, "")).strip().lower() == REJECTED:
         return row, f"{TURK} {row[TURK]}"

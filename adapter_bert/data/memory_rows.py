@@ -103,7 +103,11 @@ def records(
                 f"{twice[0]!r}; rename all but one"
             )
         rows = _zipped({str(name): rows[name] for name in rows.columns}, where)
-    elif isinstance(rows, (str, bytes)) or not hasattr(rows, "__iter__"):
+    elif (
+        isinstance(rows, (str, bytes))
+        or not hasattr(rows, "__iter__")
+        or getattr(rows, "shape", None) == ()
+    ):
         raise UserError(
             f"{where}: found a {type(rows).__name__}, expected rows (a list, a "
             "DataFrame or another table) or a file's path"

@@ -204,9 +204,13 @@ class TextTokenizer(abc.ABC):
         between = " ".join([f"{end}:0"] * self.between_count)
         second = self.second_segment
         described = json.loads(self._tokenizer.to_str())
+        by_id = {a.id: a for a in self.added}
         for token in described["added_tokens"]:
+            added = by_id[token["id"]]
+            # As it was before `clean`.
+            token["content"] = added.token.content
             # The file cannot say that the library is to pass over these.
-            if not self._by_content[token["content"]].is_sought:
+            if not added.is_sought:
                 token["content"] = f"\uffff{token['content']}\uffff"
                 token["normalized"] = False
         made = Tokenizer.from_str(json.dumps(described))

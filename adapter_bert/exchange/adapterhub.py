@@ -504,6 +504,9 @@ class Refts(HubSpec):
 
     def arguments(self, adapter):
         layers = adapter.fields.get("layers")
+        # An ALBERT has one layer for the library.
+        if layers == list(range(adapter.config.num_hidden_layers)):
+            layers = ALL_LAYERS
         if layers != ALL_LAYERS:
             layers = layers if isinstance(layers, list) else ()
             layers = ",".join(map(str, layers))
@@ -826,6 +829,9 @@ def _methods(exported: Exported) -> list[TuningMethod]:
 
 def lack(exported: Exported) -> str:
     """Says why an adapter is not written for this library, or ""."""
+    model = exported.config.model_type
+    if not ARCHITECTURES[model].in_adapterhub:
+        return f"AdapterHub's library has no models of the type {model}"
     methods = _methods(exported)
     kind = exported.head.kind if exported.head else ""
     for method in methods:

@@ -99,13 +99,7 @@ def _masked_lm_modules(config: BertConfig) -> dict[str, str]:
 
 def flexible(config: BertConfig) -> list[str]:
     """Lists the classes of the library's own models of a BERT."""
-    architecture = ARCHITECTURES[config.model_type]
-    if not architecture.in_adapterhub:
-        raise UserError(
-            f"AdapterHub's library has no models of the type "
-            f"{config.model_type}; peft has: write the adapter for that"
-        )
-    names = architecture.classes
+    names = ARCHITECTURES[config.model_type].classes
     return [f"{name}{end}" for name in names for end in FLEXIBLE]
 
 

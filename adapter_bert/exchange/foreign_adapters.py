@@ -100,6 +100,7 @@ def read_all(
     pairs: Optional[bool] = None,
     labels: Sequence[str] = (),
     multi_label: bool = False,
+    several: bool = False,
 ) -> dict[str, Foreign]:
     """Reads the adapter of a folder, or those in it, with a head each.
 
@@ -110,12 +111,13 @@ def read_all(
         labels: of a head, in the order of the logits; by default the files'.
         multi_label: whether rows have any number of labels, which not all
             files say.
+        several: whether folders in one that holds an adapter are read too.
 
     Returns:
         The adapters, by the names that the other program has for them.
     """
     places = [folder]
-    if not detect(folder) and files.is_folder(folder):
+    if (several or not detect(folder)) and files.is_folder(folder):
         places += [os.path.join(folder, name) for name in files.folders(folder)]
     options = HeadOptions(tuple(labels), multi_label)
     adapters: dict[str, Foreign] = {}

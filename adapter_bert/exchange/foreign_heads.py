@@ -128,6 +128,16 @@ def make_head(
         kind = MULTI_LABEL
     if kind == ANY_OF_TEXTS:
         kind = CLASSIFICATION if count > 1 else REGRESSION
+    if (
+        options.multi_label
+        and kind != MULTI_LABEL
+        or options.labels
+        and kind in (QUESTIONS, REGRESSION)
+    ):
+        raise UserError(
+            f"{source}: the head is of {kind}; leave out --label and "
+            "--multi_label"
+        )
     outputs = {QUESTIONS: 2, REGRESSION: 1, CHOICE: 1}.get(kind, count)
     if count != outputs:
         raise UserError(

@@ -11,7 +11,6 @@ from adapter_bert.exchange.foreign_base import Exported
 from adapter_bert.tasks.kinds import (
     CHOICE,
     GLUE,
-    MASKED_LM,
     QUESTIONS,
     REGRESSION,
     VECTORS,
@@ -78,7 +77,8 @@ def make_card(
     `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
     SHA-256 of the data by split.
     """
-    kind = exported.head.kind if exported.head else MASKED_LM
+    task = description["task"]
+    kind = exported.head.kind if exported.head else kind_of(task)
     names = exported.name, exported.base_name
     code = _usage(program, exported, folder, description)
     code = f"```python\n{code}```"
@@ -159,8 +159,6 @@ def _head(program, names, kind, description, scores) -> dict[str, Any]:
     task = description["task"]["name"]
     pipeline = find_kind(kind).pipeline
     data_set = "glue" if task in GLUE else None
-    if task == "squad":
-        data_set = "squad"
     metrics = {
         METRICS.get(name, name): value
         for name, value in scores.items()
@@ -168,7 +166,7 @@ def _head(program, names, kind, description, scores) -> dict[str, Any]:
     }
     head = {
         "library_name": "sentence-transformers"
-        if kind == VECTORS and program != OWN
+        if kind == VECTORS and program == "peft"
         else LIBRARIES[program],
         "base_model": names[1],
         "pipeline_tag": pipeline,

@@ -233,8 +233,10 @@ class AdaLoras(PeftSpec):
 
     def values(self, adapter, method):
         take, first, values = adapter.tensors.take, adapter.fields["init_r"], {}
+        matrices = method.matrices(adapter.config)
         for place, module in peft_modules.targets(adapter).items():
-            scope, rank = scope_of(place), method.matrix(place).rank
+            scope = scope_of(place)
+            rank = matrices[scope].rank if scope in matrices else 0
             down = take(f"{ROOT}{module}.lora_A", rank, None)
             singular = take(f"{ROOT}{module}.lora_E", rank, 1)
             up = take(f"{ROOT}{module}.lora_B", None, rank)

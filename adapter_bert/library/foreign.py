@@ -101,10 +101,16 @@ class Import(LetterCase, BertFiles):
         opened = open_init_checkpoint(self.init_checkpoint)
         config = sources.read_config(opened, self.bert_config_file)
         if is_cross_encoder:
+            self._refuse(folder, "adapter texts label multi_label")
             adapters = {self.name: cross_encoder.read(opened, config)}
         else:
             adapters = foreign_adapters.read_all(
-                folder, config, PAIRS[self.texts], self.label, self.multi_label
+                folder,
+                config,
+                PAIRS[self.texts],
+                self.label,
+                self.multi_label,
+                len(names) > 1,
             )
         if len(names) != len(adapters):
             raise UserError(
@@ -122,12 +128,14 @@ class Import(LetterCase, BertFiles):
         )
         tokenizer = read_tokenizer()
         base = identify(opened.weights, encoder.list_variables(config))
-        for name, foreign in zip(names, adapters.values()):
+        for name, (inner, foreign) in zip(names, adapters.items()):
             foreign = foreign_adapters.complete(foreign, opened.weights, config)
             task_tokenizer, new = tokenizer, foreign.method.new_words
             if new:
+                inner = os.path.join(folder, inner)
+                place = inner if files.is_folder(inner) else folder
                 task_tokenizer = read_tokenizer(
-                    find_tokens(folder, tokenizer, new)
+                    find_tokens(place, tokenizer, new)
                 )
             description = {
                 **describe(foreign, config, folder, hub),
@@ -143,18 +151,20 @@ class Import(LetterCase, BertFiles):
     def _add_fetched(
         self, library: AdapterLibrary, folder: str, hub: str
     ) -> None:
-        names = ("adapter", "do_lower_case", "texts", "label", "multi_label")
-        passed = [f"--{name}" for name in names if getattr(self, name)]
-        if passed:
-            raise UserError(
-                f"{hub} is an adapter of this project, whose files say it all; "
-                f"leave out {', '.join(passed)}"
-            )
+        self._refuse(hub, "adapter do_lower_case texts label multi_label")
         bert = FrozenBert.open(
             self.init_checkpoint, self.bert_config_file, self.vocab_file
         )
         load_task(bert, folder, None, library.path)
         print(f"added {library.add(folder, self.name)}, of {hub}")
+
+    def _refuse(self, adapter: str, names: str) -> None:
+        passed = [f"--{name}" for name in names.split() if getattr(self, name)]
+        if passed:
+            raise UserError(
+                f"{adapter}: its files say what it answers; leave out "
+                f"{', '.join(passed)}"
+            )
 
 
 def write_cross_encoder(bert: FrozenBert, folder: str) -> None:

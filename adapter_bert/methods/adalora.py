@@ -189,7 +189,3 @@ class AdaLora(TuningMethod):
         pattern = write_pattern(ranks, most, layers, targets)
         method = dataclasses.replace(self.lora, rank=most, rank_pattern=pattern)
         return method, finished
-
-    def merge(self, config, read, values):
-        method, values = self.finish(config, values)
-        return method.merge(config, read, values)

@@ -212,7 +212,7 @@ class TuningMethod:
         """Rounds `width` up to a power of two."""
         if not self.width:
             return self
-        wide = power_of_two(getattr(self, self.width))
+        wide = 1 << (getattr(self, self.width) - 1).bit_length()
         return dataclasses.replace(self, **{self.width: wide})
 
     def fits(self, trained: "TuningMethod") -> bool:
@@ -230,11 +230,6 @@ class TuningMethod:
             if field.name != "parts"
             and getattr(self, field.name) != field.metadata.get("left_out_at")
         ]
-
-
-def power_of_two(size: int) -> int:
-    """Rounds a size up to a power of two."""
-    return 1 << (size - 1).bit_length()
 
 
 def uniform_by_inputs(

@@ -206,14 +206,7 @@ class BottleneckMethod(PlacedMethod):
         return declared
 
     def widened(self):
-        wide = super().widened()
-        if not self.sizes:
-            return wide
-        sizes = {
-            layer: base.power_of_two(size)
-            for layer, size in base.layer_sizes(self.sizes).items()
-        }
-        return dataclasses.replace(wide, sizes=base.sizes_text(sizes))
+        return self if self.sizes else super().widened()
 
     def adapter(self, config: encoder.BertConfig) -> Bottleneck:
         return Bottleneck(

@@ -90,9 +90,6 @@ class SparseMethod(TuningMethod):
     def finish(self, config, values):
         return Full(), values
 
-    def merge(self, config, read, values):
-        return Full().merge(config, read, values)
-
 
 def largest(
     sizes: dict[str, np.ndarray], share: float

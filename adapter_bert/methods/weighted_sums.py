@@ -76,6 +76,17 @@ class WeightedSum:
     rank: Optional[int] = None
 
     def __post_init__(self):
+        used = {
+            "density": self.way.keeps != "all",
+            "majority_sign": self.way.elects,
+            "seed": self.way.keeps == "random",
+            "rank": self.by.endswith(SVD),
+        }
+        for name, is_used in used.items():
+            if not is_used and getattr(self, name) is not None:
+                raise UserError(
+                    f"--{name} means nothing with --by={self.by}; leave it out"
+                )
         if self.way.keeps != "all" and not 0 < (self.density or 0) <= 1:
             raise UserError(
                 f"--density is {self.density}, but --by={self.by} keeps a "
@@ -169,7 +180,8 @@ class WeightedSum:
         if any(one.keys() != values[0].keys() for one in values):
             raise UserError(
                 "the adapters hold values of other variables each; expected "
-                "adapters that were trained by one version of this program"
+                "adapters whose tasks all read BERT's pooler, or none, trained "
+                "by one version of this program"
             )
         for name, value in values[0].items():
             all_values = [one[name] for one in values]

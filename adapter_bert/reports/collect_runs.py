@@ -27,7 +27,8 @@ FRACTIONS = {name for task in TASKS.values() for name in task.score_names}
 FRACTIONS.discard("loss")
 FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
 FRACTIONS |= {"ndcg_at_10", "mrr_at_10", "map"}
-FRACTIONS |= set(metrics.LABEL_SET_METRICS)
+FRACTIONS |= {*metrics.LABEL_SET_METRICS, *metrics.RANKINGS, "macro_roc_auc"}
+FRACTIONS |= {"masked_lm_accuracy", "next_sentence_accuracy"}
 SQUAD = ("squad", "squad 2.0")
 
 # Title, task and score of GLUE's columns. Settings of a task are chosen by its

@@ -293,8 +293,8 @@ class Reranking(TextRegression):
 
     def go_on(self, description, source):
         """Keeps the activation of `--rank_loss`, else takes the old one."""
-        activation = description.get("activation", self.scored_by)
-        if activation not in TORCH:
+        activation = description.get("activation")
+        if activation not in (None, *TORCH):
             raise UserError(
                 f"{source}: task.activation is {str(activation)[:80]!r}, "
                 f"expected {' or '.join(TORCH)}"
@@ -303,9 +303,9 @@ class Reranking(TextRegression):
         return dataclasses.replace(self, activation=activation)
 
     def fit_base(self, opened):
-        """Takes the activation of a cross-encoder's own head."""
+        """Takes a cross-encoder's own activation, unless --rank_loss chose."""
         about = opened.head.get("sentence_transformers")
-        if about is None:
+        if about is None or self.activation:
             return self
         name = about["activation_fn"]
         for activation, theirs in TORCH.items():

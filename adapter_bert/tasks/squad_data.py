@@ -141,7 +141,8 @@ def _of_rows(
         if isinstance(answers, Mapping):
             names = ("text", "answer_start")
             columns = [_get_list(answers, name, where) for name in names]
-            answers = [dict(zip(names, pair)) for pair in zip(*columns)]
+            pairs = itertools.zip_longest(*columns)
+            answers = [dict(zip(names, pair)) for pair in pairs]
         if answers is not None:
             answers = _get_list({"answers": answers}, "answers", where)
             marked = question.get("is_impossible")

@@ -460,8 +460,8 @@ class Tagging(Task[Sentences]):
         for number, tag in enumerate(rows.tags):
             if tag not in tags:
                 raise UserError(
-                    f"{rows.where(number)}: unknown type {tag.type!r}, "
-                    f"expected one of {list_labels(_types_of(tags))}"
+                    f"{rows.where(number)}: unknown tag {str(tag)!r}, "
+                    f"expected one of {list_labels(map(str, self.tags))}"
                     + ("" if self.type_map else " (see --map_tags)")
                 )
 

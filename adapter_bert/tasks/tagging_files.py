@@ -501,7 +501,7 @@ def read_sentences(
             if needs_tags:
                 parts = split_tag(tag)
                 if is_each:
-                    parts = NO_ENTITY if tag == "_" else Tag("B", tag)
+                    parts = NO_ENTITY if tag == "_" else split_tag(f"B-{tag}")
                 if parts is None:
                     raise UserError(
                         f"{path}:{number + 1}: {tag[:80]!r} is no tag, "

@@ -484,8 +484,8 @@ class Vectors(Task[Union[Rows, Search]]):
             is_match = [label == self.matching for label in rows.label]
         if not any(is_match):
             raise UserError(
-                f"{rows.path}: no pair has {sought}, which means that both "
-                "texts belong together"
+                f"{rows.path}: of {len(rows)} pairs none has {sought}, which "
+                "means that both texts belong together"
             )
         return np.array(is_match)
 

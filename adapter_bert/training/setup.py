@@ -17,7 +17,12 @@ from adapter_bert.checkpoints import (
     weights,
 )
 from adapter_bert.checkpoints.adapter_artifact import Artifact
-from adapter_bert.checkpoints.weights import Base, Pretrained, Weights
+from adapter_bert.checkpoints.weights import (
+    OUTPUTS,
+    Base,
+    Pretrained,
+    Weights,
+)
 from adapter_bert.data.tokenization import TextTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.flags import recorded
@@ -272,7 +277,8 @@ def make_job(engine: Engine, model: Model) -> Job:
     """Makes the job of a model: its variables and their first values."""
     experiment, config, method = model.experiment, model.config, model.method
     task, base, trained = model.task, model.opened.weights, None
-    if model.opened.head or model.opened.labels:
+    has_outputs = any(name in base.shapes for name in OUTPUTS)
+    if has_outputs or model.opened.head or model.opened.labels:
         from adapter_bert.training import pretrained_head
 
         base = pretrained_head.fit(model.opened, task)

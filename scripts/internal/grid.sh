@@ -117,7 +117,7 @@ open_sweeps() { # tasks ...
 is_elsewhere() { # path: is it one of a cloud, a handle of Kaggle's, a name?
   local found
   case $1 in
-    *://*) ;;
+    *://* | hf:*) ;;
     minilm | mpnet) [ ! -e "$1" ] ;;
     [!/.]*/*/[tT]ensor[fF]low[12]/* | [!/.]*/*/[tT]ransformers/*)
       found=("$1"*)
@@ -162,6 +162,7 @@ add_run() { # name, command ...
   for flag in "${flags[@]%%=*}"; do
     [[ $flag == -* ]] || continue
     flag=${flag#-} flag=--${flag#-}
+    [ "$flag" != --flagfile ] || refuse "--flagfile is given after --; write its flags there"
     [ "$flag" != --epochs ] || flag=--num_train_epochs # its other name
     if [[ $REPLACEABLE != *" $flag "* && ($own == *" $flag "* || $own == *" --${flag#--no} "*) ]]; then
       refuse "$flag is given after --, but each run has its own; the script says by which variable it is chosen, if any"

@@ -31,6 +31,7 @@ tasks=("${words[@]}")
 for name in "${tasks[@]}"; do prepare "$name" "$DATA/$name"; done
 read -r first others <<< "$SEEDS"
 for name in "${tasks[@]}"; do
+  [[ " ${ONLY:-$name} " == *" $name "* ]] || continue
   sweep TASKS="$name" SEEDS="$first"
   if [ $preset = two_cores ]; then
     # One more rate where the highest is the best, then the largest size.
