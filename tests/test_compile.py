@@ -117,6 +117,8 @@ def test_auto_is_the_dtype_that_a_run_chooses_there(words):
         ({"base_dtype": "int8"}, "h100", None, "--base_dtype=int8"),
         ({"num_tpu_cores": 9}, "v4", None, "9 cores"),
         ({"num_devices": 9}, "l4", None, "9 cores"),
+        ({"extend_labels": True}, "v4", None, "--extend_labels=True"),
+        ({"few_shot": True}, "v4", 2, "compares all rows"),
         ({"cache_frozen_layers": True}, "v4", None, "--cache_frozen_layers"),
         ({"describe": True}, "v4", None, "--describe"),
         ({"train_batch_size": 6}, "v4", 4, "6 is not a multiple of"),

@@ -142,6 +142,22 @@ def test_devices_are_as_many_as_asked_for_or_all_gpus(
         assert counted() == number
 
 
+def test_what_cannot_be_divided_any_more_is_one_line(monkeypatch):
+    def refuse(*arguments):
+        raise RuntimeError("Virtual devices cannot be modified")
+
+    monkeypatch.setattr(tf.config, "set_logical_device_configuration", refuse)
+    refusals.check(
+        lambda: devices.strategy(Hardware(num_devices=9)), "start another one"
+    )
+    task = {"type": "worker", "index": 0}
+    config = {"cluster": {"worker": ["a:1", "b:1"]}, "task": task}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    refusals.check(
+        lambda: devices.strategy(Hardware(num_devices=9)), "TF_CONFIG names"
+    )
+
+
 # Lanes
 
 

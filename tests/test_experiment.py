@@ -140,6 +140,30 @@ def test_labels_and_checkpoints_are_looked_at_before_texts_are_tokenized(
     refusals.check(lambda: classify(**begun), "damaged or incomplete")
 
 
+def test_an_adapter_is_not_replaced_by_what_begins_with_it(
+    classify, short, over
+):
+    out = short["output_dir"]
+    for changes in (
+        {"adapter": out / "adapter"},
+        {"init_adapter": out / "adapter"},
+        {"tuning_method": f"stack('{out}/adapter', lora(rank=2))"},
+    ):
+        copytree(over / "adapter", out / "adapter", dirs_exist_ok=True)
+        flags = {**short, **changes}
+        del flags["adapter_size"]
+        refusals.check(
+            functools.partial(classify, **flags), "would replace", "output_dir"
+        )
+
+
+def test_a_repeated_run_keeps_the_versions_of_its_beginning(classify, begun):
+    path = begun["output_dir"] / "run.json"
+    before = read_json(path)["versions"]
+    classify(**begun, gradient_accumulation_steps=2)
+    assert read_json(path)["versions"] == before
+
+
 def test_other_data_is_refused_before_training(
     classify, begun, tmp_path, monkeypatch
 ):

@@ -83,6 +83,7 @@ def test_a_container_knows_it_by_two_variables(monkeypatch):
     monkeypatch.setenv("TPU_WORKER_ID", "0")
     assert tpu.is_local("mine")
     assert not tpu.is_local("other")
+    assert tpu.name_of(Hardware(use_tpu=True, master="flag")) == "flag"
     # It is tried as the local one.
     refusals.check(check_devices, "TPU 'mine' cannot be used")
 

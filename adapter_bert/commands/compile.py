@@ -168,8 +168,9 @@ def _take(
             ("describe", True),
             ("cache_frozen_layers", True),
             ("base_dtype", "int8"),
+            ("extend_labels", True),
         ):
-            if FLAGS[flag].value == value:
+            if flag in FLAGS and FLAGS[flag].value == value:
                 raise UserError(
                     f"the run has --{flag}={value}, but what is compiled is "
                     "the step of a whole model in float32 or bfloat16; leave "
@@ -179,7 +180,9 @@ def _take(
         of_cores = "num_devices" if is_gpu else "num_tpu_cores"
         cores = cores or flags.is_given(of_cores) and FLAGS[of_cores].value or 1
         devices.find(device.name, cores)
-        if program == "run_vectors" and FLAGS.do_train and cores > 1:
+        few_shot = "few_shot" in FLAGS and FLAGS.few_shot
+        compares = program == "run_vectors" or few_shot
+        if compares and FLAGS.do_train and cores > 1:
             raise UserError(
                 f"the run divides its batch among {cores} cores, but its loss "
                 "compares all rows of the batch, whose step is compiled for "

@@ -37,14 +37,13 @@ from adapter_bert.methods.base import TuningMethod
 from adapter_bert.methods.per_task import PerTask
 from adapter_bert.progress import Progress
 from adapter_bert.tasks import metrics
-from adapter_bert.tasks.distillation import Distillation
+from adapter_bert.tasks.distillation import distilled
 from adapter_bert.tasks.kinds import (
     CLASSIFICATION,
     MULTI_LABEL,
     REGRESSION,
     kind_of,
 )
-from adapter_bert.tasks.multi_task import FOLDER
 from adapter_bert.tasks.task import write_table
 from adapter_bert.tasks.text_task import TEXT_COLUMNS, Calibration, TextTask
 from adapter_bert.training import experiment as experiments
@@ -181,8 +180,7 @@ def move(library: AdapterLibrary, settings: Move) -> list[Moved]:
         for adapter in adapters:
             run_folder = os.path.join(work, "runs", adapter.name)
             moved.append(_move(adapter, new, settings, run_folder))
-            folder = os.path.join(run_folder, FOLDER, adapter.name)
-            target.add(os.path.join(folder, ADAPTER), adapter.name)
+            target.add(os.path.join(run_folder, ADAPTER), adapter.name)
         write_table(os.path.join(output_dir, TABLE_FILE), table(moved))
         files.write_json(
             os.path.join(output_dir, RECORD_FILE),
@@ -371,18 +369,18 @@ def _move(
     taught = {key: values[~is_held_out] for key, values in outputs.items()}
     experiments.run(
         Experiment(
-            task=Distillation(
-                name,
-                tasks={name: old.task},
-                temperature=settings.temperature,
-                texts={name: adapter.texts.take(~is_held_out)},
-                outputs={name: taught},
+            task=distilled(
+                old.task,
+                adapter.texts.take(~is_held_out),
+                taught,
+                settings.temperature,
             ),
             method=adapter.method,
             named_method=None,
             named_arguments={},
             max_seq_length=min(old.max_seq_length, new.config.max_tokens),
             do_train=True,
+            data_dir=name,
             output_dir=run_folder,
             init_checkpoint=settings.to,
             training=settings.training,
@@ -390,8 +388,8 @@ def _move(
             engine="strategy",
         )
     )
-    folder = os.path.join(run_folder, FOLDER, name)
-    trained = load_task(new, os.path.join(folder, ADAPTER), None)
+    folder = os.path.join(run_folder, ADAPTER)
+    trained = load_task(new, folder, None)
     rows = adapter.texts.take(is_held_out)
     features, new_outputs = _compute(trained, rows)
     held_out = {key: values[is_held_out] for key, values in outputs.items()}
@@ -399,14 +397,14 @@ def _move(
         old.task.answer(rows, old.task.decode(rows, features, values))
         for values in (held_out, new_outputs)
     )
-    config = adapter_artifact.read_config(os.path.join(folder, ADAPTER))
+    config = adapter_artifact.read_config(folder)
     old_scores: dict[str, float] = {}
     new_scores: dict[str, float] = {}
     if adapter.dev is not None:
         old_scores, _ = _score(old, adapter.dev)
         new_scores, data = _score(trained, adapter.dev)
         step = training_state.step_of(config["checkpoint"])
-        write_results(folder, new_scores, step, {"dev": data})
+        write_results(run_folder, new_scores, step, {"dev": data})
     return Moved(
         name,
         config["method"],

@@ -1,98 +1,55 @@
 """Tasks that learn the outputs of other models in place of labels.
 
-A batch mixes rows of all tasks. BERT reads the rows of each task with trained
-values of the task's own, and shares what is frozen.
-
 Source: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network".
 """
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from adapter_bert.bert.encoder import BertConfig, CreateVariable
 from adapter_bert.data.tables import Rows
-from adapter_bert.data.tokenization import TextTokenizer
-from adapter_bert.tasks.multi_task import (
-    JoinedFeatures,
-    MultiTask,
-    MultiTaskHead,
-    RowsByTask,
-)
-from adapter_bert.tasks.task import Task
 
 
-class DistillationHead(MultiTaskHead):
-    """Heads of tasks, each on a BERT with trained values of the task's own.
-
-    A task alone needs no values next to others', so any method trains it.
-    """
-
-    def __init__(
-        self,
-        tasks: Mapping[str, Task],
-        temperature: float,
-        config: BertConfig,
-        create: CreateVariable,
-    ):
-        super().__init__(tasks, config, create)
-        self.temperature = temperature
-        self.sides = tuple(tasks) if len(tasks) > 1 else ()
-
-    def loss_of(self, head, predictions, features):
-        return head.distillation_loss(predictions, features, self.temperature)
-
-
-@dataclasses.dataclass(frozen=True)
-class Distillation(MultiTask):
-    """Tasks over texts, whose rows are in memory and have no labels.
-
-    `texts` are each task's rows, `outputs` the other models' heads', [rows,
-    ...] by task and name; `temperature` divides both models' logits.
-    """
-
-    sampling: str = "proportional"
-    temperature: float = 1.0
-    texts: Mapping[str, Rows] = dataclasses.field(default_factory=dict)
-    outputs: Mapping[str, Mapping[str, np.ndarray]] = dataclasses.field(
-        default_factory=dict
-    )
+class _Distilled:
+    """Changes a task over texts to learn outputs (a mixin)."""
 
     def check_files(self, data_dir, splits):
         return
 
     def read(self, data_dir, splits):
-        return self, {split: RowsByTask(self.texts) for split in splits}
+        return self, {split: self.texts for split in splits}
 
-    def learn(self, rows: RowsByTask):
+    def learn(self, rows):
         return self
 
     @property
     def training_settings(self):
-        return {
-            "trained_together": list(self.trained_together),
-            "temperature": self.temperature,
-        }
+        return {"temperature": self.temperature}
 
-    def featurize(
-        self, rows: RowsByTask, tokenizer: TextTokenizer, max_seq_length
-    ):
-        return JoinedFeatures.join(
-            {
-                name: dataclasses.replace(
-                    self.tasks[name].featurize(
-                        task_rows, tokenizer, max_seq_length
-                    ),
-                    labels=self.outputs[name],
-                )
-                for name, task_rows in rows.by_task.items()
-            }
-        )
+    def featurize(self, rows, tokenizer, max_seq_length):
+        features = super().featurize(rows, tokenizer, max_seq_length)
+        return dataclasses.replace(features, labels=self.outputs)
 
     def build_head(self, config, create):
-        return DistillationHead(self.tasks, self.temperature, config, create)
+        head = super().build_head(config, create)
+        head.loss = lambda predictions, features: head.distillation_loss(
+            predictions, features, self.temperature
+        )
+        return head
 
-    def plan(self, features, batch_size, num_steps, seed, pool_batches):
-        sizes = batch_size, num_steps, seed, pool_batches
-        return Task.plan(self, features, *sizes)
+
+def distilled(
+    task: Any,
+    texts: Rows,
+    outputs: Mapping[str, np.ndarray],
+    temperature: float,
+) -> Any:
+    """Makes a task learn another model's head's outputs, [rows, ...] by name.
+
+    `texts` are the rows, in memory; `temperature` divides both models' logits.
+    """
+    about = dict(texts=texts, outputs=outputs, temperature=temperature)
+    kind = type("Distilled", (_Distilled, type(task)), about)
+    return kind(**vars(task))

@@ -250,18 +250,10 @@ class MultiTaskHead(Head):
         losses = []
         for number, (name, head) in enumerate(self.heads.items()):
             mine = unscoped(name, predictions), unscoped(name, features)
-            losses_of_head = self.loss_of(head, *mine)
+            losses_of_head = head.loss(*mine)
             is_of_head = tf.equal(features["task_ids"], number)
             losses.append(tf.where(is_of_head, losses_of_head, 0.0))
         return tf.add_n(losses)
-
-    def loss_of(
-        self,
-        head: Head,
-        predictions: Mapping[str, tf.Tensor],
-        features: Mapping[str, tf.Tensor],
-    ) -> tf.Tensor:
-        return head.loss(predictions, features)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -66,7 +66,7 @@ def compute(
 def _compute_texts(
     model: Any, features: dict[str, tf.Tensor], context: Context
 ) -> dict[str, tf.Tensor]:
-    """Computes texts, each of the side, or task, in `task_ids`."""
+    """Computes texts, each of the side in `task_ids`."""
     features = dict(features)
     sides, mask = features.pop("task_ids"), context.input_mask
     if features["input_ids"].shape.is_fully_defined():

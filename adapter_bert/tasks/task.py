@@ -59,9 +59,9 @@ class Head(tf.Module, abc.ABC):
     reads: tuple[str, ...] = ()
     # Names of its variables that do not decay.
     undecayed: tuple[str, ...] = ()
-    # Names of the two sides of a row, its first text and its others, or of
-    # tasks with rows of their own, if BERT reads each with trained values of
-    # its own. The head's variables exist once.
+    # Names of the two sides of a row, its first text and its others, if BERT
+    # reads each with trained values of its own. The head's variables exist
+    # once.
     sides: tuple[str, ...] = ()
 
     def create_last(

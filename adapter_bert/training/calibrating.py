@@ -185,7 +185,7 @@ def error_interval(
     count = len(is_right)
     errors = [
         calibration_error(reliability(probabilities[rows], is_right[rows]))
-        for rows in rng.integers(0, count, (RESAMPLES, count))
+        for rows in (rng.integers(0, count, count) for _ in range(RESAMPLES))
     ]
     return np.percentile(errors, [2.5, 97.5]).tolist()
 

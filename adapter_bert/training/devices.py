@@ -95,10 +95,13 @@ def names(hardware: Hardware) -> list[str]:
         logical = [tf.config.LogicalDeviceConfiguration()] * number
         try:
             tf.config.set_logical_device_configuration(cpu, logical)
-        except RuntimeError:
+        except RuntimeError as error:
             # TensorFlow has already run something.
             if len(tf.config.list_logical_devices("CPU")) < number:
-                raise
+                raise UserError(
+                    f"--num_devices={number} makes logical CPUs, which a "
+                    "process that has computed cannot; start another one"
+                ) from error
     return [f"CPU:{i}" for i in range(number)]
 
 
@@ -112,6 +115,12 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
 
         return tpu.strategy(hardware)
     if is_cluster():
+        if hardware.num_devices:
+            raise UserError(
+                "--num_devices is for one process, but TF_CONFIG names "
+                "several, and each takes all of its GPUs; leave it out, or "
+                "hide some by CUDA_VISIBLE_DEVICES"
+            )
         from adapter_bert.training import multi_worker
 
         return multi_worker.strategy()

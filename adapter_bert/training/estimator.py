@@ -288,7 +288,9 @@ def _return_freed_memory() -> None:
 
     With MiniLM and CoLA that is 80 MB of 1,035.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    trim = os.name == "posix" and getattr(
+        ctypes.CDLL(None), "malloc_trim", None
+    )
     if trim:
         trim(0)
 

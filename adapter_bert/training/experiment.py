@@ -83,6 +83,14 @@ def _prepare(experiment: Experiment) -> Run:
     this = Run(engine, model, setup.make_job(engine, model), dev, test, rows)
     record = setup.describe_settings(model, this.job)
     run_record.check(folder, record, experiment.do_train, partial=True)
+    begun = experiment.adapter, experiment.init_adapter
+    begun = filter(None, (*begun, *model.part_folders.values()))
+    made = files.absolute(os.path.join(folder, ADAPTER))
+    if experiment.do_train and made in map(files.absolute, begun):
+        raise UserError(
+            f"the training would replace {made}, which it begins with; choose "
+            "another --output_dir"
+        )
     this.extras = extras.of(model)
     for extra in this.extras:
         extra.check(this)
@@ -234,6 +242,9 @@ def _train(run: Run) -> None:
         for member in run.task.members:
             files.prepare_folder(os.path.join(run.folder, member, ADAPTER))
         training_state.recover(run.folder)
+        if run.resumed:
+            began = run_record.read_run(run.folder) or {}
+            run.record["versions"] = began.get("versions", {})
         run_record.write(
             run.folder, run.record, run.model.base, run.model.part_folders
         )

@@ -150,7 +150,7 @@ class Training:
     length_pool_batches: int = Topic.TRAINING.setting(
         POOL_BATCHES,
         "Training batches within which rows of similar length are grouped. 1 "
-        "groups none: more padding, more shuffling.",
+        "groups none, as --few_shot does: more padding, more shuffling.",
         POSITIVE,
         recorded=True,
     )

@@ -150,7 +150,7 @@ def _metadata(path: str) -> str:
 
 def name_of(hardware: Hardware) -> str:
     """Gives the name of the TPU."""
-    name = hardware.tpu_name or os.environ.get("TPU_NAME") or hardware.master
+    name = hardware.tpu_name or hardware.master or os.environ.get("TPU_NAME")
     if not name:
         raise UserError(
             "--use_tpu=true needs --tpu_name or the environment variable "

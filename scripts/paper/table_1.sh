@@ -5,7 +5,8 @@
 #
 # Half of a task's dev rows choose size, rate and epochs by the first seed; the
 # other half is reported with all seeds. (The paper chooses on dev and reports
-# the server's scores of test.) Safe to interrupt and start again.
+# the server's scores of test.) ONLY='CoLA RTE' runs these tasks alone. Safe to
+# interrupt and start again.
 source "$(dirname "$0")/../internal/paper.sh"
 open_study table_1 'paper two_cores quick' "$@"
 
