@@ -273,8 +273,6 @@ EXPECTED = {
     "int": "a whole number",
     "float": "a number",
 }
-# Longer than any flag's name.
-LONG_NAME = re.compile(r"-[\w-]{40}")
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 
 
@@ -320,18 +318,14 @@ def parse(
     """
     try:
         arguments = values.read_flags_from_files(arguments, force_gnu=False)
-        for argument in arguments[1:]:
-            if argument == "--":
-                break
-            # absl recurses over names that it compares.
-            if names is not None and LONG_NAME.match(argument):
-                raise UserError(
-                    f"no flag has so long a name as {argument[:40]}..."
-                )
         left = values(arguments, known_only=names is None)
         for flag in map(values.__getitem__, values):
             if flag.present:
                 flag.value = at_home(flag.value)
+    except RecursionError as error:
+        # absl compares a name that it does not know with all others.
+        name = max(arguments, key=len)[:40]
+        raise UserError(f"no flag has so long a name as {name}...") from error
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
     except flags.IllegalFlagValueError as error:

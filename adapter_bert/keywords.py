@@ -54,7 +54,9 @@ def of_keywords(
         if value is None:
             continue
         flag = values[name]
-        if name in fixed and (name in keywords or flag.value != flag.default):
+        if name in fixed and (
+            keywords.get(name) is not None or flag.value != flag.default
+        ):
             raise UserError(
                 f"{caller} takes no keyword {name!r}: its arguments, or "
                 "load_bert(), say it"

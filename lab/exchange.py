@@ -567,7 +567,9 @@ def main() -> None:
     parser.add_argument("--peer_python", required=True, type=os.path.abspath)
     parser.add_argument("--record", help="folder for what both sides wrote")
     parser.add_argument(
-        "--only", default="", help="pattern of cases, as bert/ours/peft/lora"
+        "--only",
+        default="",
+        help="pattern of cases, as bert/ours/peft/lora; not with --adapter",
     )
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--init_checkpoint", help="a Hugging Face BERT")
@@ -578,8 +580,9 @@ def main() -> None:
     if arguments.record and files.exists(arguments.record):
         raise UserError(f"--record {arguments.record} is there already")
     models = {
-        name: MODELS[name] and os.path.join(ROOT, "tests/golden", MODELS[name])
-        for name in arguments.models.split(",")
+        name: os.path.join(ROOT, "tests/golden", folder)
+        for name, folder in MODELS.items()
+        if name in arguments.models.split(",")
     }
     if arguments.adapter:
         models = {"trained": os.path.abspath(arguments.init_checkpoint)}
@@ -590,8 +593,7 @@ def main() -> None:
         for name, model in models.items():
             place = os.path.join(folder, name)
             os.mkdir(place)
-            if model:
-                os.symlink(model, os.path.join(place, "model"))
+            os.symlink(model, os.path.join(place, "model"))
             differences.update(
                 exchange(
                     place,

@@ -14,6 +14,7 @@ from adapter_bert import command_line
 from adapter_bert.flag_page import by_topic, shown_default
 from adapter_bert.flags import define
 from adapter_bert.methods.registry import METHODS, PRESETS
+from lab.report import markdown
 
 # Programs that have most flags in common.
 GROUPS = (
@@ -29,6 +30,7 @@ GROUPS = (
 )
 OTHERS = (
     "audit",
+    "baseline",
     "create_pretraining_data",
     "extract_features",
     "mine",
@@ -62,12 +64,6 @@ def flags_of(program: str) -> Flags:
     }
 
 
-def table(*lines: tuple[str, ...]) -> str:
-    """A Markdown table, of a header and rows."""
-    lines = (lines[0], ("---",) * len(lines[0]), *lines[1:])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
 def flag_table(flags: Flags) -> str:
     """A row for each flag, by topic as `--help` has them."""
     rows, last = [], ""
@@ -78,7 +74,7 @@ def flag_table(flags: Flags) -> str:
             (topic if topic != last else "", f"`--{name}`", shown, meaning)
         )
         last = topic
-    return table(("topic", "flag", "default", ""), *rows)
+    return markdown([("topic", "flag", "default", ""), *rows])
 
 
 def method_table() -> str:
@@ -95,7 +91,8 @@ def method_table() -> str:
         rows.append((f"`{name}`", f"`{', '.join(arguments)}`", first))
     for name, text in PRESETS.items():
         rows.append((f"`{name}`", "", f"`{text}`"))
-    return table(("method", "arguments", ""), *rows).replace("| `` |", "| |")
+    table = markdown([("method", "arguments", ""), *rows])
+    return table.replace("| `` |", "| |")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any
 
 from adapter_bert.errors import UserError
 from lab.report import ROOT
@@ -28,22 +28,19 @@ class LiveServer:
         port: at 127.0.0.1, at which it answers.
     """
 
-    def __init__(
-        self, folder: pathlib.Path, flags: Sequence[str], port: int = 0
-    ):
+    def __init__(self, folder: pathlib.Path, flags: Sequence[str]):
         """Starts the process.
 
         Args:
             folder: that is there; the log is written into it.
             flags: of `adapter-bert serve`, without `--port`.
-            port: at which it is to answer; 0 for any that is free.
         """
         self._log = folder / "server.log"
         with open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "adapter_bert", "serve"),
-                    *(f"--port={port}", *flags),
+                    *("--port=0", *flags),
                 ],
                 cwd=ROOT,
                 stderr=log,
@@ -60,8 +57,7 @@ class LiveServer:
                     raise UserError(f"the server did not start: {last[0]}")
                 time.sleep(0.1)
         except BaseException:
-            self._process.kill()
-            self._process.wait()
+            self.kill()
             raise
         self.port = int(address[1])
         return self
@@ -78,11 +74,6 @@ class LiveServer:
         """Ends the process as the system would, without any warning."""
         self._process.kill()
         self._process.wait()
-
-    @property
-    def has_answered_all(self) -> bool:
-        """Tells whether it has ended as it should after SIGTERM."""
-        return self._process.returncode in (0, -signal.SIGTERM)
 
     @property
     def is_alive(self) -> bool:
@@ -106,12 +97,11 @@ class LiveServer:
 class Client:
     """A connection that is kept open, and opened anew where it has ended."""
 
-    def __init__(self, port: int, headers: Optional[dict[str, str]] = None):
-        """Takes the port of a server at 127.0.0.1, and headers to send."""
+    def __init__(self, port: int):
+        """Takes the port of a server at 127.0.0.1."""
         self._connection = http.client.HTTPConnection(
             "127.0.0.1", port, timeout=ANSWER_S
         )
-        self._headers = headers or {}
 
     def ask(self, body: bytes) -> tuple[int, bytes]:
         """Returns the code and the body of an answer to a request for answers.
@@ -120,7 +110,7 @@ class Client:
             OSError, http.client.HTTPException: there is no answer.
         """
         try:
-            self._connection.request("POST", ANSWER, body, self._headers)
+            self._connection.request("POST", ANSWER, body)
             response = self._connection.getresponse()
             return response.status, response.read()
         except BaseException:

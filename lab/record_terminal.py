@@ -45,11 +45,10 @@ def run(commands: list[str]) -> Iterator[tuple[str, list[str], float]]:
                     cwd=folder,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
-                    text=True,
                 )
                 lines = []
                 for line in process.stdout:
-                    line = line.rstrip("\n").replace(home, "~")
+                    line = line.decode().rstrip("\r\n").replace(home, "~")
                     lines.append(NOISE.sub("", line))
                     if stays and "at http" in line:
                         running.append(process)

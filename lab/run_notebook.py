@@ -68,7 +68,7 @@ def read_settings(texts: list[str]) -> dict[str, Any]:
             if not (equals and name.isidentifier()):
                 raise ValueError
             settings[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError) as error:
+        except (TypeError, ValueError, SyntaxError) as error:
             raise UserError(
                 f"--set {text}, expected NAME=VALUE with a literal of Python, "
                 "as EPOCHS=1 or TASK='mrpc'"

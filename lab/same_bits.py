@@ -69,23 +69,6 @@ def more_runs() -> list[ProgramRun]:
     ]
 
 
-# Subcommands in checkouts of before the package.
-OLD: dict[str, list[str]] = {
-    "library": ["adapter_library.py"],
-    "export": ["export_model.py"],
-    "predict": ["predict.py"],
-    "convert": ["-m", "scripts.convert_checkpoint"],
-}
-
-
-def words(checkout: pathlib.Path, command: list[str]) -> list[str]:
-    """Returns the words after `python` of a command in a checkout."""
-    program, *arguments = command
-    if (checkout / "adapter_bert").is_dir():
-        return ["-m", "adapter_bert", *command]
-    return [*OLD.get(program, [f"{program}.py"]), *arguments]
-
-
 def result_of(
     checkout: pathlib.Path,
     run: ProgramRun,
@@ -99,7 +82,7 @@ def result_of(
     """
     run.begin(data, place)
     done = subprocess.run(
-        [sys.executable, *words(checkout, run.command(data, place))],
+        [sys.executable, "-m", "adapter_bert", *run.command(data, place)],
         cwd=checkout,
         capture_output=True,
         text=True,

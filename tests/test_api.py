@@ -7,6 +7,7 @@ import gc
 import inspect
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -41,6 +42,7 @@ from tensorflow.python.framework import ops
 
 import adapter_bert as ab
 from adapter_bert import api
+from adapter_bert.answering.trained_task import LoadedTask
 from adapter_bert.checkpoints import packaged_models
 from adapter_bert.commands import audit, run_classifier
 from adapter_bert.data import tables
@@ -155,6 +157,12 @@ def test_a_folder_without_a_run_says_so(tmp_path):
     assert empty.scores == {} and empty.curve == {}
     refusals.check(lambda: empty.adapter, "holds 0 adapters, expected one")
     refusals.check(lambda: empty.settings, "holds no run.json")
+
+
+def test_a_bert_that_has_computed_is_pickled(run, bert):
+    ab.Predictor(bert, run)
+    again = pickle.loads(pickle.dumps(bert))
+    assert again.frozen.base == bert.frozen.base
 
 
 def test_tensorflows_options_are_as_before(run, bert):
@@ -586,6 +594,9 @@ def test_rows_to_answer_are_read_by_name_and_as_texts():
         loaded = SimpleNamespace(task=task, columns=columns)
         [read] = api._rows_of([row("second", 3)], loaded)
         assert api._texts_at(read, loaded, "row 1") == ("3", "second")
+    # As of an imported adapter, which reads one text or two.
+    either = SimpleNamespace(task=task, numbers_of_texts=(1, 2))
+    assert LoadedTask.columns.fget(either) == ("text", "text_b")
     read = {**read, "text": None}
     with pytest.raises(ab.UserError, match="row 1: 'text' is null, expected"):
         api._texts_at(read, loaded, "row 1")

@@ -299,6 +299,12 @@ def test_a_text_of_two_lines_is_one_word():
         assert sorted(command_line()) == ["--mark=one:\ntwo", "--parts=a,b"]
 
 
+def test_none_is_the_default_also_of_what_a_function_says():
+    fixed = {"place": "/a"}
+    with of_keywords((Paths,), {"place": None}, "call()", fixed):
+        assert read(Paths).place == "/a"
+
+
 def test_lists_may_hold_numbers_of_numpy():
     values = {"parts": list(np.arange(-2, 0))}
     with of_keywords((Paths,), values, "call()"):

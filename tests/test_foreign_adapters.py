@@ -730,6 +730,12 @@ def test_peft_s_defaults_are_followed(copied):
         assert read(folder).method == expected.method
 
 
+def test_all_layers_of_reft_by_number_are_all(copied):
+    folder = copied("adapterhub/loreft_3")
+    change(folder / CONFIG, config__layers=[0, 1, 2])
+    assert_reads_as(folder, "adapterhub/loreft_3")
+
+
 def test_what_older_versions_of_the_library_meant_is_followed(copied):
     """It reads their files so, too."""
     folder = copied("adapterhub/lora_7")

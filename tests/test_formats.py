@@ -235,6 +235,14 @@ def test_what_is_not_read_is_named(call, parts):
     refusals.check(lambda: trained_rows(name, **flags), *parts)
 
 
+def test_answers_of_prodigy_may_be_the_labels(tmp_path):
+    row = '{{"text": "a", "_task_hash": 1, "answer": "{}"}}\n'
+    lines = map(row.format, ("accept", "reject", "ignore"))
+    path = str(put(tmp_path / "a.jsonl", "".join(lines)))
+    rows = tables.read_rows(path, Layout("text", label="answer"))
+    assert rows.label == ["accept", "reject"]
+
+
 def test_a_row_of_two_labels_is_refused_in_lines_of_json_too(tmp_path):
     path = put(tmp_path / "a.jsonl", '{"text": "a", "label": ["b", "c"]}\n')
     refusals.check(

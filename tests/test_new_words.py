@@ -1,5 +1,7 @@
 """New words of a task: trained, kept, mixed, exported, and what is refused."""
 
+import json
+
 import numpy as np
 import pytest
 import refusals
@@ -53,6 +55,13 @@ TEXTS = [
     "slow film sating, slow  film",
     "the cat",
 ]
+
+
+def test_a_new_token_that_ends_in_sigma_is_written(tiny_bert):
+    """Whose small form at the end of a word is another one."""
+    tokenizer = FullTokenizer(str(tiny_bert / "vocab.txt"), True, ["ΑΣ"])
+    tokens = json.loads(tokenizer.to_json(9))["added_tokens"]
+    assert "ΑΣ" in [token["content"] for token in tokens]
 
 
 @module_fixture

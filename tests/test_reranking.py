@@ -499,6 +499,12 @@ def test_cross_encoders_answer_with_their_own_head(form, tiny_bert, tmp_path):
     assert scores_of(ab.Predictor(bert)) == expected
     # As an adapter, which all else takes.
     named = ["--name=own", f"--init_checkpoint={folder}"]
+    refusals.check(
+        lambda: run_library(
+            "import", tmp_path / "shelf", folder, *named, "--texts=two"
+        ),
+        "leave out --texts",
+    )
     run_library("import", tmp_path / "shelf", folder, *named)
     assert scores_of(ab.Predictor(bert, ab.Library(tmp_path / "shelf"))) == (
         expected

@@ -275,6 +275,8 @@ def test_vectors_are_made_as_the_folder_says(folder, tiny_bert):
     vectors = embed(bert, TEXTS)
     expected = of_plain(pooling="mean", normalize=True)
     assert_array_equal(vectors, expected)
+    last = plain.config.num_hidden_layers - 1
+    assert_array_equal(embed(bert, TEXTS, layers=[last]), vectors)
     for how in (
         {"pooling": "trained"},
         {"pooling": "trained", "normalize": False},

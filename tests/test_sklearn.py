@@ -40,7 +40,7 @@ def classifier(tiny_bert):
 
 @pytest.mark.gate
 def test_answers_are_those_of_a_training_and_a_predictor(
-    classifier, tiny_bert, tmp_path
+    classifier, tiny_bert, tmp_path, monkeypatch
 ):
     bert = ab.load_bert(tiny_bert)
     rows = list(zip(TEXTS, LABELS))
@@ -52,7 +52,9 @@ def test_answers_are_those_of_a_training_and_a_predictor(
         [[a.scores[name] for name in classifier.classes_] for a in answers],
     )
     assert list(classifier.predict(TEXTS)) == [a.label for a in answers]
-    folder = classifier.save_adapter(tmp_path / "saved")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = classifier.save_adapter("~/saved")
+    assert folder == str(tmp_path / "saved")
     again = ab.Predictor(bert, folder).predict(TEXTS)
     assert again == answers
     assert clone(AdapterClassifier(bert)).bert is bert

@@ -14,6 +14,7 @@ from conftest import (
     hugging_face_name,
     open_checkpoint,
     read_json,
+    read_lines,
     write_json,
 )
 from hub_modules import tf2_variables, write_tf1, write_tf2
@@ -513,6 +514,37 @@ def test_a_heads_outputs_are_those_of_the_tasks_labels(
     )
     assert {n for n in weights.shapes if n[:7] == "output_"} == set(expected)
     check_values(weights, expected)
+
+
+@pytest.mark.older_stack
+@pytest.mark.parametrize("kind", [None, "single_label_classification"])
+def test_a_run_reads_a_head_without_names_by_numbers(
+    classify, tiny_flags, described, tmp_path, kind
+):
+    """Which are sorted as texts."""
+    head = {
+        "classifier.weight": np.zeros((12, 16), np.float32),
+        "classifier.bias": np.eye(12, dtype=np.float32)[2],
+    }
+    names = {number: f"LABEL_{number}" for number in range(12)}
+    path = tmp_path / "rows.csv"
+    path.write_text("text,label\n" + "".join(f"a film,{n}\n" for n in names))
+    flags = {k: v for k, v in tiny_flags.items() if k != "adapter_size"}
+    flags.update(
+        task_name="custom",
+        data_dir="",
+        train_file=path,
+        predict_file=path,
+        init_checkpoint=described(
+            head, config={"id2label": names, "problem_type": kind}
+        ),
+        tuning_method="head",
+        do_train=False,
+        do_predict=True,
+    )
+    classify(**flags)
+    out = flags["output_dir"] / "test_predictions.tsv"
+    assert {row.split("\t")[1] for row in read_lines(out)[1:]} == {"2"}
 
 
 @pytest.mark.older_stack

@@ -56,6 +56,14 @@ def test_runs_that_differ_in_the_seed_are_one_setting(fake):
     assert shown.tolist() == ["80.0 ± 5.8 (3)", "10.0", "10.0", "10.0"]
 
 
+def test_all_shares_are_in_points():
+    names = [
+        *("masked_lm_accuracy", "next_sentence_accuracy", "macro_roc_auc"),
+        *("macro_average_precision", "label_ranking_average_precision"),
+    ]
+    assert collect_runs.FRACTIONS >= set(names)
+
+
 def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     for score in (0.5, 0.5, 0.6):
         fake.add("rte", "full", score)

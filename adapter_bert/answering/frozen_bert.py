@@ -7,6 +7,7 @@ kind share one function, and adding or removing one builds nothing.
 import ctypes
 import dataclasses
 import functools
+import os
 import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Callable, Optional
@@ -306,6 +307,8 @@ def _map_large_blocks() -> None:
     """
     mmap_threshold = -3
     # Other C libraries have no such function.
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
+    set_option = os.name == "posix" and getattr(
+        ctypes.CDLL(None), "mallopt", None
+    )
+    if set_option:
         set_option(mmap_threshold, 128 << 10)

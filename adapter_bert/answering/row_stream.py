@@ -42,9 +42,10 @@ def file_rows(
     these columns alone. Any other file holds a row on each line: a JSON object
     if the first line is one, else texts with tabs between them.
 
-    Of `columns`, the first alternative counts whose names are all in the first
-    line. `note_bytes` is called with each line's size. With `takes_tokens` JSON
-    may hold a list of words, which becomes a tuple, for a text.
+    Of `columns`, that alternative counts which has most names, all of them in
+    the first line. `note_bytes` is called with each line's size. With
+    `takes_tokens` JSON may hold a list of words, which becomes a tuple, for a
+    text.
     """
     if isinstance(path, MemoryRows):
         rows = path.objects(columns[0])

@@ -152,6 +152,7 @@ def load_task(
         for p in kind.table.parameters
         if p.trained or p.is_added
     }
+    count = len(task.columns)
     either = "pairs" in config["task"] and config["task"]["pairs"] is None
     setting = "--max_seq_length"
     if not max_seq_length:
@@ -161,7 +162,7 @@ def load_task(
     )
     return LoadedTask(
         task=task,
-        numbers_of_texts=(1, 2) if either else (len(task.columns),),
+        numbers_of_texts=(count, count + 1) if either else (count,),
         kind=kind,
         values=TaskValues(values),
         tokenizer=tokenizer,
@@ -189,7 +190,7 @@ def describe(name: str, loaded: LoadedTask) -> dict[str, Any]:
     description = {
         "name": name,
         "kind": kind_of(loaded),
-        "columns": list(task.columns),
+        "columns": list(loaded.columns),
         "texts": list(loaded.numbers_of_texts),
         "method": str(loaded.kind.method),
         "max_seq_length": loaded.max_seq_length,

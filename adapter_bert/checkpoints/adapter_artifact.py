@@ -147,8 +147,8 @@ def read(folder: str, base: Optional[Weights] = None) -> Artifact:
         if hashlib.sha256(content).hexdigest() != config.get("sha256"):
             raise UserError(
                 f"{path} is damaged or was written with another "
-                f"{CONFIG_FILE}; copy the adapter again, or wait for the "
-                "run that writes it"
+                f"{CONFIG_FILE}; copy the adapter again (in a library remove "
+                "it first), or wait for the run that writes it"
             )
         return config, content
 

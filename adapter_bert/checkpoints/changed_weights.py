@@ -15,9 +15,9 @@ def with_labels(
     """Puts the outputs of a base's head in the order of a task's labels.
 
     The base is without its head if the labels that its head has (`named`) are
-    others, by more than the case of letters; as it is if one side is unknown or
-    the head has only the numbers from 0. A task's label that is a number is the
-    output of that number.
+    others, by more than the case of letters. If the task's labels are the
+    numbers from 0, each is the output of that number; else the base is as it is
+    if one side is unknown or the head's labels are those numbers.
     """
     numbers = [str(number) for number in range(len(labels))]
     if {*numbers} == {*labels} != {*named}:

@@ -244,7 +244,8 @@ class Suggest(BertFiles, TextColumns):
     )
     try_steps: Optional[int] = Topic.TRAINING.setting(
         None,
-        "Train so many steps from the first adapter and from nothing, and tell "
+        "Train so many steps from the first adapter that is no composition, "
+        "and from nothing, and tell "
         "the steps that it saves; with --eval_file.",
         POSITIVE,
     )

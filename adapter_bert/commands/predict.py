@@ -167,6 +167,8 @@ def open_embedder(
         bert, task, form, flags.predict_batch_size, flags.max_seq_length
     )
     usual = [] if FLAGS.columns else [TEXT_COLUMNS[: len(columns)]]
+    if task and not FLAGS.columns:
+        usual.append(task.columns)
     return embedder, [columns, *usual]
 
 

@@ -212,9 +212,9 @@ def _abort(seconds: int) -> None:
 def limits_of(serving: Serving) -> Limits:
     """Gives the limits in bytes, rows and seconds."""
     return Limits(
-        max_body_bytes=serving.max_body_mb * 10**6,
+        max_body_bytes=min(serving.max_body_mb, serving.max_held_mb) * 10**6,
         max_held_bytes=serving.max_held_mb * 10**6,
-        max_rows=serving.max_rows,
+        max_rows=min(serving.max_rows, serving.max_waiting_rows),
         max_text_bytes=serving.max_text_kb * 1000,
         batching=Bounds(
             batch_rows=serving.max_batch_rows,
@@ -317,8 +317,7 @@ def main() -> None:
     for field in dataclasses.fields(adapter_flags.OneBert):
         if serving.model and is_given(field.name):
             raise UserError(
-                f"--{field.name} is for --library; the exported model has its "
-                "own"
+                f"--{field.name} is for --library; leave it out for --model"
             )
     if serving.token_requests and not serving.token_file:
         raise UserError("--token_requests needs tokens; pass --token_file too")

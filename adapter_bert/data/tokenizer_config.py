@@ -13,14 +13,6 @@ from adapter_bert import files
 from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE, TOKENIZER_FILE
 from adapter_bert.errors import UserError
 
-# Those that a tokenizer's description has where they are not as usual.
-FIELDS = {
-    "strip_accents",
-    "tokenize_chinese_chars",
-    "add_prefix_space",
-    "truncation_side",
-    "model_input_names",
-}
 # Their tokenizers find words by programs of their own.
 FOREIGN = "BertJapaneseTokenizer", "BertweetTokenizer", "PhobertTokenizer"
 # With these `tokenizer.json` counts as it is, with others the fields.

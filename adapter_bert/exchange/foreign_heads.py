@@ -136,7 +136,7 @@ def make_head(
     ):
         raise UserError(
             f"{source}: the head is of {kind}; leave out --label and "
-            "--multi_label"
+            "--multi_label, or import its adapter alone (--adapter)"
         )
     outputs = {QUESTIONS: 2, REGRESSION: 1, CHOICE: 1}.get(kind, count)
     if count != outputs:

@@ -232,6 +232,14 @@ def _choose(
     adapters = []
     for name in library.names():
         config = adapter_artifact.read_config(library.folder(name))
+        if config.get("parts"):
+            # They may not be there.
+            logging.warning(
+                "%s is not moved: it is made of other trained adapters, of "
+                "the old BERT",
+                name,
+            )
+            continue
         loaded = load_task(old, library.folder(name), None, library.path)
         method = registry.parse(config.get("trained_with") or config["method"])
         if isinstance(method, PerTask):
@@ -288,8 +296,6 @@ def _problem(
         )
     if loaded.task.window_stride:
         return "it reads long texts in windows (window_stride)"
-    if config.get("parts"):
-        return "it is made of other trained adapters, of the old BERT"
     if run_record.new_tokens(config, loaded.task.name):
         return "it has new words, of the old BERT's vocabulary"
     try:
@@ -380,6 +386,7 @@ def _move(
             named_arguments={},
             max_seq_length=min(old.max_seq_length, new.config.max_tokens),
             do_train=True,
+            # Names the data in descriptions.
             data_dir=name,
             output_dir=run_folder,
             init_checkpoint=settings.to,

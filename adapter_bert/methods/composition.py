@@ -357,8 +357,8 @@ class Composition(TuningMethod):
 
     def merge(self, config, read, values):
         raise UserError(
-            f"{self.name} cannot be merged into BERT's weights; only trained "
-            "adapters that it is made of can, one by one"
+            f"{self.name} cannot be merged into BERT's weights; merge the "
+            "trained adapters that it is made of, if their methods can be"
         )
 
     def _arguments(self):

@@ -180,8 +180,8 @@ class WeightedSum:
         if any(one.keys() != values[0].keys() for one in values):
             raise UserError(
                 "the adapters hold values of other variables each; expected "
-                "adapters whose tasks all read BERT's pooler, or none, trained "
-                "by one version of this program"
+                "adapters of one version of this program, of tasks that all "
+                "read BERT's pooler or all do not"
             )
         for name, value in values[0].items():
             all_values = [one[name] for one in values]

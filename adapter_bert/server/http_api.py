@@ -238,12 +238,12 @@ class RestServer:
 
     def _getting(self, tell: Callable[[], Any]) -> Callable[..., Any]:
         async def answer(request: Request) -> Response:
-            if request.url.path.endswith(POSTED):
+            if request.scope["path"].endswith(POSTED):
                 raise HTTPException(405, headers={"Allow": "POST"})
             name = request.path_params.get("name")
             # A client of OpenAI's asks for a task; other paths are TensorFlow
             # Serving's.
-            is_plain = request.url.path == f"{MODELS}/{name}"
+            is_plain = request.scope["path"] == f"{MODELS}/{name}"
             if (
                 is_plain
                 and name != self._core.name
@@ -493,19 +493,20 @@ async def _send_file(request: Request) -> Response:
 async def _refuse(request: Request, error: HTTPException) -> Response:
     message, headers = error.detail, dict(error.headers or {})
     if not isinstance(error, Refused):
-        message += f": {request.method} {request.url.path[:200]}"
+        path = request.scope["path"][:200]
+        message += f": {request.method} {path}"
     if "Allow" in headers:
         message += f"; use {headers['Allow']}"
     if error.status_code == 429:
         # In seconds.
         headers["Retry-After"] = "1"
-    content = error_content(request.url.path, error.status_code, message)
+    content = error_content(request.scope["path"], error.status_code, message)
     return JSONResponse(content, error.status_code, headers)
 
 
 async def _fail(request: Request, error: Exception) -> Response:
     """Reports a defect; the log has the traceback."""
-    content = error_content(request.url.path, 500, "the server has failed")
+    content = error_content(request.scope["path"], 500, "the server has failed")
     return JSONResponse(content, 500)
 
 

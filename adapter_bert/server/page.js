@@ -490,7 +490,9 @@ async function ask() {
   if (!tasks.length || element("ask").disabled) return;
   const rows = tasks.map(instanceOf);
   const bodies = divide(rows);
-  element("answers").replaceChildren();
+  // Answers to an earlier question may still come, and then are not shown.
+  const answered = make("div");
+  element("answers").replaceChildren(answered);
   element("curl").textContent = bodies.map(curlLine).join("\n");
   element("request").hidden = false;
   say("Asking ...");
@@ -501,7 +503,7 @@ async function ask() {
     for (const body of bodies) {
       const { answers } = await get(answerPath(), body);
       for (const answer of answers) {
-        element("answers").append(card(answer, rows[count], tasks[count]));
+        answered.append(card(answer, rows[count], tasks[count]));
         count += 1;
       }
     }

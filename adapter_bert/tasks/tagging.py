@@ -459,9 +459,12 @@ class Tagging(Task[Sentences]):
         tags = set(self.tags)
         for number, tag in enumerate(rows.tags):
             if tag not in tags:
+                what, value, names = "type", tag.type, _types_of(tags)
+                if value in names:
+                    what, value, names = "tag", str(tag), map(str, self.tags)
                 raise UserError(
-                    f"{rows.where(number)}: unknown tag {str(tag)!r}, "
-                    f"expected one of {list_labels(map(str, self.tags))}"
+                    f"{rows.where(number)}: unknown {what} {value!r}, "
+                    f"expected one of {list_labels(names)}"
                     + ("" if self.type_map else " (see --map_tags)")
                 )
 

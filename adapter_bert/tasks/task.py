@@ -166,7 +166,7 @@ class Reading(abc.ABC, Generic[RowsType]):
     # The part of the training file that is the dev set, if any.
     held_out = None
     # Names of a row's texts, in order.
-    columns = ()
+    columns = ("text",)
     # The task whose heads serve this one, which has no training set.
     trained_as = None
     # Texts before first texts, and before all others.

@@ -209,7 +209,6 @@ class Vectors(Task[Union[Rows, Search]]):
     kind = kinds.KINDS[kinds.VECTORS]
     test_splits = ()
     compares_rows = True
-    columns = ("text",)
 
     def __post_init__(self):
         try:

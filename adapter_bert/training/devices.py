@@ -115,7 +115,8 @@ def strategy(hardware: Hardware) -> tf.distribute.Strategy:
 
         return tpu.strategy(hardware)
     if is_cluster():
-        if hardware.num_devices:
+        gpus = len(tf.config.list_physical_devices("GPU"))
+        if hardware.num_devices not in (0, gpus or 1):
             raise UserError(
                 "--num_devices is for one process, but TF_CONFIG names "
                 "several, and each takes all of its GPUs; leave it out, or "

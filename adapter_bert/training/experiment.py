@@ -84,13 +84,15 @@ def _prepare(experiment: Experiment) -> Run:
     record = setup.describe_settings(model, this.job)
     run_record.check(folder, record, experiment.do_train, partial=True)
     begun = experiment.adapter, experiment.init_adapter
-    begun = filter(None, (*begun, *model.part_folders.values()))
-    made = files.absolute(os.path.join(folder, ADAPTER))
-    if experiment.do_train and made in map(files.absolute, begun):
-        raise UserError(
-            f"the training would replace {made}, which it begins with; choose "
-            "another --output_dir"
-        )
+    begun = {*map(files.absolute, filter(None, begun))}
+    begun.update(model.part_folders.values())
+    for member in model.task.members if experiment.do_train else ():
+        made = files.absolute(os.path.join(folder, member, ADAPTER))
+        if made in begun:
+            raise UserError(
+                f"the training would replace {made}, which it begins with; "
+                "choose another --output_dir"
+            )
     this.extras = extras.of(model)
     for extra in this.extras:
         extra.check(this)

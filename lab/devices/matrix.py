@@ -160,7 +160,10 @@ def versions() -> dict[str, str]:
     names = dict.fromkeys(
         name for packages in PACKAGES.values() for name in packages
     )
-    installed = {name: importlib.metadata.version(name) for name in names}
+    try:
+        installed = {name: importlib.metadata.version(name) for name in names}
+    except importlib.metadata.PackageNotFoundError as error:
+        raise UserError(f"{error}; make compilers installs it") from error
     return {"tensorflow": report.tensorflow(), **installed}
 
 
@@ -293,7 +296,7 @@ def compile_all(
             made.values(), key=lambda cell: ordered.index(key_of(cell))
         )
         files.write_json(str(path), earlier)
-        if path == RESULTS:
+        if path.resolve() == RESULTS:
             write_page(earlier)
     return [made[key(*one)] for one in wanted]
 

@@ -181,7 +181,7 @@ def schedule(rows: TextPairs, rate: float, seconds: float) -> list:
     """Plans requests of 1 to 8 rows at random times, `rate` rows a second."""
     chance, planned, now = random.Random(1), [], 0.0
     while (now := now + chance.expovariate(rate / 4.5)) < seconds:
-        first = chance.randrange(len(rows) - 8)
+        first = chance.randrange(max(1, len(rows) - 8))
         planned.append((now, rows[first : first + chance.randint(1, 8)]))
     return planned
 

@@ -88,10 +88,16 @@ def make_job(options: dict[str, Any], folder: str) -> Job:
 class Meter:
     """Stands in for a progress: counts, and waits for the next request."""
 
-    def __init__(self, batch_size: int):
-        """Takes the rows of a step."""
-        self._batch_size = batch_size
-        self._first = None
+    def __init__(
+        self, options: dict[str, Any], job: Job, length_of: Callable[[int], int]
+    ):
+        """Takes what gives the padded length of a step's batch."""
+        config = encoder.BertConfig(**options["config"])
+        self._length_of = length_of
+        self._batch_size = options["batch_size"]
+        self._flops = functools.partial(
+            flops.training, config, job.table, self._batch_size
+        )
         self._began = 0.0
         self._wait()
 
@@ -115,9 +121,12 @@ class Meter:
             self._wait()
 
     def work(self, steps: range) -> dict[str, float]:
-        """What else an answer tells of these steps, from 0."""
-        del steps
-        return {}
+        """`tokens` of steps from 0, padding included, and `flops`."""
+        tokens = [self._length_of(step) for step in steps]
+        return {
+            "tokens": sum(tokens) * self._batch_size,
+            "flops": sum(map(self._flops, tokens)),
+        }
 
     def close(self) -> None:
         """Nothing is shown."""
@@ -125,29 +134,6 @@ class Meter:
     def _wait(self) -> None:
         self._steps = request()["steps"]
         self._first = None
-
-
-class JobMeter(Meter):
-    """Tells the tokens of the steps too, and what is counted for them."""
-
-    def __init__(
-        self, options: dict[str, Any], job: Job, length_of: Callable[[int], int]
-    ):
-        """Takes what gives the padded length of a step's batch."""
-        config = encoder.BertConfig(**options["config"])
-        self._length_of = length_of
-        self._flops = functools.partial(
-            flops.training, config, job.table, options["batch_size"]
-        )
-        super().__init__(options["batch_size"])
-
-    def work(self, steps: range) -> dict[str, float]:
-        """`tokens`, padding included, and `flops`."""
-        tokens = [self._length_of(step) for step in steps]
-        return {
-            "tokens": sum(tokens) * self._batch_size,
-            "flops": sum(map(self._flops, tokens)),
-        }
 
 
 def request() -> dict[str, Any]:
@@ -178,14 +164,13 @@ def train(engine: Any, job: Job, options: dict[str, Any]) -> None:
 
     schedule = optimization.Schedule(1e-4, MANY_STEPS, MANY_STEPS // 10)
     course = Course(rows, plan, schedule, 0, size, MANY_STEPS)
-    engine.train(job, course, JobMeter(options, job, length_of))
+    engine.train(job, course, Meter(options, job, length_of))
 
 
 class BatchClock:
     """Stands in for the progress of a prediction: when batches were done."""
 
-    def __init__(self, *args: Any):
-        del args
+    def __init__(self):
         self.times: list[float] = []
         self.counts: list[int] = []
 
@@ -208,7 +193,7 @@ def predict(engine: Any, job: Job, options: dict[str, Any]) -> None:
     while request():
         clock = BatchClock()
         with unittest.mock.patch.object(
-            prediction, "Progress", lambda *args, clock=clock: clock
+            prediction, "Progress", lambda *_, clock=clock: clock
         ):
             predictor.predict(rows, size, "benchmark")
         answer(
@@ -243,9 +228,9 @@ def matrix_products(options: dict[str, Any]) -> None:
         answer(examples=0, seconds=best, tokens=0, flops=2 * size**3 * count)
 
 
-def _seconds(compute: Callable[..., Any], *arguments: Any) -> float:
+def _seconds(compute: Callable[[], Any]) -> float:
     began = time.perf_counter()
-    compute(*arguments)
+    compute()
     return time.perf_counter() - began
 
 

@@ -254,6 +254,8 @@ def parse_arguments() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--readers", default=READERS, help="their module")
     parser.add_argument("--lead", help=argparse.SUPPRESS)
     arguments, words = parser.parse_known_args()
+    if words and not arguments.lead:
+        raise UserError(f"unknown: {' '.join(words)}")
     if not (arguments.minutes or arguments.inputs or arguments.lead):
         raise UserError("it does not end without --minutes or --inputs")
     if arguments.jobs < 1 or (arguments.minutes or 1) <= 0:

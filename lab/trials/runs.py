@@ -62,13 +62,8 @@ class ProgramRun:
 
     def command(self, data: pathlib.Path, place: pathlib.Path) -> list[str]:
         """Returns the command line of a run in a folder."""
-        return [self.program, *_filled(self.words, data, place)]
-
-    def check_command(
-        self, data: pathlib.Path, place: pathlib.Path
-    ) -> list[str]:
-        """Returns the command line of its check."""
-        return [self.program, *_filled(self.check, data, place)]
+        words = (word.format(data=data, place=place) for word in self.words)
+        return [self.program, *words]
 
     def begin(self, data: pathlib.Path, place: pathlib.Path) -> None:
         """Makes the folder of a trial as it is before the run."""
@@ -80,12 +75,6 @@ class ProgramRun:
     def result(self, place: pathlib.Path) -> Contents:
         """Gets the result: a digest of each file that must be the same."""
         return result(place / OUT)
-
-
-def _filled(
-    words: tuple[str, ...], data: pathlib.Path, place: pathlib.Path
-) -> list[str]:
-    return [word.format(data=data, place=place) for word in words]
 
 
 def result(out: pathlib.Path) -> Contents:

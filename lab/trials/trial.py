@@ -193,8 +193,8 @@ class Bench:
 
     def check(self) -> End:
         """Starts the run's own check of its files."""
-        command = self.run.check_command(self.data, self.place)
-        return start(command, str(self.place))
+        run = dataclasses.replace(self.run, words=self.run.check)
+        return start(run.command(self.data, self.place), str(self.place))
 
     def moment(self, share: float, state: str = "") -> Moment:
         """Returns the moment at a share of the changes that a run makes."""

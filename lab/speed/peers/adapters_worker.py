@@ -81,7 +81,7 @@ def make_model(options):
     return model
 
 
-def collate(rows, padding, is_mpnet):
+def collate(rows, padding, is_mpnet=False):
     """Pads rows to the longest, or to the full length."""
     tokens, segments, labels = zip(*rows)
     if padding == "full":

@@ -152,13 +152,13 @@ def added_variables(method, model, state):
     return variables
 
 
-def bottleneck_variables(scope, down, up, read=lambda parameter: parameter):
+def bottleneck_variables(scope, down, up):
     """What is read of a bottleneck's two layers, under this project's names."""
     return {
-        f"{scope}/weights1": read(down.weight).T,
-        f"{scope}/biases1": read(down.bias)[None],
-        f"{scope}/weights2": read(up.weight).T,
-        f"{scope}/biases2": read(up.bias)[None],
+        f"{scope}/weights1": down.weight.T,
+        f"{scope}/biases1": down.bias[None],
+        f"{scope}/weights2": up.weight.T,
+        f"{scope}/biases2": up.bias[None],
     }
 
 
@@ -167,9 +167,9 @@ def to_numpy(tensor):
     return np.array(tensor.detach().numpy(), np.float32, order="C")
 
 
-def make_bert(config, pooler):
+def make_bert(config):
     """Makes the state of a BERT with random weights, and its record."""
-    model = BertModel(config, add_pooling_layer=pooler)
+    model = BertModel(config, add_pooling_layer=False)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
@@ -204,7 +204,7 @@ def make_inputs():
 def main():
     """Records all methods into the file that the one argument names."""
     torch.manual_seed(0)
-    base, recorded = make_bert(BertConfig(**SIZES), pooler=False)
+    base, recorded = make_bert(BertConfig(**SIZES))
     inputs, recorded_inputs = make_inputs()
     recorded.update(recorded_inputs)
     for method, config in METHODS.items():
