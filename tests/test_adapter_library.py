@@ -117,6 +117,8 @@ def test_a_shelf_from_the_first_to_the_last_command(
     assert "first: " in verified.stdout and "is damaged" in verified.stdout
     assert verified.stderr.startswith("error: 1 of 1 adapters of ")
     assert len(verified.stderr.splitlines()) == 1
+    edit_config(shelf / "first", task={"name": "custom", "labels": 5})
+    assert "first" in call("list", shelf)
     assert call("remove", shelf, "first") == "removed first\n"
     assert call("list", shelf, "--json") == "[]\n"
 

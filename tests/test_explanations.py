@@ -246,7 +246,7 @@ def test_places_of_words_where_ends_are_kept(tiny_bert, length):
     loaded = SimpleNamespace(
         tokenizer=tokenizer,
         max_seq_length=length,
-        task=SimpleNamespace(columns=("a", "b")),
+        columns=("a", "b"),
     )
     row = "the cat sat on", "is a dog out ! ?"
     tokens, _, words = explanations._read(loaded, row)

@@ -116,6 +116,12 @@ def test_where_pairs_are_not_told_both_are_taken(make, bert):
     single = predictor("single", rows[::2])
     alone = [single[0], predictor("a", rows[1]), single[1]]
     assert_allclose(scores(predictor("a", rows)), scores(alone), atol=1e-6)
+    # Two choices come besides.
+    description = {"name": "custom", "pairs": None, "choices": 2}
+    predictor.add(make("choices", description=description), "choices")
+    for texts in (ROWS[:3], ROWS[:4]):
+        [answer] = predictor("choices", [tuple(texts)])
+        assert len(answer.scores) == 2
 
 
 def test_settings_of_an_artifact_are_used(load, make):

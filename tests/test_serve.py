@@ -295,9 +295,11 @@ def test_each_flag_is_the_limit_that_it_names():
     values.update(max_waiting_rows=4, max_batch_rows=7, max_batch_kb=8)
     bounds = Bounds(batch_rows=7, batch_bytes=8000, waiting_rows=4)
     # What is equal has room.
-    assert serve.limits_of(serve.Serving(**values, timeout_s=9)) == Limits(
-        2_000_000, 2_000_000, 4, 5000, bounds, 9
-    )
+    limits = Limits(2_000_000, 2_000_000, 4, 5000, bounds, 9)
+    assert serve.limits_of(serve.Serving(**values, timeout_s=9)) == limits
+    # What never has room is no request that may come again.
+    values.update(max_body_mb=3, max_rows=5)
+    assert serve.limits_of(serve.Serving(**values, timeout_s=9)) == limits
 
 
 def refused(**flags):
