@@ -31,9 +31,13 @@ def changes(
             for x in (value, base(name))
         )
         indices = np.flatnonzero(now != before)
-        # Without any, readers would miss all of BERT's variables.
-        if indices.size or name == WORD_EMBEDDINGS:
+        if indices.size:
             changed.update(_entries(name, value, indices))
+    is_changed = any(name.endswith(INDICES) for name in changed)
+    if WORD_EMBEDDINGS in values and not is_changed:
+        # Without an entry readers would miss all of BERT's variables.
+        word = WORD_EMBEDDINGS, values[WORD_EMBEDDINGS]
+        changed.update(_entries(*word, np.zeros(0, np.int32)))
     return changed
 
 
