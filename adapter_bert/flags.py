@@ -273,6 +273,8 @@ EXPECTED = {
     "int": "a whole number",
     "float": "a number",
 }
+# More than any flag's name has, in characters.
+LONGEST_NAME = 40
 HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 
 
@@ -318,14 +320,21 @@ def parse(
     """
     try:
         arguments = values.read_flags_from_files(arguments, force_gnu=False)
+        for before, argument in zip(arguments, arguments[1:]):
+            if argument == "--":
+                break
+            name, flag = argument.partition("=")[0], before.lstrip("-")
+            is_value = flag in values and not values[flag].boolean
+            # absl compares an unknown name with all others, by recursion.
+            is_long = len(name) > LONGEST_NAME and name[0] == "-"
+            if is_long and not is_value and names is not None:
+                raise UserError(
+                    f"no flag has so long a name as {name[:LONGEST_NAME]}..."
+                )
         left = values(arguments, known_only=names is None)
         for flag in map(values.__getitem__, values):
             if flag.present:
                 flag.value = at_home(flag.value)
-    except RecursionError as error:
-        # absl compares a name that it does not know with all others.
-        name = max(arguments, key=len)[:40]
-        raise UserError(f"no flag has so long a name as {name}...") from error
     except UnicodeError as error:
         raise UserError(f"the --flagfile is not UTF-8 text: {error}") from error
     except flags.IllegalFlagValueError as error:

@@ -376,7 +376,7 @@ def test_an_adapter_goes_to_the_hub_and_back(
     assert out == f"added other, of hf:org/mine@{commit}\n"
     for name in names - {"README.md"}:
         assert (again / "other" / name).read_bytes() == contents[name]
-    with pytest.raises(UserError, match="all; leave out --label$"):
+    with pytest.raises(UserError, match="answers; leave out --label$"):
         import_from(call, again, "hf:org/mine", tiny_bert, "b", "--label=x")
     # Its BERT is compared.
     changed = copytree(tiny_bert, tmp_path / "changed")

@@ -327,7 +327,6 @@ def test_a_wider_method_with_zeros_at_the_ends_computes_the_same(
         "full",
         "top_layers(1)",
         "head",
-        "lt_sft",
     ],
 )
 def test_merged_weights_compute_the_same_in_plain_bert(text, tiny_config):
