@@ -623,14 +623,14 @@ def _computing(bert: Bert) -> Iterator[FrozenBert]:
 def _rows_of(
     texts: RowsOrPath, loaded: Optional[LoadedTask], takes_tokens: bool = False
 ) -> list[Any]:
+    if isinstance(texts, (str, tuple)):
+        return [texts]
     columns = loaded.task.columns if loaded else TEXT_COLUMNS[:1]
+    if not isinstance(texts, os.PathLike):
+        return list(memory_rows.records(texts, "texts", columns))
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
     if loaded:
         alternatives.append(loaded.columns)
-    if isinstance(texts, (str, tuple)):
-        return [texts]
-    if not isinstance(texts, os.PathLike):
-        return list(memory_rows.records(texts, "texts", columns))
     rows = row_stream.file_rows(
         _path(texts), alternatives, lambda size: None, takes_tokens
     )

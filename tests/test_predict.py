@@ -218,6 +218,26 @@ def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):
     assert flags["output"].read_bytes() == expected
 
 
+@pytest.mark.parametrize("how", [{}, {"explain": True}, {"embeddings": "mean"}])
+def test_rows_by_name_have_both_texts_where_pairs_are_not_told(
+    ask, flags, tiny_bert, tmp_path, how
+):
+    """As adapters of other programs, which read one text or two."""
+    either = {**CLASSIFICATION, "pairs": None}
+    make_artifact(tmp_path / "either", tiny_bert, "lora(rank=2)", None, either)
+    flags.update(adapter=tmp_path / "either", input=tmp_path / "rows", **how)
+    pair = dict(zip(("text", "text_b"), ROWS))
+    rows = "\t".join(pair.values()), json.dumps({**pair, "id": 1})
+    answers = []
+    for row in rows:
+        write_lines(flags["input"], [row])
+        ask(**flags, **({"columns": "text,text_b"} if row is rows[0] else {}))
+        answers.append(flags["output"].read_text())
+    assert answers[0] == answers[1]
+    if how.get("explain"):
+        assert '"column": "text_b"' in answers[0]
+
+
 @pytest.mark.gate
 def test_a_library_gives_some_of_its_adapters_or_all(ask, flags, shelf):
     answers = {}

@@ -176,6 +176,23 @@ def test_the_command_ranks_and_measures_the_saving(
     assert begun == ["", taught.folder(first)]
 
 
+def test_no_training_begins_with_a_composition_alone(
+    taught, tiny_bert, tmp_path, run_main, monkeypatch
+):
+    ranked = [
+        suggestion.Candidate("x", 0.5, "t", "stack('y', lora(rank=2))"),
+        suggestion.Candidate(None, 0.4),
+    ]
+    monkeypatch.setattr(suggestion, "rank", lambda *_: ranked)
+    train, dev = tmp_path / "train.tsv", tmp_path / "dev.tsv"
+    for path in (train, dev):
+        write_table(path, TWO)
+    words = f"--init_checkpoint={tiny_bert} --train_file={train}"
+    words += f" --eval_file={dev} --try_steps=1"
+    call = "suggest", taught.path, *words.split()
+    refusals.check(lambda: run_main(program, *call), "are compositions")
+
+
 TWO = [("a", "x"), ("b", "y")]
 BAD = {
     "empty": ([], "", "holds no rows"),

@@ -36,8 +36,8 @@ def changes(
     is_changed = any(name.endswith(INDICES) for name in changed)
     if WORD_EMBEDDINGS in values and not is_changed:
         # Without an entry readers would miss all of BERT's variables.
-        word = WORD_EMBEDDINGS, values[WORD_EMBEDDINGS]
-        changed.update(_entries(*word, np.zeros(0, np.int32)))
+        none, value = np.zeros(0, np.int32), values[WORD_EMBEDDINGS]
+        changed.update(_entries(WORD_EMBEDDINGS, value, none))
     return changed
 
 

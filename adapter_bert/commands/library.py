@@ -290,20 +290,17 @@ class Suggest(BertFiles, TextColumns):
             header = ["name", "task", "method", "LogME"]
             print(_table([header, *lines]), end="")
         if self.try_steps:
-            first = next(
-                (
-                    candidate
-                    for candidate in ranked
-                    if candidate.name
-                    and not registry.parse(candidate.method).parts
-                ),
-                None,
-            )
-            if first is None:
+            alone = [
+                candidate
+                for candidate in ranked
+                if candidate.name and not registry.parse(candidate.method).parts
+            ]
+            if not alone:
                 raise UserError(
                     "--try_steps begins with one adapter, and all that were "
                     "ranked are compositions; leave it out"
                 )
+            first = alone[0]
             saved = saved_steps.measure(
                 Experiment(
                     task,

@@ -77,8 +77,8 @@ def make_card(
     `adapter_config.json`; `scores` are the evaluation's by metric, `data` the
     SHA-256 of the data by split.
     """
-    task = description["task"]
-    kind = exported.head.kind if exported.head else kind_of(task)
+    head = exported.head
+    kind = head.kind if head else kind_of(description["task"])
     names = exported.name, exported.base_name
     code = _usage(program, exported, folder, description)
     code = f"```python\n{code}```"

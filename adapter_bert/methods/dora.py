@@ -60,8 +60,8 @@ class Dora(Lora):
     `| |` are the lengths of columns, as many as a kernel has outputs. BERT-base
     has them next to LoRA's updates: 12 x 2 x (8 (768 + 768) + 768) = 313,344 at
     rank 8 for queries and values. The output at the start is plain BERT's but
-    for rounding, since m begins with the lengths of W, also over a part that
-    changes W. They do not decay.
+    for rounding, since m begins with the lengths of W, which do not decay.
+    Over a part that changes W it is that part's, but for these lengths.
 
     Source: Liu et al. 2024, equation 5; the lengths are constants of the
     gradient, section 4.3.

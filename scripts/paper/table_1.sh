@@ -5,8 +5,7 @@
 #
 # Half of a task's dev rows choose size, rate and epochs by the first seed; the
 # other half is reported with all seeds. (The paper chooses on dev and reports
-# the server's scores of test.) ONLY='CoLA RTE' runs these tasks alone. Safe to
-# interrupt and start again.
+# the server's scores of test.) Safe to interrupt and start again.
 source "$(dirname "$0")/../internal/paper.sh"
 open_study table_1 'paper two_cores quick' "$@"
 
@@ -32,7 +31,6 @@ tasks=("${words[@]}")
 for name in "${tasks[@]}"; do prepare "$name" "$DATA/$name"; done
 read -r first others <<< "$SEEDS"
 for name in "${tasks[@]}"; do
-  [[ " ${ONLY:-$name} " == *" $name "* ]] || continue
   sweep TASKS="$name" SEEDS="$first"
   if [ $preset = two_cores ]; then
     # One more rate where the highest is the best, then the largest size.
