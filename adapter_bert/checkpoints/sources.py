@@ -160,20 +160,22 @@ def _open_archive(path: str) -> Pretrained:
 
 
 def _open_vectors(path: str) -> Pretrained:
-    from adapter_bert.checkpoints import sentence_transformers
-
     # Most models are in the folder itself. Old folders have a config.json too.
     place = path
     if not any(
         files.exists(os.path.join(path, name))
         for name in (SAFETENSORS_FILE, TORCH_FILE)
     ):
+        from adapter_bert.checkpoints import sentence_transformers
+
         place = os.path.join(path, *sentence_transformers.places(path)[:1])
     model = _open_file(_find_model(place))
     if hugging_face.kind_of_head(model.head) == hugging_face.RERANK:
         return model
 
     def read_pooled() -> Any:
+        from adapter_bert.checkpoints import sentence_transformers
+
         try:
             _, pooled = sentence_transformers.read(path)
         except UserError as error:
