@@ -78,17 +78,28 @@ class Curves:
 class Progress:
     """Counts work done, with its rate and the time left."""
 
-    def __init__(self, what: str, total: int, unit: str, done: int = 0):
-        """Counts a work of `total` units, `done` by other processes."""
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        unit: str,
+        done: int = 0,
+        shown_from: int = 0,
+    ):
+        """Counts a work of `total` units, `done` by other processes.
+
+        Works of less than `shown_from` units are not shown.
+        """
         self._bar = tqdm.tqdm(
             desc=what,
             total=total,
             unit=f" {unit}",
             initial=done,
-            disable=not sys.stderr.isatty(),
+            disable=total < shown_from or not sys.stderr.isatty(),
             smoothing=0.1,
         )
         self._what, self._unit, self._total = what, unit, total
+        self._is_shown = total >= shown_from
         self._done = self._first = done
         self._began = self._logged = time.monotonic()
 
@@ -102,7 +113,8 @@ class Progress:
             self._bar.update(done)
             return
         now = time.monotonic()
-        if now - self._logged >= LOG_INTERVAL or self._done == self._total:
+        is_due = now - self._logged >= LOG_INTERVAL or self._done == self._total
+        if is_due and self._is_shown:
             self._logged = now
             rate = (self._done - self._first) / max(now - self._began, 1e-9)
             left = (self._total - self._done) / max(rate, 1e-9)

@@ -1,5 +1,6 @@
 """A library of adapters: names, contents, changes by several processes."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -119,6 +120,9 @@ def test_the_same_adapter_is_taken_once(shelf, make, add):
     entry = shelf.entry("first")
     assert shelf.add(again, "first") == "first"
     assert shelf.names() == ["first"] and shelf.entry("first") == entry
+    # As in a folder that was copied by hand.
+    os.remove(os.path.join(shelf.folder("first"), library.ENTRY_FILE))
+    assert shelf.entry("first") == dataclasses.replace(entry, added="")
     other = str(make("other", seed=1))
     refusals.check(lambda: shelf.add(other, "first"), "first", "already")
     labels = {**CLASSIFICATION, "labels": ["good", "bad"]}
@@ -273,9 +277,11 @@ def test_a_folder_that_is_none_is_refused(shelf, call, parts):
     refusals.check(lambda: call(shelf), *parts)
 
 
-def test_an_adapter_is_renamed_and_removed(shelf, add):
+def test_an_adapter_is_renamed_and_removed(shelf, add, monkeypatch):
     add("first")
     add("second", seed=1)
+    # A full disk has room for no folder, but can be made room on.
+    monkeypatch.delattr(os, "mkdir")
     shelf.rename("first", "third")
     assert shelf.names() == ["second", "third"]
     assert shelf.entry("third").name == "third"

@@ -119,12 +119,16 @@ def test_tasks_come_change_and_go(add, shelf, live):
     ((first,), _) = ask(live, request(b"one", b"a cat"))
     before = live.accept(request(b"one", b"a cat"))
     shelf.remove("one")
+    live.look()
+    assert ask(live, request(b"one", b"a cat"))[0] == [first]
     add("one", seed=1)
     live.look()
     ((second,), _) = ask(live, request(b"one", b"a cat"))
     assert first.adapter != second.adapter == live.tasks["one"]["adapter"]
     assert first.scores != second.scores
     shelf.remove("one")
+    live.look()
+    assert list(live.tasks) == ["one"]
     live.look()
     assert live.tasks == {}
     refusals.check(
@@ -179,6 +183,7 @@ def test_a_disk_that_goes_away_takes_no_task(add, shelf, live, plain_user, way):
         os.chmod(shelf.path, 0o755)
     # What is removed goes, the last one too.
     shelf.remove("one")
+    live.look()
     live.look()
     assert live.tasks == {}
 

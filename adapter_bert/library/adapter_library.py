@@ -39,7 +39,7 @@ from adapter_bert.tasks.tagging_files import FORMATS
 
 ENTRY_FILE = "library_entry.json"
 ENTRY = {
-    "added": str,
+    "added?": str,
     "scores?": dict,
     "scores?.*": float,
     "data?": dict,
@@ -198,7 +198,7 @@ class AdapterLibrary:
         folder = self.folder(name)
         config = adapter_artifact.read_config(folder)
         path = os.path.join(folder, ENTRY_FILE)
-        added = files.read_object(path, "an adapter's entry", ENTRY)
+        added = files.read_optional(path, "an adapter's entry", ENTRY)
         task = config["task"]
         weights = os.path.join(folder, adapter_artifact.WEIGHTS_FILE)
         return Entry(
@@ -211,7 +211,7 @@ class AdapterLibrary:
             bytes=files.size(weights),
             scores=added.get("scores") or {},
             data=added.get("data") or {},
-            added=added["added"],
+            added=added.get("added", ""),
             base=config["base"].get("name", ""),
             base_fingerprint=config["base"]["fingerprint"],
         )
@@ -233,11 +233,14 @@ class AdapterLibrary:
             ):
                 if scores:
                     path = os.path.join(self.folder(name), ENTRY_FILE)
-                    entry = files.read_object(path, "an adapter's entry", ENTRY)
+                    entry = files.read_optional(
+                        path, "an adapter's entry", ENTRY
+                    )
                     entry.update(scores=scores, data=data)
                     files.write_sealed(path, entry)
                 return name
             self._check_new(name, artifact)
+            os.mkdir(unfinished)
             copy_adapter(folder, unfinished)
             now = datetime.datetime.now(datetime.timezone.utc)
             added = now.isoformat(timespec="seconds")
@@ -274,7 +277,7 @@ class AdapterLibrary:
                     name,
                     needing,
                 )
-            self._move(self._place(name), os.path.join(unfinished, name))
+            self._move(self._place(name), unfinished)
 
     def _needing(self, name: str) -> list[str]:
         gone = set(part_values.by_hash([self.path])) - set(
@@ -348,7 +351,6 @@ class AdapterLibrary:
             )
             try:
                 with files.writing(self.path):
-                    os.mkdir(unfinished)
                     yield unfinished
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)

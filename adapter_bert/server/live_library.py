@@ -112,7 +112,7 @@ class LiveLibrary(Shelf):
         threading.Thread(target=run, name="watch", daemon=True).start()
 
     def look(self) -> None:
-        """Loads new and replaced adapters, and lets removed ones go.
+        """Loads new and replaced adapters; those missing twice go.
 
         An adapter that cannot be loaded is logged and left out; if it replaces
         a served one, that goes on.
@@ -126,7 +126,8 @@ class LiveLibrary(Shelf):
         gone = sorted(set(self._tasks) - set(names))
         if gone:
             self._library.check_removed(gone)
-        for name in gone:
+        # One that is removed and added again answers meanwhile.
+        for name in set(gone) - set(self._states):
             self._tasks = {n: t for n, t in self._tasks.items() if n != name}
             logging.info("removed %s", name)
         is_changed, self._states = states != self._states, states

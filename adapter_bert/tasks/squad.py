@@ -28,6 +28,7 @@ from adapter_bert.flags import POSITIVE, Range, Topic, recorded
 from adapter_bert.progress import Progress
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.squad_data import (
+    SHOWN_FROM,
     ContextWindows,
     SquadQuestion,
     check_answers,
@@ -143,8 +144,6 @@ def squad_2_scores(
 # Null odds where no answer competes with "no answer": the value with which the
 # published code begins its search.
 CERTAINLY_NONE = 1000000.0
-# Fewer questions are answered within a second or two.
-SHOWN_FROM = 2000
 # The span of "no answer".
 NOWHERE = (0, 0)
 
@@ -509,8 +508,7 @@ class Squad(Task[Sequence[SquadQuestion]]):
         at an unknown word, or a character that vanishes in tokenization.
         """
         bounds = np.searchsorted(features.question, np.arange(len(rows) + 1))
-        is_shown = len(rows) >= SHOWN_FROM
-        progress = is_shown and Progress("answers", len(rows), "questions")
+        progress = Progress("answers", len(rows), "questions", 0, SHOWN_FROM)
         predictions = []
         for number, question in enumerate(rows):
             windows = slice(bounds[number], bounds[number + 1])
@@ -518,10 +516,8 @@ class Squad(Task[Sequence[SquadQuestion]]):
             predictions.append(
                 self._predict(*place, features, windows, outputs)
             )
-            if progress:
-                progress.update(1)
-        if progress:
-            progress.close()
+            progress.update(1)
+        progress.close()
         return predictions
 
     def _predict(

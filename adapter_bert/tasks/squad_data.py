@@ -28,6 +28,8 @@ from adapter_bert.progress import Progress
 SPACES = "".join(filter(str.isspace, map(chr, range(0x3001))))
 ANSWERED = "answered"
 WORD_END = re.compile(r"\s|\Z")
+# Work on fewer questions takes a second or two.
+SHOWN_FROM = 2000
 
 
 class SquadAnswer(NamedTuple):
@@ -337,7 +339,7 @@ def cut_windows(
     context_starts: list[int] = []
     offsets: list[np.ndarray] = []
     total = cut = 0
-    progress = Progress("tokenize", len(questions), "questions")
+    progress = Progress("tokenize", len(questions), "questions", 0, SHOWN_FROM)
     contexts = in_chunks(
         tokenizer.encode, (c for c, _ in _paragraphs(questions))
     )
