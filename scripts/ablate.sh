@@ -4,9 +4,9 @@
 #
 #   scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
 #
-# RUN is the run's folder. FLAGS are those of its evaluation, as --task_name and
-# --data_dir. `.venv/bin/adapter-bert plot OUTPUT_DIR --output_dir=OUT` draws the
-# result. A BERT of L layers has L (L + 1) / 2 + 1 evaluations.
+# RUN is the run's folder; BERT is its BERT, if that lies elsewhere by now. FLAGS
+# are those of its evaluation, as --task_name and --data_dir.
+# `.venv/bin/adapter-bert plot OUTPUT_DIR --output_dir=OUT` draws the result. A BERT of L layers has L (L + 1) / 2 + 1 evaluations.
 # PROGRAM=run_squad.py is for question answering, PROGRAM=run_tagger.py for
 # tagging.
 source "$(dirname "$0")/internal/grid.sh"
@@ -15,9 +15,10 @@ open_grid 'usage: RUN=FOLDER scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS OF 
 if [ "$task" != status ]; then
   need RUN 'the output folder of a training'
   RUN=$(realpath "$RUN")
+  bert=${BERT:+$(absolute "$BERT")}
   cd "$project"
   # Where the BERT lies, then a line for each artifact: its name.
-  printed=$(adapter_bert ablate "$RUN" "$output")
+  printed=$(adapter_bert ablate "$RUN" "$output" ${bert:+"$bert"})
   base=$(head -n 1 <<< "$printed")
   names=$(tail -n +2 <<< "$printed")
   for name in $names; do

@@ -100,5 +100,13 @@ def test_another_adapters_ablation_is_not_mixed_in(take_out):
     refusals.check(lambda: take_out(seed=2), "the ablation of another adapter")
 
 
+def test_the_bert_of_a_copied_run_is_given(take_out, monkeypatch, capsys):
+    adapter, out = take_out()
+    words = ["ablate", str(adapter.parent), str(out), "/bert"]
+    monkeypatch.setattr(sys, "argv", words)
+    ablate.main()
+    assert capsys.readouterr().out.splitlines()[:2] == ["/bert", "none"]
+
+
 def test_a_method_without_adapters_is_refused(take_out):
     refusals.check(lambda: take_out("bitfit"), "has no adapters to take out")

@@ -268,6 +268,7 @@ def test_other_versions_are_warned_of(folder, caplog):
         ("training.keep_best", "", "f1"),
         ("training.early_stopping", 0, 2),
         ("training.cache_frozen_layers", False, True),
+        ("training.num_warmup_steps", None, 0),
     ],
 )
 def test_what_older_runs_do_not_say_is_what_they_did(

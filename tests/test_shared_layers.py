@@ -13,7 +13,7 @@ from tiny_model import TinyModel
 from adapter_bert.bert import encoder
 from adapter_bert.bert.architectures import RELATIVE_BIAS
 from adapter_bert.bert.hooks import Hooks
-from adapter_bert.methods.base import TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod
 from adapter_bert.methods.registry import parse
 
 pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
@@ -49,6 +49,30 @@ TEXTS = (
 )
 METHODS = {text: parse(text) for text in TEXTS}
 METHODS["gates"] = METHODS["diff_pruning(sparsity=0.05)"].first_phase
+
+
+class ScaleHooks(Hooks):
+    alike = by_token = True
+
+    def embeddings(self, hidden, context):
+        return hidden * (1 + self.values["scale"])
+
+    def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
+        return outputs * self.values["scale"]
+
+
+@dataclass(frozen=True)
+class Scale(TuningMethod):
+    """A vector that all layers read, and what is below them."""
+
+    name = "scale"
+    hooks_class = ScaleHooks
+
+    def variables(self, config, pooler=True):
+        return {"scale": Declared((config.hidden_size,), encoder.ones)}
+
+
+METHODS["scale"] = Scale()
 
 
 @pytest.fixture

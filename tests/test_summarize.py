@@ -71,6 +71,16 @@ def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     assert settings["mean accuracy"].tolist() == [50]
     assert settings.seeds.tolist() == [1]
     assert capsys.readouterr().err.count("with other scores") == 1
+    # The same fusion of other adapters, and another dropout, are others.
+    edit_run(
+        fake.add("rte", "full", 0.7), bert_config={"hidden_dropout_prob": 0}
+    )
+    folder = fake.add("rte", "full", 0.8)
+    write_json(
+        folder / "run.json",
+        {**read_json(folder / "run.json"), "parts": {"a": "0" * 64}},
+    )
+    assert fake.settings()["mean accuracy"].tolist() == [50, 70, 80]
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,7 @@ class Hooks:
 
         Layers of one kind that read variables of the same names, but for the
         layer's number, share one function, which is traced for the first of
-        them, with hooks of its own. What it trains below the first layer has
-        to be named `bert/embeddings/...`. None: each is traced by itself.
+        them, with hooks of its own. None: each is traced by itself.
         """
         return ALIKE if self.alike else None
 

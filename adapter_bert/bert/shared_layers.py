@@ -30,6 +30,8 @@ MakeHooks = Callable[[Mapping[str, Any]], Hooks]
 
 POOLER = re.compile(r"(.*/)?bert/pooler/.*")
 DISTANCES = re.compile(rf"(.*/)?{RELATIVE_BIAS}/.*")
+# Hooks that act below the first layer.
+BELOW = {"words", "embeddings", "lengthen"}
 # What no layer reads.
 OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 
@@ -144,13 +146,16 @@ class SharedLayers:
         return recomputed(compute)(*tensors)
 
     def _is_trained_below(self, number: int) -> bool:
+        places = self._make_hooks(self._variables).places
+        # What is of no layer may be read below the first.
+        lowest = -1 if BELOW & places else 0
         return any(
             variable.trainable
             and not POOLER.fullmatch(name)
             and (
                 OUTSIDE.fullmatch(name)
-                or number > 0
-                and (layer_of(name) or 0) < number
+                or (lowest if (layer := layer_of(name)) is None else layer)
+                < number
             )
             for name, variable in self._variables.items()
         )

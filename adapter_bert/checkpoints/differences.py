@@ -32,9 +32,9 @@ def differences_of(
 def _may_differ(
     name: str, before: Any, now: Any, task: Mapping[str, Any]
 ) -> bool:
-    # A missing setting was off.
+    # A missing setting was off, but no warm-up is not the usual one.
     if before is None and name.startswith("training."):
-        return not now
+        return not now and name != "training.num_warmup_steps"
     # The same weights may lie in another folder, or be of another commit.
     if name in ("base.name", "base.hub"):
         return True

@@ -199,7 +199,8 @@ def place_of_base(run_dir: str) -> str:
         raise UserError(
             f"{os.path.join(run_dir, PLACES_FILE)} does not say where the BERT "
             f"lies that {run_dir} was trained on (its folder was called "
-            f"{run['base'].get('name')}); pass that as --init_checkpoint"
+            f"{run['base'].get('name')}); pass that as --init_checkpoint, "
+            "to scripts/ablate.sh as BERT"
         )
     return place
 

@@ -93,7 +93,8 @@ def ablate_run(run: str, output: str) -> list[str]:
 
 def main() -> None:
     """Prints the lines that `ablate.sh` reads; raises as `ablate_run`."""
-    if len(sys.argv) != 3:
-        sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR")
-    names = ablate_run(*sys.argv[1:])
-    print(run_record.place_of_base(sys.argv[1]), *names, sep="\n")
+    if len(sys.argv) not in (3, 4):
+        sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR [BERT]")
+    run, output, *bert = sys.argv[1:]
+    [base] = bert or [run_record.place_of_base(run)]
+    print(base, *ablate_run(run, output), sep="\n")

@@ -146,7 +146,8 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         last = best_scores and best_scores.best_step
     if "trained_together" in training or results["global_step"] != last:
         return None
-    shapes = encoder.list_variables(run_record.bert_config(run, path))
+    config = run_record.bert_config(run, path)
+    shapes = encoder.list_variables(config)
     cost = files.read_optional(spent, "a run's costs", COST)
     method = registry.parse(run["method"])
     task = task_name_of(run, results)
@@ -172,7 +173,15 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         "training data": training["data"],
         "dev data": json.dumps(results["dev_data"], sort_keys=True),
         "conditions": json.dumps(
-            {k: v for k, v in training.items() if k != "seed"}, sort_keys=True
+            {
+                **{k: v for k, v in training.items() if k != "seed"},
+                "parts": run.get("parts"),
+                "hidden_dropout_prob": config.hidden_dropout_prob,
+                "attention_probs_dropout_prob": (
+                    config.attention_probs_dropout_prob
+                ),
+            },
+            sort_keys=True,
         ),
         "examples": training.get("examples"),
         # The costs of the last process alone would mislead.
@@ -288,7 +297,7 @@ def settings_of(runs: pandas.DataFrame) -> pandas.DataFrame:
         for folder, scores in zip(same.folder, same.scores):
             if scores != first.scores:
                 notice(
-                    f"{folder} is left out: the same training as "
+                    f"{folder} is left out: the same settings and seed as "
                     f"{first.folder}, with other scores"
                 )
     runs = runs.drop_duplicates([*SETTING, "seed"])

@@ -187,7 +187,8 @@ add_tunings() { # function that takes a name and flags
           _add_schedules "$1" "top_layers$k" "--tuning_method=top_layers(k=$k)"
         done
         ;;
-      houlsby | pfeiffer | bapna | parallel | adapterdrop | compacter)
+      *size=*) _add_schedules "$1" "$method" --tuning_method="$method" ;;
+      houlsby* | pfeiffer* | bapna* | parallel* | adapterdrop* | compacter*)
         for size in $SIZES; do
           local adapters=(--tuning_method="$method" --adapter_size="$size")
           if [ "$method" != houlsby ] || [ -z "${INIT_SCALES:-}" ]; then
