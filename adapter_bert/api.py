@@ -75,6 +75,8 @@ SPLITS = {
 OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 # Those that runs may change.
 DTYPES = ("compute_dtype", "base_dtype")
+# Settings that a dev set is needed for.
+OF_DEV_SET = ("calibrate", "fit_thresholds", "keep_best", "early_stopping")
 # Further settings that the functions make of their arguments.
 OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
 OF_ADAPTERS = (*OF_BERT, *DTYPES, "adapter", "task", "output_dir")
@@ -385,6 +387,9 @@ def _run(
         for name, rows in tables.items()
         if rows is not None
     }
+    if not do_train and settings.get("dev_share") and "eval_rows" in sources:
+        # The part that a training held out of the same rows.
+        sources["rows"] = sources.pop("eval_rows")
     is_scored = "eval_rows" in sources
     if program is run_squad:
         if {"eval_rows", "predict_rows"} <= set(sources):
@@ -404,7 +409,7 @@ def _run(
     values = {
         "engine": ENGINE,
         **{name: bert.settings[name] for name in DTYPES},
-        "do_eval": is_scored,
+        "do_eval": is_scored or any(map(settings.get, OF_DEV_SET)),
         "do_predict": bool(is_predicted),
         **settings,
     }

@@ -23,14 +23,15 @@ from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.flags import at_home, declared
 
-# Settings of `train` that `fit` makes of its arguments, or that are of tables
-# in files.
+# Settings of `train` that `fit` makes of its arguments, that are of tables in
+# files or of other kinds of tasks, or that `predict` could not obey.
 OF_FIT = (
     "rows eval_rows predict_rows task_name output_dir text_a_column "
     "text_b_column label_column label_columns train_file eval_file "
     "predict_file data_dir adapter choice_columns multi_label "
     "regression do_eval do_predict id_column header eval_split "
-    "task_sampling label_separator"
+    "task_sampling label_separator label_threshold fit_thresholds "
+    "extend_labels replay_file rank_loss abstain_at"
 ).split()
 # Members of a row: one text or a pair, and the label.
 TEXTS, LABEL = ("text", "text_b"), "label"
@@ -181,23 +182,25 @@ class AdapterClassifier(ClassifierMixin, _AdapterEstimator):
                 raise UserError(f"y[{number}] is {label}, expected a label")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        self.classes_ = np.unique(y)
-        if len({str(label) for label in self.classes_}) < len(self.classes_):
+        classes = np.unique(y)
+        if len({*map(str, classes)}) < len(classes):
             raise UserError(
                 "two labels of y are the same text; name them apart"
             )
         self._fit(X, list(map(str, y)))
+        self.classes_ = classes
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Computes probabilities float64 [N, C], in the order of `classes_`."""
-        names = list(map(str, self.classes_))
         answers = self._answers(X)
+        names = list(map(str, self.classes_))
         return np.array([[a.scores[name] for name in names] for a in answers])
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Chooses the likeliest label of each row, [N]."""
-        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+        places = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[places]
 
 
 class AdapterRegressor(RegressorMixin, _AdapterEstimator):

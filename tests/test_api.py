@@ -708,6 +708,9 @@ def test_rows_of_every_kind_are_those_of_a_file(bert, tmp_path, kind):
         lambda: ab.train(bert, rows[:8], **settings),
         "holds a run with another configuration",
     )
+    if share := settings.get("dev_share"):
+        scores = ab.evaluate(bert, run, rows, dev_share=share)
+        assert scores == pytest.approx(run.scores)
     if kind == "squad":
         scores = ab.evaluate(
             bert, run, predict_file=path, max_query_length=8, doc_stride=4

@@ -389,6 +389,12 @@ NAMED = Layout("text", label="label")
             Layout("text"),
             [(2, ["a"]), (3, [""])],
         ),
+        (
+            "a.csv",
+            'a;"b\nc";text\n1;2;x\n',
+            Layout("text"),
+            [(2, ["x"])],
+        ),
         *(
             (
                 "a.csv",
@@ -536,10 +542,18 @@ def test_lines_keep_their_numbers():
         ("argilla.jsonl", "text", None),
     ],
 )
-def test_rows_to_answer(name, column, texts):
+def test_rows_to_answer(name, column, texts, caplog):
     rows = row_stream.file_rows(str(case(name)), [[column]], lambda _: None)
     answered = [text for (text,), _ in rows]
     assert answered == list(texts) if texts else len(answered) == 5
+    assert not caplog.text
+
+
+def test_a_header_of_another_name_is_a_row_with_a_warning(tmp_path, caplog):
+    path = put(tmp_path / "a.csv", "body\na cat\n")
+    rows = row_stream.file_rows(str(path), [["text"]], lambda _: None)
+    assert [text for (text,), _ in rows] == ["body", "a cat"]
+    assert f"{path}: the first line has no column 'text', so it" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,16 @@ def test_a_confusion_matrix_has_labels_on_both_sides(tmp_path):
     assert "0.30" in styles[0] and "0.10" in styles[1] and "0.00" in styles[2]
 
 
+def test_labels_that_differ_in_blanks_are_told_apart(tmp_path):
+    rows = [("a", "3", "1"), ("a ", "0", "0")]
+    write_table(tmp_path / "eval_confusion.tsv", rows, ("label", "a", "a "))
+    write_table(tmp_path / "eval_labels.tsv", rows, ("label", "x", "y"))
+    made = shown_tables(tmp_path)
+    heads = [text for attributes, text in made.all("th")]
+    assert heads.count("'a'") + made.texts("td").count("'a'") == 3
+    assert "a" not in {*heads, *made.texts("td")}
+
+
 def test_of_many_labels_the_greatest_confusions_are_shown(tmp_path):
     count = report_run.MOST_LABELS + 1
     labels = [f"l{i}" for i in range(count)]

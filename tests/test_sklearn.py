@@ -11,7 +11,7 @@ from conftest import SENTENCES, module_fixture, run_command
 from numpy.testing import assert_array_equal
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.exceptions import DataConversionWarning
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -129,8 +129,10 @@ def test_scikit_learns_checks_hold(tiny_bert, kind, check):
 
 
 def test_unknown_parameters_are_refused(tiny_bert):
-    with pytest.raises(TypeError, match="num_epochs"):
-        AdapterClassifier(tiny_bert, num_epochs=3)
+    # `predict` gives a label of each row.
+    for name in ("num_epochs", "abstain_at"):
+        with pytest.raises(TypeError, match=name):
+            AdapterClassifier(tiny_bert, **{name: 0.5})
     with pytest.raises(ValueError, match="num_epochs"):
         AdapterClassifier(tiny_bert).set_params(num_epochs=3)
 
@@ -153,6 +155,14 @@ def test_unknown_parameters_are_refused(tiny_bert):
 def test_rows_are_refused(tiny_bert, x, y, parts):
     classifier = AdapterClassifier(tiny_bert)
     refusals.check(lambda: classifier.fit(x, list(y)), *parts.split())
+    with pytest.raises(NotFittedError):
+        classifier.predict(["a"])
+
+
+def test_what_needs_a_dev_set_says_how_it_gets_one(tiny_bert):
+    classifier = AdapterClassifier(tiny_bert, calibrate=True)
+    parts = "--eval_file is missing", "or --dev_share"
+    refusals.check(lambda: classifier.fit(["a", "b"], ["x", "y"]), *parts)
 
 
 def test_several_labels_of_a_text_are_refused(tiny_bert):

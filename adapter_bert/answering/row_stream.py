@@ -12,6 +12,8 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Callable, TypeVar
 
+from absl import logging
+
 from adapter_bert import json_lines
 from adapter_bert.answering.trained_task import TextRow
 from adapter_bert.data import tables
@@ -120,6 +122,12 @@ def _rows(
                 "case count); if it is a row, put a line of the names above it"
             )
     if not names:
+        if ending in READERS:
+            logging.warning(
+                "%s: the first line has no column %s, so it is a row",
+                name,
+                json_lines.list_keys(columns[0]),
+            )
         yield from _unnamed(name, lines, ending, count)
         return
     layout = Layout.of_texts(names, takes_tokens=takes_tokens)

@@ -209,9 +209,9 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
         if first in columns or len(_cells(first, ",")) > 1:
             return ","
         for mark in ";\t":
-            names = _cells(first, mark)
             text = io.StringIO(start, newline="")
             rows = list(filter(None, csv.reader(text, delimiter=mark)))
+            names = rows[0] if rows else []
             if len(rows) > 2 and not start.endswith("\n"):
                 # The last record may be cut.
                 rows.pop()

@@ -15,6 +15,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import layer_of
 from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.checkpoints.adapter_artifact import INDICES, VALUES
+from adapter_bert.data.tables import shown
 from adapter_bert.reports import collect_runs, known_scores
 from adapter_bert.reports.curves import Curve, read_curves
 from adapter_bert.reports.html_page import (
@@ -65,6 +66,7 @@ def _in_text(names: Iterable[str]) -> list[str]:
 
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
     counts = read_confusion(path)
+    counts.index = counts.columns = [*shown(counts).values()]
     if len(counts) > MOST_LABELS:
         wrong = counts.mask(np.eye(len(counts), dtype=bool), 0).stack()
         wrong = wrong[wrong > 0].sort_values(ascending=False, kind="stable")
@@ -113,11 +115,13 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
 
 def _plain(caption: str) -> Callable[[pathlib.Path, str], Element]:
 
-    def shown(path: pathlib.Path, of_set: str) -> Element:
+    def show(path: pathlib.Path, of_set: str) -> Element:
         header, *rows = read_table(path)
+        labels = shown(label for label, *_ in rows).values()
+        rows = [(label, *row[1:]) for label, row in zip(labels, rows)]
         return table(f"{caption}{of_set}", header, rows)
 
-    return shown
+    return show
 
 
 # Sections on the dev set: title, what a run may lack, and its files.
