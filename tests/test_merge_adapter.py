@@ -253,6 +253,20 @@ def test_what_cannot_be_merged_is_refused(merge, tiny_bert, tmp_path):
         **{files.SEAL: None},
     )
     refuse("another BERT")
+    shutil.rmtree(adapter)
+    pooled = {"pooling": "mean", "normalize": True}
+    layer = {"in_features": 16, "out_features": 4, "bias": False}
+    make_artifact(
+        adapter,
+        tiny_bert,
+        "lora(rank=2)",
+        description={
+            "name": "vectors",
+            **pooled,
+            "dense": [{**layer, "activation": "tanh"}],
+        },
+    )
+    refuse("dense layers", "--to=sentence_transformers")
     assert not target.exists()
 
 

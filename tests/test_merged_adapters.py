@@ -148,6 +148,17 @@ def test_heads_without_a_mean_are_refused_or_chosen(
             assert_array_equal(values[name], kept[name])
 
 
+def test_an_adapter_without_a_head_may_be_subtracted(adapters, merged):
+    described = {"name": "vectors", "pooling": "mean", "normalize": True}
+    [folder] = adapters(described)
+    _, values = merged([folder], [-1.0])
+    # Of BERT's own values their changes are subtracted.
+    added = {n: x for n, x in stored(folder).items() if "/adapters/" in n}
+    assert added
+    for name, value in added.items():
+        assert_array_equal(values[name], -value)
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [

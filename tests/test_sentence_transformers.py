@@ -341,6 +341,10 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
         place = tmp_path / f"flag{number}"
         convert(folder, "sentence_transformers", place, flag)
         assert open_checkpoint(place).pooled == pooled
+    # The document's prompt is told by its name.
+    form = Pooled("mean", True, 12).with_prompts("q: ", "d: ")
+    write(tmp_path / "two", tiny_bert, form)
+    assert open_checkpoint(tmp_path / "two").pooled == form
     for more, message in (
         ([tiny_bert, "sentence_transformers"], "says how vectors are pooled"),
         (
@@ -385,6 +389,11 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     expected = np.load(recorded / "peft" / "vectors.npy")
     vectors = embed(bert, texts, task=query)
     assert_allclose(vectors, expected, atol=1e-5)
+    words = shelf, recorded / "peft", "--name=other", "--multi_label"
+    refusals.check(
+        lambda: run_library("import", *words, f"--init_checkpoint={whole}"),
+        "leave out --multi_label",
+    )
     written = tmp_path / "written"
     to = ("export", shelf, "query", written, "--to=peft")
     refusals.check(

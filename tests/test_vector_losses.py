@@ -75,6 +75,18 @@ def test_equal_texts_are_no_negatives():
         assert losses[row].numpy() == pytest.approx(expected, abs=1e-5)
 
 
+def test_another_match_is_no_negative_where_it_is_hard_for_another_row():
+    vectors = default_rng(0).normal(size=(3, 3, 8)).astype(np.float32)
+    ids = np.array([[0, 1, 5], [0, 2, 6], [3, 4, 2]], np.int32)
+    losses = vector_losses.info_nce(vectors, ids, 0.5)
+    unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+    # Texts 1, 2, 4, then 5, 6, 2; the first text's other match is 2.
+    candidates = unit[:, 1:].transpose(1, 0, 2).reshape(6, 8)
+    logits = unit[0, 0].astype(np.float64) @ candidates.T / 0.5
+    expected = np.log(np.exp(logits[[0, 2, 3, 4]]).sum()) - logits[0]
+    assert losses[0].numpy() == pytest.approx(expected, abs=1e-5)
+
+
 def test_vectors_of_zeros_have_a_loss():
     zeros = tf.zeros([3, 2, 4])
     ids = np.arange(6, dtype=np.int32).reshape(3, 2)

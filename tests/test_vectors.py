@@ -64,6 +64,11 @@ def test_rows_are_several_texts(tmp_path, tokenizer):
     assert ids.dtype == np.int32 and ids.shape == (3, 3)
     assert ids[0, 1] == ids[1, 2] == ids[2, 1] and ids[1, 0] == ids[2, 2]
     assert len(set(ids.ravel())) == 6
+    # White space makes no other text.
+    rows = TRIPLES.read(folder, ["train"])[1]["train"]
+    rows = replace(rows, text_a=[f" {x} " for x in rows.text_a])
+    again = TRIPLES.featurize(rows, tokenizer, 8).labels["text_ids"]
+    assert_array_equal(again, ids)
     batch = make_batch(features, np.array([2, 0]), None)
     expected = tokenizer.encode_ids(["a dog ran", "the cat", "a film"])
     for row, tokens in zip(batch["input_ids"][0], expected):

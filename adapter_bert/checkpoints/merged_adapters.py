@@ -168,7 +168,7 @@ def _mean_head(
     heads: Sequence[Values],
     weights: Sequence[float],
 ) -> Values:
-    if min(weights) <= 0:
+    if any(heads) and min(weights) <= 0:
         raise UserError(
             "heads have no mean with weights that are not positive; pass the "
             "adapter whose task and head to keep as --head_of"

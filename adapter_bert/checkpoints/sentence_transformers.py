@@ -19,7 +19,14 @@ from adapter_bert.checkpoints import foreign_fields
 from adapter_bert.checkpoints.foreign_tensors import Tensors
 from adapter_bert.data.added_tokens import TOKENIZER_CONFIG_FILE
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.vector_form import CLS, MEAN, Dense, Pooled
+from adapter_bert.tasks.vector_form import (
+    CLS,
+    DOCUMENT,
+    MEAN,
+    QUERY,
+    Dense,
+    Pooled,
+)
 
 MODULES_FILE = "modules.json"
 WHOLE_FILE = "config_sentence_transformers.json"
@@ -183,9 +190,11 @@ def _read_whole(path: str) -> dict[str, Any]:
             f"{path}: default_prompt_name is {default[:80]!r}, expected one "
             f"of prompts: {', '.join(prompts)[:200] or 'none'}"
         )
+    has_both = default == QUERY and DOCUMENT in prompts
     return {
         "prompts": prompts,
         "default_prompt_name": default,
+        "document_prompt": DOCUMENT if has_both else None,
         "similarity_fn_name": described.get("similarity_fn_name") or None,
     }
 

@@ -58,7 +58,12 @@ from adapter_bert.checkpoints.written_form import (
     write_pooled,
     write_vocabulary,
 )
-from adapter_bert.commands.merge import add, head_of, read_adapter
+from adapter_bert.commands.merge import (
+    add,
+    check_plain,
+    head_of,
+    read_adapter,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.exchange.foreign_base import pooled_of
 from adapter_bert.flag_page import read_command_line
@@ -194,6 +199,8 @@ def main() -> None:
         )
     opened = sources.open_init_checkpoint(settings.init_checkpoint)
     artifact = find_artifact(settings, opened)
+    if artifact and form != SENTENCES:
+        check_plain(artifact, artifact.weights.source)
     lower = settings.do_lower_case
     if artifact is None:
         config = sources.read_config(opened, settings.bert_config_file)

@@ -99,7 +99,17 @@ def read_all(
     for artifact, folder in zip(artifacts, folders):
         config = run_record.bert_config(artifact.config, folder)
         check_form(config, form_of(config))
+        check_plain(artifact, folder)
     return artifacts
+
+
+def check_plain(artifact: adapter_artifact.Artifact, folder: str) -> None:
+    """Refuses dense layers after BERT, which a plain BERT lacks."""
+    if "dense" in artifact.config["task"]:
+        raise UserError(
+            f"{folder} has dense layers after BERT, which would be lost; "
+            "adapter-bert convert --to=sentence_transformers writes them"
+        )
 
 
 def merged_values(

@@ -41,7 +41,7 @@ from adapter_bert.library.adapter_library import (
 )
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.from_description import restore_task
-from adapter_bert.tasks.kinds import VECTORS
+from adapter_bert.tasks.kinds import MASKED_LM, VECTORS
 from adapter_bert.tasks.masked_lm import WORD_EMBEDDINGS
 
 PROGRAMS = sorted(foreign_adapters.PROGRAMS)
@@ -137,6 +137,8 @@ class Import(LetterCase, BertFiles):
                 task_tokenizer = read_tokenizer(
                     find_tokens(place, tokenizer, new)
                 )
+            if foreign.task["name"] in (VECTORS, MASKED_LM):
+                self._refuse(folder, "texts label multi_label")
             description = {
                 **describe(foreign, config, folder, hub),
                 "base": base.describe(),

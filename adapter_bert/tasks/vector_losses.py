@@ -42,14 +42,11 @@ def info_nce(
     rows = tf.range(tf.shape(vectors)[0])
     # `==` would compare objects in TPUEstimator's graphs.
     is_other = tf.not_equal(rows[:, tf.newaxis], tf.range(tf.shape(ids)[0]))
-    is_same = tf.equal(ids, text_ids[:, 1:2]) | tf.equal(ids, text_ids[:, :1])
-    # Hard negatives, which follow the matches, stay negatives.
-    of_candidates = tf.pad(
-        text_ids[:, 0],
-        [[0, tf.shape(ids)[0] - tf.shape(rows)[0]]],
-        constant_values=-1,
-    )
-    is_same |= tf.equal(of_candidates, text_ids[:, :1])
+    is_equal = tf.equal(text_ids[:, :1], text_ids[:, 0])
+    is_match = tf.equal(text_ids[:, 1:2], ids)
+    # Matches of all rows with an equal first text.
+    counts = tf.matmul(*(tf.cast(x, tf.float32) for x in (is_equal, is_match)))
+    is_same = (counts > 0) | tf.equal(ids, text_ids[:, :1])
     return functional.cross_entropy(
         tf.where(is_same & is_other, LEAST, logits), rows
     )

@@ -1,6 +1,7 @@
 """Vectors of texts: close for what belongs together, far apart for the rest."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Callable, Optional, Union
@@ -8,7 +9,7 @@ from typing import Any, Callable, Optional, Union
 import numpy as np
 import tensorflow as tf
 
-from adapter_bert.data.divisions import HeldOut
+from adapter_bert.data.divisions import HeldOut, number_texts
 from adapter_bert.data.input_pipeline import Choices, Features, Texts
 from adapter_bert.data.table_flags import Column
 from adapter_bert.data.tables import (
@@ -557,12 +558,8 @@ class Vectors(Task[Union[Rows, Search]]):
             scores = list(map(float, rows.label))
             labels["label_scores"] = np.array(scores, np.float32)
         else:
-            numbers: dict[str, int] = {}
-            ids = [
-                [numbers.setdefault(text, len(numbers)) for text in column]
-                for column in columns
-            ]
-            labels["text_ids"] = np.array(ids, np.int32).T
+            ids = number_texts(itertools.chain(*columns)).astype(np.int32)
+            labels["text_ids"] = ids.reshape(len(columns), -1).T
             if rows.label is not None:
                 labels["is_match"] = self._is_match(rows).astype(np.int32)
         return Choices.from_rows(
