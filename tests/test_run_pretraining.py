@@ -94,7 +94,9 @@ def test_a_published_command_from_nothing(
     assert (first != second).any()
 
 
-def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
+def test_an_adapter_alone(
+    pretrain, pretraining_flags, tmp_path, run_main, tiny_data
+):
     pretrain(**pretraining_flags, tuning_method="houlsby(size=4)")
     out = pretraining_flags["output_dir"]
     names = read_adapter(out / "adapter").weights.shapes
@@ -104,3 +106,7 @@ def test_an_adapter_alone(pretrain, pretraining_flags, tmp_path, run_main):
     run_main(library, "add", shelf, out, "--name=domain")
     kept = AdapterLibrary(str(shelf))
     assert kept.names() == ["domain"] and kept.answering() == []
+    flags = {"init_checkpoint": out, "output_dir": tmp_path / "tuned"}
+    flags.update(task_name="custom", data_dir=tiny_data, do_train=True)
+    done = run_process(*flag_words(flags), check=False)
+    assert "has learned pretraining alone; adapter-bert merge" in done.stderr

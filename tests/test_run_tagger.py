@@ -132,6 +132,10 @@ def test_json_lines_that_are_named(tag, ner_flags, tmp_path):
     new = paths["predict_file"]
     tag(**flags, predict_file=new, adapter=out / "adapter")
     assert read_json_lines(again / "test_predictions.jsonl") == values
+    # As does a run's folder.
+    flags.update(init_checkpoint=out, output_dir=tmp_path / "third")
+    tag(**flags, predict_file=new, max_seq_length=24)
+    assert read_json_lines(tmp_path / "third/test_predictions.jsonl") == values
 
 
 def test_files_that_are_not_named_are_missed(tag, ner_flags, tiny_ner):

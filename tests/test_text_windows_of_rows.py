@@ -123,6 +123,7 @@ def test_a_run_scores_texts_and_its_adapter_keeps_windows(
     for more in (
         {},
         {"adapter": out / "adapter", "output_dir": tmp_path / "b"},
+        {"init_checkpoint": out, "output_dir": tmp_path / "c"},
     ):
         classify(**{**flags, **more})
         again = read_json(more.get("output_dir", out) / "eval_results.json")

@@ -90,6 +90,18 @@ def test_mnli_s_columns(tmp_path):
         }
 
 
+def test_a_program_s_own_columns(tmp_path):
+    class Own(run_classifier.MrpcProcessor):
+        def _create_examples(self, lines, set_type):
+            return [
+                run_classifier.InputExample(set_type, *line) for line in lines
+            ]
+
+    (tmp_path / "train.tsv").write_text("a\tb\t1\n")
+    [example] = Own().get_train_examples(tmp_path)
+    assert list(vars(example).values()) == ["train", "a", "b", "1"]
+
+
 def test_padding_and_cuts():
     vocab = {word: n for n, word in enumerate("[CLS] [SEP] a b c".split())}
 
@@ -249,7 +261,7 @@ def test_examples_that_are_none(tiny_data, changes, message):
     ],
 )
 def test_errors_name_a_program_s_own_tasks(classify, flags, message):
-    processors = {"reviews": Reviews, "stars": Reviews}
+    processors = {"Reviews": Reviews, "stars": Reviews}
     with flagsaver.flagsaver(**flags):
         assert message in refusal(task_from_flags, None, processors)
 

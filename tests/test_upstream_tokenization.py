@@ -70,6 +70,19 @@ def test_parts_that_a_program_changes(path):
 
     assert Own().convert_tokens_to_ids(Own().tokenize("un x")) == [1, 0]
 
+    class Whole(tokenization.BasicTokenizer):
+        def _run_strip_accents(self, text):
+            return text
+
+        def _tokenize_chinese_chars(self, text):
+            return text
+
+        def _run_split_on_punc(self, text):
+            return [text]
+
+    text = "\u00fcber \u6771\u4eac a,b"
+    assert Whole().tokenize(text) == text.split()
+
 
 def test_a_vocabulary_that_is_not_there(tmp_path):
     path = str(tmp_path / "nothing.txt")

@@ -200,6 +200,9 @@ def tokenizer_files(
         contents = {sources.TOKENIZER_FILE: content}
     else:
         contents = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
+        if not (tokenizer.do_lower_case or tokenizer.is_cased):
+            # No capital letter of the vocabulary tells.
+            fields = {"do_lower_case": False, **fields}
     fields = {**fields, **tokenizer.fields, **as_decoder(tokenizer.added)}
     return {
         **contents,

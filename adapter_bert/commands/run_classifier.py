@@ -9,7 +9,6 @@ All flags of google-research/bert's `run_classifier.py` are here too.
 """
 
 import dataclasses
-import os
 import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
@@ -22,7 +21,6 @@ from adapter_bert.flags import FLAGS, Topic, is_given, read
 from adapter_bert.tasks import kinds
 from adapter_bert.tasks.kinds import TASKS, get_task
 from adapter_bert.training.settings import (
-    ADAPTER,
     WITH_ROWS,
     Classification,
     PredictedFlags,
@@ -86,6 +84,7 @@ def task_from_flags(
     from adapter_bert.training import run_from_flags
 
     source = read(Source)
+    processors = {name.lower(): make for name, make in processors.items()}
     task_name = source.task_name or (trained and trained["task"]["name"])
     task_name = task_name or default
     if not task_name:
@@ -185,8 +184,7 @@ def run(
 ) -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them.
 
-    `processors` makes a `DataProcessor`, by the name that `--task_name` takes
-    in lower case.
+    `processors` makes a `DataProcessor`, by the name that `--task_name` takes.
     """
     from adapter_bert.training import run_from_flags
 
@@ -214,7 +212,7 @@ def run(
 
         task = few_shot(task)
     _check_fits(task, classification)
-    windows = _windows()
+    windows = _windows(*run_from_flags.trained_settings())
     if windows.window_stride:
         from adapter_bert.tasks.long_texts import with_windows
 
@@ -227,14 +225,8 @@ def run(
     return run_from_flags.run_or_describe(task, classification=classification)
 
 
-def _windows() -> LongTexts:
-    """Reads the flags; others are of the adapter, or of the run's folder."""
-    from adapter_bert.checkpoints import adapter_artifact
-
-    folder = FLAGS.adapter
-    if FLAGS.output_dir and not folder:
-        folder = os.path.join(FLAGS.output_dir, ADAPTER)
-    settings = adapter_artifact.settings_of(folder) if folder else {}
+def _windows(settings: Mapping[str, Any], folder: str) -> LongTexts:
+    """Reads the flags; others are of the adapter or the run."""
     values = read(LongTexts)
     if "window_stride" not in settings:
         return values

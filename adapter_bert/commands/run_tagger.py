@@ -6,16 +6,14 @@ r"""Tunes BERT to tag words (named entities), evaluates it, predicts with it.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert.flags import FLAGS, Topic, read
+from adapter_bert.flags import Topic, read
 from adapter_bert.tasks.from_description import recorded_in
-from adapter_bert.tasks.tagging import NAME, tagging_task
+from adapter_bert.tasks.tagging import tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS, WordColumns
 from adapter_bert.training import run_from_flags
 from adapter_bert.training.settings import WITH_ROWS, PredictedFlags
@@ -40,14 +38,8 @@ class Sentences(PredictedFlags):
 SETTINGS = (Sentences, WordColumns, *WITH_ROWS)
 
 
-def _columns(trained: Optional[Mapping[str, Any]]) -> WordColumns:
-    columns: dict[str, str] = {}
-    if trained and trained["task"]["name"] == NAME:
-        columns = recorded_in(
-            WordColumns,
-            trained.get("task_settings", {}),
-            f"the adapter {FLAGS.adapter}",
-        )
+def _columns() -> WordColumns:
+    columns = recorded_in(WordColumns, *run_from_flags.trained_settings())
     flags = {k: value for k, value in vars(read(WordColumns)).items() if value}
     return WordColumns(**{**columns, **flags})
 
@@ -56,7 +48,7 @@ def run() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
     sentences = read(Sentences)
     task = tagging_task(
-        _columns(run_from_flags.adapter_description()),
+        _columns(),
         sentences.map_tags,
         sentences.eval_split,
         run_from_flags.named_files(FORMATS),

@@ -1,6 +1,7 @@
 """From the flags of the training programs to a run."""
 
 import dataclasses
+import os
 from collections.abc import Collection
 from typing import Any, Optional
 
@@ -13,6 +14,7 @@ from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment
 from adapter_bert.training.settings import (
+    ADAPTER,
     EPOCH,
     LAYERS,
     Experiment,
@@ -174,6 +176,26 @@ def adapter_description() -> Optional[dict[str, Any]]:
     return (
         adapter_artifact.read_config(FLAGS.adapter) if FLAGS.adapter else None
     )
+
+
+def trained_settings() -> tuple[dict[str, Any], str]:
+    """Reads task_settings of --adapter, or of the run that flags name.
+
+    Returns:
+        The settings, {} without any, and the adapter's folder.
+    """
+    start, runs = FLAGS.init_checkpoint, [FLAGS.output_dir]
+    if not FLAGS.do_train and not start.startswith("http"):
+        # A run's folder, or one of its checkpoints.
+        runs.append(start if files.is_folder(start) else os.path.dirname(start))
+    for folder in (
+        [FLAGS.adapter]
+        if FLAGS.adapter
+        else [os.path.join(run, ADAPTER) for run in runs if run]
+    ):
+        if settings := adapter_artifact.settings_of(folder):
+            return settings, folder
+    return {}, ""
 
 
 def max_seq_length() -> int:

@@ -160,6 +160,11 @@ def _task_of(experiment: Experiment, start: _Start) -> Task:
         )
     if experiment.init_adapter:
         return task
+    if description["name"] in ANSWERLESS and task.name not in ANSWERLESS:
+        raise UserError(
+            f"{source} has learned {description['name']} alone; adapter-bert "
+            "merge writes a BERT of its folder adapter, for --init_checkpoint"
+        )
     return task.restore(description, source)
 
 

@@ -182,13 +182,16 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
 
     def _decay_of(self, variable):
         name = self._get_variable_name(variable.name)
-        excluded = self.exclude_from_weight_decay or ()
-        if any(re.search(pattern, name) for pattern in excluded):
+        if not self._do_use_weight_decay(name):
             return 0.0
         adapters = {v.name for v in v1.get_collection(ADAPTERS)}
         if variable.name in adapters:
             return self.adapter_weight_decay_rate
         return self.weight_decay_rate
+
+    def _do_use_weight_decay(self, param_name):
+        excluded = self.exclude_from_weight_decay or ()
+        return not any(re.search(pattern, param_name) for pattern in excluded)
 
     def _get_variable_name(self, param_name):
         return re.sub(r":\d+$", "", param_name)

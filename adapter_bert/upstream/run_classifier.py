@@ -100,17 +100,22 @@ class _TableProcessor(DataProcessor):
         return list(self.labels)
 
     def _read(self, data_dir, split):
-        layout = self.unlabelled if split == "test" else self.labelled
         name = split if split == "train" else f"{split}{self.which}"
         lines = self._read_tsv(os.path.join(data_dir, f"{name}.tsv"))
         # As in upstream's MNLI, whose guids say which development set.
         prefix = split if split == "test" else name
+        return self._create_examples(lines, prefix)
+
+    def _create_examples(self, lines, set_type):
+        is_test = set_type == "test"
+        layout = self.unlabelled if is_test else self.labelled
+        guid = self.guid
         return [
             InputExample(
-                guid=f"{prefix}-{n if self.guid is None else line[self.guid]}",
+                guid=f"{set_type}-{n if guid is None else line[guid]}",
                 text_a=line[layout.text_a],
                 text_b=None if layout.text_b is None else line[layout.text_b],
-                label=self.labels[0] if split == "test" else line[layout.label],
+                label=self.labels[0] if is_test else line[layout.label],
             )
             for n, line in enumerate(lines)
             if n or not layout.header
@@ -385,8 +390,8 @@ def main(
 ):
     """Runs the program by the command line's flags; raises SystemExit.
 
-    `processors` make processors, by the name that `--task_name` takes in lower
-    case; the program's own tasks are there too.
+    `processors` make processors, by the name that `--task_name` takes; the
+    program's own tasks are there too.
     """
     # The program stands above this room.
     commands = importlib.import_module("adapter_bert.commands")

@@ -5,6 +5,7 @@ and hand in vocabularies of their own.
 """
 
 import collections
+import itertools
 import re
 import unicodedata
 
@@ -152,10 +153,29 @@ class BasicTokenizer:
         self.do_lower_case = do_lower_case
 
     def tokenize(self, text):
-        words = convert_to_unicode(text).translate(CLEANED).split()
+        text = self._clean_text(convert_to_unicode(text))
+        words = whitespace_tokenize(self._tokenize_chinese_chars(text))
         if self.do_lower_case:
-            words = [_strip_accents(word.lower()) for word in words]
-        return " ".join(words).translate(DIVIDED).split()
+            words = [self._run_strip_accents(word.lower()) for word in words]
+        parts = itertools.chain(*map(self._run_split_on_punc, words))
+        return whitespace_tokenize(" ".join(parts))
+
+    def _clean_text(self, text):
+        return text.translate(CLEANED)
+
+    def _tokenize_chinese_chars(self, text):
+        return "".join(
+            f" {x} " if self._is_chinese_char(ord(x)) else x for x in text
+        )
+
+    def _is_chinese_char(self, cp):
+        return bool(CHINESE.match(chr(cp)))
+
+    def _run_strip_accents(self, text):
+        return unicodedata.normalize("NFD", text).translate(WITHOUT_ACCENTS)
+
+    def _run_split_on_punc(self, text):
+        return text.translate(DIVIDED).split()
 
 
 class WordpieceTokenizer:
@@ -194,10 +214,6 @@ class WordpieceTokenizer:
         return pieces
 
 
-def _strip_accents(text):
-    return unicodedata.normalize("NFD", text).translate(WITHOUT_ACCENTS)
-
-
 def _is_whitespace(char):
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
@@ -215,8 +231,6 @@ def _is_punctuation(char):
 def _cleaned(char):
     if char in "\0\ufffd" or _is_control(char):
         return ""
-    if CHINESE.match(char):
-        return f" {char} "
     return " " if _is_whitespace(char) else char
 
 
