@@ -358,7 +358,7 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
         (lambda: ab.export("folder", run, "out"), not_bert),
         (load(tmp_path / "nothing"), "nothing"),
         (load(run, compute_dtype="bfloat16"), "takes no keyword 'compute"),
-        (load([run, run]), "two adapters are called 'custom'"),
+        (load([run, run]), "'custom' is named twice; leave one out"),
         (predict(["a"], None), "pass task=one of mood, other"),
         (predict(["a"], "moods"), "no adapter is called 'moods'"),
         (predict(["a"] * 3, ["mood", "other"]), "names 2 adapters for 3 rows"),

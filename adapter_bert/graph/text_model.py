@@ -64,9 +64,9 @@ def _only_form(forms: Mapping[str, VectorForm]) -> VectorForm:
             first, form = name, other
         elif other != form:
             raise UserError(
-                f"{first} has vectors of another form than {name}; export "
-                "them one apart from the other (--task), or pass "
-                "--embeddings=cls or mean"
+                f"{first} has vectors of another form than {name}; leave out "
+                "--embeddings, and ask for its answers, which have them; or "
+                "export them one apart from the other (--task)"
             )
     if form.pooling == TOKENS:
         raise UserError(

@@ -71,8 +71,8 @@ def named_folders(
     for name in names:
         if names.count(name) > 1:
             raise UserError(
-                f"two adapters are called {name!r}; name them: "
-                f"--adapter=first=FOLDER --adapter=second=FOLDER"
+                f"{name!r} is named twice; leave one out, or name them apart: "
+                "--adapter=first=FOLDER --adapter=second=FOLDER"
             )
     return dict(named)
 

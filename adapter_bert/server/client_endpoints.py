@@ -74,8 +74,8 @@ def _choose(body: Body, tasks: Tasks, fitting: Sequence[str]) -> str:
     if not isinstance(chosen, str) or chosen not in tasks:
         raise Refused(
             400,
-            f'"task" is {str(chosen)[:80]!r}, expected a task that answers '
-            f"here; there are: {shown_names(fitting) or 'none'}",
+            f'"task" is {json.dumps(chosen)[:80]}, expected a task that '
+            f"answers here; there are: {shown_names(fitting) or 'none'}",
         )
     return chosen
 

@@ -568,7 +568,7 @@ def read_query(
     if len(chosen) != 1:
         raise Refused(
             400 if rerankers else 404,
-            f'"task" is {str(named)[:80]!r}, expected a task of the kind '
+            f'"task" is {json.dumps(named)[:80]}, expected a task of the kind '
             f"{RERANK}: {shown_names(rerankers) or 'there is none'}",
         )
     query, [task] = _read_text(content.get("query"), "query"), chosen

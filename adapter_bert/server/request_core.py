@@ -105,7 +105,8 @@ class RequestCore:
             raise Refused(
                 404,
                 "the model gives no vectors; export it with --embeddings, or "
-                "add an adapter of vectors to the library",
+                "add an adapter of vectors to the library (:answer has those "
+                "of an exported task of vectors)",
             )
         if kind == EXPLAIN and not self.shelf.explained():
             raise Refused(
