@@ -374,6 +374,7 @@ def trained(tiny_bert, tmp_path_factory):
 
 
 @pytest.mark.gate
+@pytest.mark.newer_stack
 def test_one_reranker_in_python_at_the_command_line_and_over_http(
     trained, tiny_bert, tiny_adapters, tmp_path
 ):

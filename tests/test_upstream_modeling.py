@@ -292,6 +292,7 @@ def warned():
     v1.logging.set_verbosity(before)
 
 
+@pytest.mark.older_stack
 def test_each_model_of_a_graph_starts_from_a_checkpoint(
     tmp_path, caplog, warned
 ):
@@ -485,6 +486,7 @@ print(one["global_step"][0], max(
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_replicas_train_as_one_device():
     code = REPLICAS.format(paths=[str(ROOT), str(ROOT / "tests")])
     done = run_command(sys.executable, "-c", code, check=True)
