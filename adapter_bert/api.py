@@ -76,7 +76,10 @@ OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 # Those that runs may change.
 DTYPES = ("compute_dtype", "base_dtype")
 # Settings that a dev set is needed for.
-OF_DEV_SET = ("calibrate", "fit_thresholds", "keep_best", "early_stopping")
+OF_DEV_SET = (
+    *("calibrate", "fit_thresholds"),
+    *("keep_best", "early_stopping", "eval_steps"),
+)
 # Further settings that the functions make of their arguments.
 OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
 OF_ADAPTERS = (*OF_BERT, *DTYPES, "adapter", "task", "output_dir")
@@ -347,7 +350,8 @@ def evaluate(
         bert: the BERT that the adapter was trained on.
         adapter: its folder, or the run that trained it.
         rows: as for `train`, tuples in the order of the adapter's columns;
-            None: `data_dir` or `eval_file`, of questions `predict_file`.
+            None: `data_dir` or `eval_file`, of questions `predict_file`. With
+            the training's `dev_share` its rows, of which a part is scored.
         **settings: as for `train`. `output_dir` is for the files, which are
             not kept by default.
 

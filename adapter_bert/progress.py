@@ -90,16 +90,16 @@ class Progress:
 
         Works of less than `shown_from` units are not shown.
         """
+        self._is_shown = total >= shown_from
         self._bar = tqdm.tqdm(
             desc=what,
             total=total,
             unit=f" {unit}",
             initial=done,
-            disable=total < shown_from or not sys.stderr.isatty(),
+            disable=not (self._is_shown and sys.stderr.isatty()),
             smoothing=0.1,
         )
         self._what, self._unit, self._total = what, unit, total
-        self._is_shown = total >= shown_from
         self._done = self._first = done
         self._began = self._logged = time.monotonic()
 

@@ -9,7 +9,7 @@
 # Safe to interrupt and start again at any moment. Every axis is a variable:
 source "$(dirname "$0")/internal/grid.sh"
 : "${METHODS=houlsby full}"
-: "${SIZES=8 64 256}"               # of adapters
+: "${SIZES=8 64 256}"               # of adapters whose method names none
 : "${INIT_SCALES=}"                 # of houlsby's adapters; nothing: its own
 : "${LAYERS=1 2 3 5 7 9 11 12}"     # k of top_layers
 : "${RATES=3e-5 1e-4 3e-4 1e-3}"    # learning rates

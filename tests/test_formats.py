@@ -391,7 +391,7 @@ NAMED = Layout("text", label="label")
         ),
         (
             "a.csv",
-            'a;"b\nc";text\n1;2;x\n',
+            'a;"b,\nc";text\n1;2;x\n',
             Layout("text"),
             [(2, ["x"])],
         ),

@@ -184,6 +184,7 @@ def test_a_disk_that_goes_away_takes_no_task(add, shelf, live, plain_user, way):
     # What is removed goes, the last one too.
     shelf.remove("one")
     live.look()
+    assert list(live.tasks) == ["one"]
     live.look()
     assert live.tasks == {}
 

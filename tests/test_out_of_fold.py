@@ -71,13 +71,14 @@ def test_a_fold_is_guessed_by_a_run_on_the_others(still_bert, tmp_path):
 
 
 @pytest.mark.newer_stack
-def test_the_faster_dtype_is_chosen(flags, monkeypatch):
+def test_the_faster_dtype_is_chosen(flags, monkeypatch, caplog):
     rates = {FLOAT32: 1.0, BFLOAT16: 9.0}
     monkeypatch.setattr(fastest_dtype, "rates", lambda: rates)
     flags.update(folds=2, tuning_method="head", num_train_epochs=1)
     with entry_point(audit) as run:
         run(**flags, compute_dtype="auto")
     assert (flags["output_dir"] / "suspects.tsv").exists()
+    assert "--compute_dtype=auto: bfloat16" in caplog.text
 
 
 @pytest.fixture

@@ -109,4 +109,4 @@ def test_an_adapter_alone(
     flags = {"init_checkpoint": out, "output_dir": tmp_path / "tuned"}
     flags.update(task_name="custom", data_dir=tiny_data, do_train=True)
     done = run_process(*flag_words(flags), check=False)
-    assert "has learned pretraining alone; adapter-bert merge" in done.stderr
+    assert "has learned pretraining alone; pass its BERT as" in done.stderr

@@ -72,7 +72,20 @@ class Scale(TuningMethod):
         return {"scale": Declared((config.hidden_size,), encoder.ones)}
 
 
-METHODS["scale"] = Scale()
+class ParameterHooks(ScaleHooks):
+    def embeddings(self, hidden, context):
+        return hidden
+
+    def parameter(self, name, variable, context):
+        is_read = name == "bert/embeddings/LayerNorm/gamma"
+        return variable * self.values["scale"] if is_read else variable
+
+
+class ParameterScale(Scale):
+    hooks_class = ParameterHooks
+
+
+METHODS["scale"], METHODS["scaled"] = Scale(), ParameterScale()
 
 
 @pytest.fixture

@@ -161,7 +161,7 @@ def test_rows_are_refused(tiny_bert, x, y, parts):
 
 def test_what_needs_a_dev_set_says_how_it_gets_one(tiny_bert):
     classifier = AdapterClassifier(tiny_bert, calibrate=True)
-    parts = "--eval_file is missing", "or --dev_share"
+    parts = "--eval_file is missing", "of a table, --dev_share"
     refusals.check(lambda: classifier.fit(["a", "b"], ["x", "y"]), *parts)
 
 

@@ -124,7 +124,8 @@ def _rows(
     if not names:
         if ending in READERS:
             logging.warning(
-                "%s: the first line has no column %s, so it is a row",
+                "%s: the first line has no column %s, so it is a row; give the "
+                "column this name if it is none",
                 name,
                 json_lines.list_keys(columns[0]),
             )

@@ -31,7 +31,7 @@ MakeHooks = Callable[[Mapping[str, Any]], Hooks]
 POOLER = re.compile(r"(.*/)?bert/pooler/.*")
 DISTANCES = re.compile(rf"(.*/)?{RELATIVE_BIAS}/.*")
 # Hooks that act below the first layer.
-BELOW = {"words", "embeddings", "lengthen"}
+BELOW = {"words", "embeddings", "lengthen", "parameter"}
 # What no layer reads.
 OUTSIDE = re.compile(r"(.*/)?bert/(embeddings|pooler)/.*")
 

@@ -96,5 +96,10 @@ def main() -> None:
     if len(sys.argv) not in (3, 4):
         sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR [BERT]")
     run, output, *bert = sys.argv[1:]
-    [base] = bert or [run_record.place_of_base(run)]
+    try:
+        base = run_record.place_of_base(run)
+    except UserError:
+        if not bert:
+            raise
+        [base] = bert
     print(base, *ablate_run(run, output), sep="\n")

@@ -105,7 +105,7 @@ def _row(entry: dict[str, Any]) -> list[str]:
         f"{entry['bytes'] / 1e6:.3f}",
         f"{metric} {score:.4f}" if metric else "-",
         ",".join(sha[:8] for sha in entry["data"].values()) or "-",
-        entry["added"][:10],
+        entry["added"][:10] or "-",
         f"{entry['base']} {entry['base_fingerprint'][:8]}",
     ]
 

@@ -206,7 +206,7 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     numbers = [x for x in columns if isinstance(x, int)]
     # What is no CSV is left to its reader.
     with contextlib.suppress(csv.Error):
-        if first in columns or len(_cells(first, ",")) > 1:
+        if first in columns or len(_cells(start, ",")) > 1:
             return ","
         for mark in ";\t":
             text = io.StringIO(start, newline="")
@@ -226,8 +226,9 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     return ","
 
 
-def _cells(line: str, delimiter: str) -> list[str]:
-    return next(csv.reader([line], delimiter=delimiter), [])
+def _cells(start: str, delimiter: str) -> list[str]:
+    lines = io.StringIO(start, newline="")
+    return next(csv.reader(lines, delimiter=delimiter), [])
 
 
 # How many lines a record has, and its cells; none where it is left out.

@@ -132,7 +132,7 @@ class LongTexts:
         0,
         "Tokens from the start of a window to the next one's. A text longer "
         "than --max_seq_length is read in windows, of a pair the second text, "
-        "and answered once; 0 cuts it off. --adapter supplies its own.",
+        "and answered once; 0 cuts it off. --adapter or a run has its own.",
         NOT_NEGATIVE,
         recorded=True,
     )

@@ -37,7 +37,10 @@ FileOrRows = Any
 # Split -> its flag, and what its file is for.
 FLAGS_OF_SPLITS = {
     "train": ("--train_file", "the rows to train on"),
-    "dev": ("--eval_file", "the rows to evaluate on, or --dev_share"),
+    "dev": (
+        "--eval_file",
+        "the rows to evaluate on, or, of a table, --dev_share",
+    ),
     "test": ("--predict_file", "the rows to predict"),
 }
 

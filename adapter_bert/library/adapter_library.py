@@ -68,7 +68,7 @@ class Entry:
         bytes: size of the weights' file.
         scores: the run's evaluation by metric, the main metric first.
         data: SHA-256 of the scored data, by split.
-        added: date and time, UTC, ISO 8601.
+        added: date and time, UTC, ISO 8601; "" if it was copied by hand.
         base: name of its BERT's folder.
         base_fingerprint: SHA-256 of its BERT.
     """

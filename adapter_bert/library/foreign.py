@@ -119,6 +119,9 @@ class Import(LetterCase, BertFiles):
                 "expected a name for each, with commas between them, or "
                 "--adapter"
             )
+        tasks = {foreign.task["name"] for _, foreign in adapters.values()}
+        if tasks <= {VECTORS, MASKED_LM}:
+            self._refuse(folder, "texts label multi_label")
         read_tokenizer = functools.partial(
             sources.read_tokenizer,
             opened,
@@ -137,8 +140,6 @@ class Import(LetterCase, BertFiles):
                 task_tokenizer = read_tokenizer(
                     find_tokens(place, tokenizer, new)
                 )
-            if foreign.task["name"] in (VECTORS, MASKED_LM):
-                self._refuse(folder, "texts label multi_label")
             description = {
                 **describe(foreign, config, folder, hub),
                 "base": base.describe(),

@@ -66,7 +66,8 @@ def _in_text(names: Iterable[str]) -> list[str]:
 
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
     counts = read_confusion(path)
-    counts.index = counts.columns = [*shown(counts).values()]
+    labels = shown(counts)
+    counts = counts.rename(labels, columns=labels)
     if len(counts) > MOST_LABELS:
         wrong = counts.mask(np.eye(len(counts), dtype=bool), 0).stack()
         wrong = wrong[wrong > 0].sort_values(ascending=False, kind="stable")
@@ -117,8 +118,8 @@ def _plain(caption: str) -> Callable[[pathlib.Path, str], Element]:
 
     def show(path: pathlib.Path, of_set: str) -> Element:
         header, *rows = read_table(path)
-        labels = shown(label for label, *_ in rows).values()
-        rows = [(label, *row[1:]) for label, row in zip(labels, rows)]
+        labels = shown(label for label, *_ in rows)
+        rows = [(labels[label], *cells) for label, *cells in rows]
         return table(f"{caption}{of_set}", header, rows)
 
     return show

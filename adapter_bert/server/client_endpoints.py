@@ -61,7 +61,7 @@ class Alias(NamedTuple):
             if not is_one or value not in values:
                 raise Refused(
                     400,
-                    f'"{name}" is {str(value)[:80]!r}, expected '
+                    f'"{name}" is {json.dumps(value)[:80]}, expected '
                     f"{' or '.join(map(json.dumps, values))}",
                 )
         return self.read(body, shelf, max_rows)

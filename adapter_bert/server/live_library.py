@@ -127,7 +127,7 @@ class LiveLibrary(Shelf):
         if gone:
             self._library.check_removed(gone)
         # One that is removed and added again answers meanwhile.
-        for name in set(gone) - set(self._states):
+        for name in [n for n in gone if n not in self._states]:
             self._tasks = {n: t for n, t in self._tasks.items() if n != name}
             logging.info("removed %s", name)
         is_changed, self._states = states != self._states, states

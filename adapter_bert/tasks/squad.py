@@ -508,7 +508,9 @@ class Squad(Task[Sequence[SquadQuestion]]):
         at an unknown word, or a character that vanishes in tokenization.
         """
         bounds = np.searchsorted(features.question, np.arange(len(rows) + 1))
-        progress = Progress("answers", len(rows), "questions", 0, SHOWN_FROM)
+        progress = Progress(
+            "answers", len(rows), "questions", shown_from=SHOWN_FROM
+        )
         predictions = []
         for number, question in enumerate(rows):
             windows = slice(bounds[number], bounds[number + 1])

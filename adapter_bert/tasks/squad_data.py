@@ -339,7 +339,9 @@ def cut_windows(
     context_starts: list[int] = []
     offsets: list[np.ndarray] = []
     total = cut = 0
-    progress = Progress("tokenize", len(questions), "questions", 0, SHOWN_FROM)
+    progress = Progress(
+        "tokenize", len(questions), "questions", shown_from=SHOWN_FROM
+    )
     contexts = in_chunks(
         tokenizer.encode, (c for c, _ in _paragraphs(questions))
     )

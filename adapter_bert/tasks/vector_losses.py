@@ -21,10 +21,10 @@ def info_nce(
 
     The candidates of a text are the matches, then the hard negatives, of all
     rows. A candidate with the same text as the row's match, or as the row's own
-    first text, is no negative; nor is the match of a row with an equal first
-    text. `vectors` are float32 [B, C, D], of a text, its match, hard negatives;
-    `text_ids`, int32 [B, C], are equal for equal texts; `temperature` divides
-    the cosines. Returns float32 [B], nats.
+    first text, is no negative; nor is a text that is the match of an equal
+    first text. `vectors` are float32 [B, C, D], of a text, its match, hard
+    negatives; `text_ids`, int32 [B, C], are equal for equal texts;
+    `temperature` divides the cosines. Returns float32 [B], nats.
 
     Source: van den Oord et al. 2018, equation 4, with cosines as in Gao et al.
     2021 (SimCSE), equation 5; sentence-transformers,

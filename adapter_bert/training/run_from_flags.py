@@ -179,15 +179,19 @@ def adapter_description() -> Optional[dict[str, Any]]:
 
 
 def trained_settings() -> tuple[dict[str, Any], str]:
-    """Reads task_settings of --adapter, or of the run that flags name.
+    """Reads task_settings of --adapter, or of a run.
+
+    That is the one in --output_dir; without --do_train also the one that
+    --init_checkpoint names.
 
     Returns:
         The settings, {} without any, and the adapter's folder.
     """
     start, runs = FLAGS.init_checkpoint, [FLAGS.output_dir]
-    if not FLAGS.do_train and not start.startswith("http"):
-        # A run's folder, or one of its checkpoints.
-        runs.append(start if files.is_folder(start) else os.path.dirname(start))
+    if start and not FLAGS.do_train and not start.startswith("http"):
+        is_folder = files.is_folder(start)
+        # Or one of the folder's checkpoints.
+        runs.append(start if is_folder else os.path.dirname(start) or ".")
     for folder in (
         [FLAGS.adapter]
         if FLAGS.adapter

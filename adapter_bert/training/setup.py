@@ -162,8 +162,9 @@ def _task_of(experiment: Experiment, start: _Start) -> Task:
         return task
     if description["name"] in ANSWERLESS and task.name not in ANSWERLESS:
         raise UserError(
-            f"{source} has learned {description['name']} alone; adapter-bert "
-            "merge writes a BERT of its folder adapter, for --init_checkpoint"
+            f"{source} has learned {description['name']} alone; pass its BERT "
+            "as --init_checkpoint and its folder adapter as --init_adapter, or "
+            "a BERT that adapter-bert merge makes of both"
         )
     return task.restore(description, source)
 

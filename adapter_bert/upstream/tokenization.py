@@ -164,6 +164,8 @@ class BasicTokenizer:
         return text.translate(CLEANED)
 
     def _tokenize_chinese_chars(self, text):
+        if text.isascii():
+            return text
         return "".join(
             f" {x} " if self._is_chinese_char(ord(x)) else x for x in text
         )

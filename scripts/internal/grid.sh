@@ -187,11 +187,11 @@ add_tunings() { # function that takes a name and flags
           _add_schedules "$1" "top_layers$k" "--tuning_method=top_layers(k=$k)"
         done
         ;;
-      *size=*) _add_schedules "$1" "$method" --tuning_method="$method" ;;
+      *size=* | *\([0-9]*) _add_schedules "$1" "$method" --tuning_method="$method" ;;
       houlsby* | pfeiffer* | bapna* | parallel* | adapterdrop* | compacter*)
         for size in $SIZES; do
           local adapters=(--tuning_method="$method" --adapter_size="$size")
-          if [ "$method" != houlsby ] || [ -z "${INIT_SCALES:-}" ]; then
+          if [[ $method != houlsby* ]] || [ -z "${INIT_SCALES:-}" ]; then
             _add_schedules "$1" "$method$size" "${adapters[@]}"
             continue
           fi
