@@ -844,11 +844,10 @@ def select(
         `k_centre`.
     """
     columns = [columns] if isinstance(columns, str) else list(columns)
-    if isinstance(pool, os.PathLike):
+    if isinstance(pool, (str, os.PathLike)):
         source = _path(pool)
     else:
-        is_one = isinstance(pool, (str, tuple))
-        pool = [pool] if is_one else list(memory_rows.records(pool, "pool"))
+        pool = list(memory_rows.records(pool, "pool"))
         source = MemoryRows(pool, "pool")
         if adapter is None and pool and isinstance(pool[0], (tuple, list)):
             columns = columns or TEXT_COLUMNS

@@ -13,7 +13,7 @@
 # labels of the diagnostic set (AX) are not fetched: put diagnostic-full.tsv
 # from https://gluebenchmark.com/diagnostics into AX/ to be able to evaluate it.
 set -euo pipefail
-if [ $# -ne 1 ]; then
+if [ $# -ne 1 ] || [[ $1 == -* ]]; then
   echo 'usage: scripts/download_glue.sh FOLDER' >&2
   exit 1
 fi

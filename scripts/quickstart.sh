@@ -6,6 +6,10 @@
 #
 #   scripts/quickstart.sh [OUTPUT_DIR [FLAGS OF ALL RUNS ...]]
 set -euo pipefail
+if [[ ${1:-} == -* ]]; then
+  echo 'usage: scripts/quickstart.sh [OUTPUT_DIR [FLAGS OF ALL RUNS ...]]' >&2
+  exit 1
+fi
 python=${PYTHON:-.venv/bin/python}
 root=$(dirname "$(realpath "$0")")/..
 out=$(realpath -m "${1:-out/quickstart}")

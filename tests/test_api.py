@@ -299,7 +299,8 @@ def test_rows_to_label_next(run, bert, place):
     assert margins == sorted(margins) and len(margins) == 3
     for row in chosen:
         assert row["text"] == texts[row["row"] - 1]
-    for pool in ([{"text": text} for text in texts], place / "pool.tsv"):
+    path = place / "pool.tsv"
+    for pool in ([{"text": text} for text in texts], path, str(path)):
         assert ab.select(bert, pool, 3, adapter=run) == chosen
     centres = ab.select(bert, texts * 2)
     assert {row["text"] for row in centres[:8]} == set(texts)

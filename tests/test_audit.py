@@ -143,6 +143,7 @@ BAD = [
             ("calibrate", True, HEAD, "is for a run"),
             ("init_checkpoint", "", {}, "is missing"),
             ("learning_rate", 1e-3, {}, "means nothing without --tuning_"),
+            ("eval_batch_size", 9, {}, "means nothing without --tuning_"),
             ("output_dir", "", {}, "is missing"),
         )
     ),

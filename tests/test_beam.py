@@ -275,7 +275,7 @@ def test_what_is_refused_before_the_job(jobs, right, tmp_path):
         ({"input": "none*"}, "no file matches --input"),
         ({"input": "nobody://a"}, "cannot look for nobody://a"),
         ({"input": tmp_path / "*.txt"}, "name no task"),
-        ({"input": tmp_path / "*.tsv.gz"}, "is a table, whose first line"),
+        ({"input": tmp_path / "*.tsv.gz"}, "is a table or JSON, whose"),
         ({"output": "a*"}, "expected what the names of files begin"),
         ({"output": "a/"}, "expected what the names of files begin"),
         ({"input": tmp_path / "*.zst"}, "rows.jsonl.zst ends with .zst, and"),

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 import tensorflow as tf
-from conftest import ROOT, run_command
+from conftest import ROOT, run_command, write_json
 
 import adapter_bert
+from adapter_bert import commands
+from adapter_bert.commands import show
 
 
 def program(body):
@@ -69,6 +71,35 @@ def test_an_end_has_its_code_and_at_most_one_line(
         printed,
         complained,
     )
+
+
+def test_a_missing_package_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(SystemExit, match="error: this Python lacks apache_be"):
+        commands.run("beam")
+
+
+@pytest.mark.parametrize(
+    "scores, shown",
+    [
+        ({"accuracy": 0.5, "f1": 0.4}, "accuracy 0.500"),
+        ({"loss": 0.1, "f1": 0.83}, "f1 0.830"),
+        ({"f1": 83.21}, "f1 83.2"),
+        ({"pearson": 0.9, "loss": 2.0}, "pearson 0.900"),
+        ({"micro_f1": 0.2}, "micro_f1 0.200"),
+    ],
+)
+def test_a_score_of_any_task_is_shown(tmp_path, capsys, scores, shown):
+    results = {f"eval_{name}": value for name, value in scores.items()}
+    write_json(tmp_path / "eval_results.json", results)
+    write_json(
+        tmp_path / "run.json", {"parameters": {"trained": 1, "total": 2}}
+    )
+    (tmp_path / "adapter").mkdir()
+    path = tmp_path / "adapter/adapter.safetensors"
+    path.touch()
+    show.show_table(path, tmp_path)
+    assert shown in capsys.readouterr().out
 
 
 def test_a_defect_keeps_its_traceback():

@@ -69,9 +69,10 @@ def test_a_wrong_file_is_refused_and_gets_no_name(fetch, tmp_path):
 
 @pytest.mark.parametrize("name", ["download_squad.sh", "download_glue.sh"])
 def test_downloads_name_whole_sums_and_where_they_go(name):
-    done = run_command(SCRIPTS / name)
-    assert done.returncode == 1
-    assert done.stderr == f"usage: scripts/{name} FOLDER\n"
+    for words in (), ("--help",):
+        done = run_command(SCRIPTS / name, *words)
+        assert done.returncode == 1
+        assert done.stderr == f"usage: scripts/{name} FOLDER\n"
     text = (SCRIPTS / name).read_text()
     table = text[text.index("<< 'FILES'") :].splitlines()[1:]
     rows = [line.split() for line in table if " " in line and "rm" not in line]

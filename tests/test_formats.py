@@ -391,7 +391,7 @@ NAMED = Layout("text", label="label")
         ),
         (
             "a.csv",
-            'a;"b,\nc";text\n1;2;x\n',
+            'a;"b\nc";text\n1;2;x\n',
             Layout("text"),
             [(2, ["x"])],
         ),
@@ -468,6 +468,22 @@ def test_rejected_rows_are_left_out(
     assert table.text_a == [texts[0], "c"] and table.lines.tolist() == [0, 2]
     sentences = read_sentences(source, WordColumns(tag=column))
     assert sentences.words == table.text_a
+
+
+def test_an_empty_answer_counts_and_a_missing_one_does_not():
+    span = {"start": 0, "end": 1, "label": "PER"}
+    responses = (
+        {},
+        {"ner": [{"value": [], "status": "submitted"}]},
+        {"ner": [{"value": [span], "status": "submitted"}]},
+    )
+    rows = [
+        {"fields": {"text": text}, "responses": of}
+        for text, of in zip("abc", responses)
+    ]
+    columns = WordColumns("text", "ner.responses")
+    sentences = read_sentences(MemoryRows(rows, "rows"), columns)
+    assert sentences.words == ["b", "c"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,10 @@ def adapters(tiny_bert, tmp_path):
         folders = []
         for seed, described in enumerate(descriptions):
             folder = tmp_path / f"a{seed}"
-            make_artifact(folder, tiny_bert, text, None, described, seed)
+            more = {"trained_with": text}
+            make_artifact(
+                folder, tiny_bert, text, None, described, seed, **more
+            )
             folders.append(str(folder))
         return folders
 

@@ -476,6 +476,19 @@ def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda x: paper.show("table_3", x), "'table_3', expected one of"),
+        (lambda x: paper.print_best(x, "tsk=RTE"), "'tsk=RTE', expected each"),
+        (lambda x: paper.print_best(x, "RTE"), "'RTE', expected each or"),
+    ],
+)
+def test_wrong_words_are_refused(tmp_path, call, message):
+    write_json(tmp_path / "results.json", {"runs": []})
+    assert message in refusal(call, str(tmp_path / "results.json"))
+
+
 def test_an_interval_of_one_seed_is_refused(tmp_path):
     rows = [row(seed=1, split=x, score=50.0) for x in ("dev", "test")]
     assert "one seed" in refusal(show, tmp_path, "table_1", rows)

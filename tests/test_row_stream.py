@@ -180,7 +180,7 @@ def test_lines_that_end_with_carriage_returns_alone_are_refused(tmp_path):
         ("a.csv", '"a,b\n', "a.csv:1: "),
         ("a.csv", "a,b\nc,d,e\n", "a.csv:2: found 3 comma-separated"),
         ("a.jsonl", '{"text": "a"}\n', "a.jsonl:1: no key 'sentence1'"),
-        ("a.jsonl", "[]\n", "a.jsonl:1: expected a JSON object"),
+        ("a.jsonl", "[1]\n", "a.jsonl:1: expected a JSON object"),
         (
             "a.jsonl",
             '{"text": "a", "text_b": "b"}\n{"text": 1e999, "text_b": "b"}',
@@ -194,6 +194,14 @@ def test_a_malformed_row_is_one_clear_line(tmp_path, name, content, message):
     raw = content if isinstance(content, bytes) else content.encode()
     path.write_bytes(raw)
     refusals.check(lambda: read(path, PAIR), message)
+
+
+def test_tagged_sentences_are_no_texts(tmp_path):
+    (tmp_path / "a.conll").write_text("Ann B-PER\n")
+    rows = row_stream.file_rows(
+        str(tmp_path / "a.conll"), ONE, lambda _: None, takes_tokens=True
+    )
+    refusals.check(lambda: list(rows), "a.conll has tags; run_tagger.py")
 
 
 def test_a_pipe_that_is_no_text():

@@ -95,6 +95,14 @@ def test_squad_2_learns_when_there_is_no_answer(
     squad_flags.update(do_train=False, null_score_diff_threshold=1e6)
     answer(**squad_flags, do_predict=True)
     assert all(read_json(out, "predictions.json").values())
+    # Elsewhere the adapter brings the training's settings.
+    again, adapter = out.parent / "again", out / "adapter"
+    for name in read_json(adapter, "adapter_config.json")["task_settings"]:
+        squad_flags.pop(name, None)
+    del squad_flags["tuning_method"]
+    squad_flags.update(output_dir=again, adapter=adapter)
+    answer(**squad_flags, do_predict=True)
+    assert read_json(again, "predictions.json") == predictions
 
 
 @pytest.mark.gate

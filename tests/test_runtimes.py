@@ -281,6 +281,7 @@ def test_the_command_writes_a_file(command, made, tmp_path, caplog):
         ),
         "vectors": ({"embeddings": "cls"}, "--embeddings", "saved_model"),
         "a type": ({"base_dtype": "int8"}, "--base_dtype is int8", "tflite"),
+        "of adapters": ({"adapter_dtype": "bfloat16"}, "--adapter_dtype is"),
         "far away": ({"output_dir": "gs://bucket/out"}, "is no local folder"),
         "a full folder": ({"output_dir": ROOT}, "is there already"),
     }

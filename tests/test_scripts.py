@@ -19,6 +19,12 @@ def quickstart(*arguments, python=sys.executable, **environment):
     )
 
 
+def test_quickstart_takes_no_flag_for_its_folder():
+    done = quickstart("--help")
+    assert done.returncode == 1
+    assert done.stderr.startswith("usage: scripts/quickstart.sh [OUTPUT_DIR")
+
+
 @pytest.mark.pretrained
 def test_quickstart_does_not_replace_data(tmp_path, pretrained_dir):
     data = tmp_path / "same_meaning" / "train.tsv"

@@ -10,6 +10,7 @@ from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.commands import select
+from adapter_bert.library.adapter_library import AdapterLibrary
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
@@ -46,6 +47,18 @@ def test_rows_of_which_an_adapter_is_least_sure(run, pool, tiny_bert, tmp_path):
         output=tmp_path / "next.tsv",
         count=3,
     )
+    # In a library it is the same adapter.
+    shelf = AdapterLibrary(str(tmp_path / "shelf"), create=True)
+    run(
+        pool=pool,
+        library=shelf.path,
+        task=shelf.add(str(folder)),
+        init_checkpoint=tiny_bert,
+        output=tmp_path / "again.tsv",
+        count=3,
+    )
+    again = (tmp_path / "again.tsv").read_text()
+    assert again == (tmp_path / "next.tsv").read_text()
     predictor = Predictor(open_bert(tiny_bert))
     name = predictor.add(str(folder))
     scores = [
@@ -98,6 +111,7 @@ BAD = [
     ("a\n", {"by": "margin"}, "no adapter is named"),
     ("a\n", {"adapter": "x", "do_lower_case": True}, "so leave the flag out"),
     ("a\n", {"pool": "missing.tsv"}, "does not exist"),
+    ("a\n", {"output": "next.csv"}, "with the ending .tsv"),
 ]
 
 

@@ -83,6 +83,14 @@ def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     assert fake.settings()["mean accuracy"].tolist() == [50, 70, 80]
 
 
+def test_runs_behind_links_are_read_once(fake, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    fake.add("rte", "full", 0.5).rename(elsewhere / "run")
+    for name, target in (("moved", elsewhere), ("round", fake.folder)):
+        (fake.folder / name).symlink_to(target)
+    assert len(fake.runs()) == 1
+
+
 @pytest.mark.parametrize(
     ("other", "what"),
     [

@@ -26,6 +26,7 @@ PlacedRow = tuple[TextRow, str]
 Row = TypeVar("Row")
 # Alternative names of a row's texts.
 Alternatives = Sequence[Sequence[str]]
+CONLL = (".conll", ".conllu")
 # Rows that are answered together, sorted by length.
 CHUNK = 1024
 
@@ -53,6 +54,11 @@ def file_rows(
         rows = path.objects(columns[0])
         yield from _rows(path, rows, ".jsonl", columns, takes_tokens)
         return
+    if takes_tokens and tables.ending_of(path) in CONLL:
+        raise UserError(
+            f"{path} has tags; run_tagger.py --do_predict=true --predict_file "
+            "reads it"
+        )
     ending, lines = open_table(path, {x for names in columns for x in names})
 
     def counted() -> Iterator[Any]:
@@ -112,7 +118,8 @@ def _rows(
                 f"({json_lines.list_keys(cells)}), expected "
                 f"{json_lines.list_keys(columns[0])} among their names, or "
                 f"only {count} "
-                "without names; name the columns in the first line"
+                "without names; pass --columns, or name the columns in the "
+                "first line"
             )
         wanted = {tables.appearance(x) for some in columns for x in some}
         if not names and wanted & {*map(tables.appearance, cells)}:

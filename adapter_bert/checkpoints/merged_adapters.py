@@ -94,6 +94,9 @@ def merge_adapters(
         key: first.config[key] for key in KEPT if key in first.config
     }
     description["method"] = str(method)
+    if str(method) != first.config["method"]:
+        # No training came to this sum.
+        description.pop("trained_with", None)
     description.update(
         (k, chosen.config[k]) for k in OF_HEAD if k in chosen.config
     )

@@ -99,7 +99,13 @@ def run(name: str, **options: Any) -> None:
     Raises:
         SystemExit: as from `command_line.run`.
     """
-    module = importlib.import_module(f"{__name__}.{name}")
+    try:
+        module = importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        raise SystemExit(
+            f"error: this Python lacks {error.name}; docs/install.md tells "
+            "what to install, of beam docs/predict.md"
+        ) from error
     with command_line.run():
         if not hasattr(module, "SETTINGS"):
             module.main(**options)

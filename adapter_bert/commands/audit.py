@@ -55,6 +55,8 @@ AUDIT_FILE = "audit.json"
 LAYERS = 3
 # What scikit-learn calls C, from the strongest regularization.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+# Topics of flags that models have, but linear heads lack.
+OF_TRAINING = Topic.TRAINING, Topic.METHOD, Topic.EVALUATION
 # Flags of a run that an audit refuses; --help leaves them out.
 REFUSED = (
     *run_classifier.LABEL_FLAGS,
@@ -319,7 +321,7 @@ def run() -> Audit:
                 "own; leave it out"
             )
     for name, about, _ in declared(SETTINGS):
-        is_of_training = about.topic in (Topic.TRAINING, Topic.METHOD)
+        is_of_training = about.topic in OF_TRAINING
         if is_of_training and is_given(name) and not is_given("tuning_method"):
             raise UserError(
                 f"--{name} means nothing without --tuning_method; pass that "

@@ -88,9 +88,9 @@ def check_input(pattern: str, has_tasks: bool) -> None:
     for path, size in ((file.path, file.size_in_bytes) for file in matches):
         if bulk_rows.ending(path) in bulk_rows.TABLES:
             raise UserError(
-                f"--input {path} is a table, whose first line names the "
-                "columns of all others; make it a .jsonl file, or without "
-                "such a line a .txt file with tabs between texts"
+                f"--input {path} is a table or JSON, whose lines are no "
+                "texts; make it a .jsonl file, or a .txt file with tabs "
+                "between texts and no line of names"
             )
         if not has_tasks and not bulk_rows.is_json_lines(path):
             raise UserError(

@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import sys
 
 PACKAGES = ("numpy", "safetensors", "tokenizers", "scikit-learn")
 # Instructions that decide which kernels compute.
@@ -15,6 +16,9 @@ VARIABLES = ("TF_ENABLE_", "TF_NUM_", "TF_XLA_", "XLA_", "OMP_", "CUDA_")
 
 def main() -> None:
     """Prints a line for each fact."""
+    if sys.argv[1:]:
+        sys.exit("usage: adapter-bert env")
+
     import adapter_bert.start_tensorflow  # noqa: F401
 
     import tensorflow as tf

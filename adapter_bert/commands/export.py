@@ -86,7 +86,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
             )
         saved_model.next_version(output_dir)
     else:
-        for name in ("compute_dtype", "base_dtype"):
+        for name in ("compute_dtype", "base_dtype", "adapter_dtype"):
             if getattr(flags, name) != FLOAT32:
                 raise UserError(
                     f"--{name} is {getattr(flags, name)}, but --format="

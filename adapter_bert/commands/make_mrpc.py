@@ -13,7 +13,10 @@ import sys
 
 def read_rows(path: pathlib.Path) -> list[list[str]]:
     """Cells of each line, the published corpus's Windows line ends dropped."""
-    lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    try:
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
+    except OSError as error:
+        sys.exit(f"error: cannot read {path}: {error.strerror}")
     return [line.strip().split("\t") for line in lines if line.strip()]
 
 

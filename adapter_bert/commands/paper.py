@@ -294,7 +294,7 @@ def _rows_of(
         "commit": commit,
         "bert": f"{run['bert']} parameters, {run['BERT'][:12]}",
         "conditions": conditions,
-        "processor": cpu_cores.name(),
+        "processor": (run["cost"] or {}).get("processor"),
     }
     report = data / task / REPORT
     if not report.exists():
@@ -658,6 +658,8 @@ STUDIES = {
 
 def show(study: str, path: str) -> None:
     """Prints a study as a table, and writes it as TSV next to its results."""
+    if study not in STUDIES:
+        raise UserError(f"{study!r}, expected one of {', '.join(STUDIES)}")
     folder = pathlib.Path(path).parent
     published = files.read_json(str(PUBLISHED), "the paper's numbers")
     rows = read_results(path)
@@ -677,7 +679,12 @@ def print_best(path: str, *words: str) -> None:
     rows = rows[(rows.method != BASELINE) & (rows.variant == "")]
     kinds = {"size": int, "scale": float}
     for word in {*words} - {"each"}:
-        key, value = word.split("=", 1)
+        key, _, value = word.partition("=")
+        if key not in MEMBERS:
+            raise UserError(
+                f"{word!r}, expected each or NAME=VALUE, a name of "
+                f"{', '.join(MEMBERS)}"
+            )
         rows = rows[rows[key] == kinds.get(key, str)(value)]
     members = [*POINT, "scale"] if "each" in words else ["variant"]
     for name in points_of(rows, members).run:

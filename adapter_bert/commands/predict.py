@@ -222,10 +222,15 @@ def read_chunks(
     """Yields groups of the rows of `--input`, or of stdin as they arrive."""
     if FLAGS.input:
         progress = Progress("predict", files.size(FLAGS.input), "bytes")
+        read: list[int] = []
         rows = row_stream.file_rows(
-            FLAGS.input, columns, progress.update, takes_tokens
+            FLAGS.input, columns, read.append, takes_tokens
         )
-        yield from row_stream.chunks(rows)
+        for chunk in row_stream.chunks(rows):
+            yield chunk
+            # It is answered by now.
+            progress.update(sum(read))
+            read.clear()
         progress.close()
         return
     # At its end Python closes `sys.stdin`, and would wait for the thread that

@@ -26,6 +26,7 @@ from adapter_bert.answering.trained_task import TextRow
 from adapter_bert.checkpoints.bert_flags import LetterCase
 from adapter_bert.commands import predict
 from adapter_bert.data.divisions import number_texts
+from adapter_bert.data.tables import ending_of
 from adapter_bert.errors import UserError
 from adapter_bert.flags import POSITIVE, Topic, read
 from adapter_bert.library import flags as adapter_flags
@@ -176,7 +177,8 @@ def choose(
         and `margin` or `k_centre`.
     """
     answering = adapter_flags.read_flags()
-    by = selection.by or (MARGIN if answering.adapter else K_CENTRE)
+    has_adapter = answering.adapter or answering.task
+    by = selection.by or (MARGIN if has_adapter else K_CENTRE)
     ways = {MARGIN: choose_by_margin, K_CENTRE: choose_by_distance}
     rows, chosen, scores = ways[by](selection, bert)
     return [
@@ -197,6 +199,11 @@ def main() -> None:
         path = getattr(selection, name)
         if not path:
             raise UserError(f"--{name} is missing")
+    if ending_of(selection.output) != ".tsv":
+        raise UserError(
+            f"--output is {selection.output}, expected a name with the ending "
+            ".tsv"
+        )
     files.check_input(selection.pool, "--pool")
     files.check_output(selection.output, "--output")
     if files.exists(selection.output) and files.is_same(

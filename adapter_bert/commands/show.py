@@ -53,11 +53,11 @@ def show_table(model_file, *run_folders):
             parameters = json.load(file)["parameters"]
         with open(os.path.join(folder, "eval_results.json")) as file:
             results = json.load(file)
-        score = next(
-            f"{name} {results[f'eval_{name}']:{form}}"
-            for name, form in (("accuracy", ".3f"), ("f1", ".1f"))
-            if f"eval_{name}" in results
-        )
+        names = "accuracy", "f1", "micro_f1", "pearson", "ndcg@10", "loss"
+        name = next(x for x in names if f"eval_{x}" in results)
+        value = results[f"eval_{name}"]
+        # Of questions in percent.
+        score = f"{name} {value:{'.1f' if value > 1 else '.3f'}}"
         adapter = os.path.join(folder, "adapter", "adapter.safetensors")
         share = parameters["trained"] / parameters["total"]
         trained = f"{parameters['trained']:,} ({share:.1%})"
@@ -82,5 +82,12 @@ def main():
         )
     try:
         topics[what](*arguments)
-    except (OSError, TypeError, ValueError, KeyError) as error:
+    except (
+        ArithmeticError,
+        KeyError,
+        OSError,
+        StopIteration,
+        TypeError,
+        ValueError,
+    ) as error:
         sys.exit(f"error: show {what}: {error}")

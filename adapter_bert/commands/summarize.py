@@ -90,8 +90,9 @@ def to_latex(title: str, table: pandas.DataFrame) -> str:
 
 
 def _latex(cell: str) -> str:
-    for character in r"%_&#":
+    for character in r"%_&#${}":
         cell = cell.replace(character, "\\" + character)
+    cell = cell.replace("^", r"\^{}").replace("~", r"\~{}")
     return cell.replace("±", r"$\pm$").replace("×", r"$\times$")
 
 

@@ -97,7 +97,7 @@ NAMED_TAGGED = (
         "behind each sentence",
     ),
 )
-ARRAY = re.compile(rb"\s*\[\s*(\Z|\{\s*(\Z|\"|\}))")
+ARRAY = re.compile(rb"\s*\[\s*(\Z|\]\s*\Z|\{\s*(\Z|\"|\}))")
 # Where rows come line by line.
 NAMED_LINES = (
     *NAMED,
@@ -206,7 +206,7 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     numbers = [x for x in columns if isinstance(x, int)]
     # What is no CSV is left to its reader.
     with contextlib.suppress(csv.Error):
-        if first in columns or len(_cells(start, ",")) > 1:
+        if first in columns or len(_cells(first, ",")) > 1:
             return ","
         for mark in ";\t":
             text = io.StringIO(start, newline="")
@@ -226,9 +226,8 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     return ","
 
 
-def _cells(start: str, delimiter: str) -> list[str]:
-    lines = io.StringIO(start, newline="")
-    return next(csv.reader(lines, delimiter=delimiter), [])
+def _cells(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
 
 
 # How many lines a record has, and its cells; none where it is left out.
@@ -386,6 +385,9 @@ def _judged(
     ):
         fields, responses = row.pop("fields"), row.pop("responses")
         row.update(fields)
+        # A question that nobody answered may be missing.
+        answers = [n for n in labels if str(n).endswith(RESPONSES)]
+        row.update(dict.fromkeys(answers))
         for name, of in responses.items():
             row[name + RESPONSES] = of
             if not isinstance(of, list):
@@ -407,9 +409,9 @@ def _judged(
             values = [x for x, s in zip(values, statuses) if s == "submitted"]
         # People who agree give one answer.
         values = [x for n, x in enumerate(values) if x not in values[:n]]
+        if not values and name in labels:
+            return row, "no submitted response"
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
         row[name] = values
-        if not values and name in labels:
-            return row, "no submitted response"
     return row, ""

@@ -39,8 +39,8 @@ COMPRESSED: dict[str, Callable[[BinaryIO], IO[bytes]]] = {
 UNCHECKED = (".deflate", ".zst", ".zstd")
 # Errors of missing, damaged or shortened files.
 UNREADABLE = (OSError, EOFError, zlib.error, lzma.LZMAError)
-# Tables, whose first line names the columns.
-TABLES = (".tsv", ".csv")
+# Files whose lines are no texts: tables, and JSON of another form.
+TABLES = (".tsv", ".csv", ".json", ".ndjson")
 
 
 class BulkRow(NamedTuple):

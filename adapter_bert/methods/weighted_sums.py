@@ -159,7 +159,8 @@ class WeightedSum:
         if any(str(method) != str(first) for method in methods):
             raise UserError(
                 f"the adapters' methods are {', '.join(map(str, methods))}; "
-                "expected one method with the same arguments"
+                "expected one method with the same arguments, or of LoRAs "
+                "--by=svd"
             )
         sums = (AVERAGE, *WAYS)
         if first.factored or first.new_words:

@@ -89,6 +89,7 @@ COST = {
     "processor_seconds": float,
     # Windows does not tell it.
     "peak_memory_bytes?": float,
+    "processor?": str,
 }
 
 
@@ -244,11 +245,16 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
                 "without its runs would mislead"
             ) from error
 
-    return sorted(
-        pathlib.Path(place, name)
-        for place, _, names in os.walk(folder, onerror=note)
-        if name in names
-    )
+    paths, seen = [], set()
+    for place, below, names in os.walk(folder, onerror=note, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            # Links may lead in a circle.
+            below.clear()
+        elif name in names:
+            paths.append(pathlib.Path(place, name))
+        seen.add(real)
+    return sorted(paths)
 
 
 def find_runs(folders: Iterable[str]) -> pandas.DataFrame:
@@ -262,7 +268,8 @@ def find_runs(folders: Iterable[str]) -> pandas.DataFrame:
     runs = list(filter(None, runs_by_place.values()))
     if not runs:
         raise UserError(
-            f"no finished and evaluated run in {', '.join(map(str, folders))}"
+            "no finished and evaluated run of one task in "
+            f"{', '.join(map(str, folders))}"
         )
     left_out = len(runs_by_place) - len(runs)
     if left_out:

@@ -55,7 +55,7 @@ def method_of(experiment: Experiment, trained: Artifact) -> TuningMethod:
         if experiment.do_train and kept != method:
             raise UserError(
                 f"{source} holds what {method} came to, in the form of {kept}; "
-                f"pass --tuning_method='{kept}' to train that further"
+                f'pass --tuning_method="{kept}" to train that further'
             )
         return kept
     if not wanted.fits(kept):

@@ -14,6 +14,7 @@ from adapter_bert.methods.base import TuningMethod, Values, below
 from adapter_bert.progress import Curves
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import scoped
+from adapter_bert.training import cpu_cores
 from adapter_bert.training.run import Run
 from adapter_bert.training.settings import ADAPTER
 
@@ -159,5 +160,6 @@ def write_cost(
             "seconds": seconds,
             "processor_seconds": processor_seconds,
             "peak_memory_bytes": peak,
+            "processor": cpu_cores.name(),
         },
     )
