@@ -830,7 +830,7 @@ def select(
 
     Args:
         bert: the pretrained model.
-        pool: rows without labels, as for `Predictor.predict`.
+        pool: rows without labels, as for `Predictor.predict`, or a file's path.
         count: of rows to choose.
         adapter: folder or run of an adapter that was trained on labelled rows.
         by: `margin` or `k_centre`; default: `margin` with an adapter.

@@ -202,6 +202,12 @@ def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment):
     assert (done.returncode, done.stdout.decode()) == (1, printed)
 
 
+def test_env_takes_no_flag(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["adapter-bert env", "--otput_dir=x"])
+    with pytest.raises(SystemExit, match="usage: adapter-bert env"):
+        commands.run("env")
+
+
 def test_env_prints_what_a_report_about_a_fault_needs(monkeypatch):
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     done = run_command(sys.executable, "-m", "adapter_bert", "env")
