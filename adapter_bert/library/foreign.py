@@ -119,7 +119,7 @@ class Import(LetterCase, BertFiles):
                 "expected a name for each, with commas between them, or "
                 "--adapter"
             )
-        tasks = {foreign.task["name"] for _, foreign in adapters.values()}
+        tasks = {foreign.task["name"] for foreign in adapters.values()}
         if tasks <= {VECTORS, MASKED_LM}:
             self._refuse(folder, "texts label multi_label")
         read_tokenizer = functools.partial(

@@ -67,7 +67,7 @@ def _in_text(names: Iterable[str]) -> list[str]:
 def _confusion(path: pathlib.Path, of_set: str) -> Element:
     counts = read_confusion(path)
     labels = shown(counts)
-    counts = counts.rename(labels, columns=labels)
+    counts = counts.rename(index=labels, columns=labels)
     if len(counts) > MOST_LABELS:
         wrong = counts.mask(np.eye(len(counts), dtype=bool), 0).stack()
         wrong = wrong[wrong > 0].sort_values(ascending=False, kind="stable")
