@@ -444,7 +444,7 @@ WRONG = [
     ({"documents": ["a"] * 10}, (400, "10 rows, of at most 9")),
     ({"query": None}, (400, "query", "missing")),
     ({"top_n": 0}, (400, "top_n", "above 0")),
-    ({"task": "other"}, (400, "'other'", "rerank", "best")),
+    ({"task": "other"}, (400, '"other"', "rerank", "best")),
     ({"more": 1}, (400, "unknown", "'more'")),
 ]
 

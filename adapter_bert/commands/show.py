@@ -53,7 +53,7 @@ def show_table(model_file, *run_folders):
             parameters = json.load(file)["parameters"]
         with open(os.path.join(folder, "eval_results.json")) as file:
             results = json.load(file)
-        names = "accuracy", "f1", "micro_f1", "pearson", "ndcg@10", "loss"
+        names = "accuracy", "f1", "micro_f1", "pearson", "ndcg_at_10", "loss"
         name = next(x for x in names if f"eval_{x}" in results)
         value = results[f"eval_{name}"]
         # Of questions in percent.
