@@ -80,6 +80,7 @@ def test_the_command_writes_an_adapter_that_answers(
     assert printed == f"the merged adapter is {target}\n"
     config = read_adapter_config(target)
     assert config["method"].startswith("lora(rank=3, alpha=3.0")
+    assert "trained_with" not in config
     hashes = [read_adapter_config(f)["sha256"] for f in folders]
     assert config["merged"] == {
         "by": "dare_ties_svd",
