@@ -77,8 +77,7 @@ OF_BERT = ("init_checkpoint", "bert_config_file", "vocab_file", "do_lower_case")
 DTYPES = ("compute_dtype", "base_dtype")
 # Settings that a dev set is needed for.
 OF_DEV_SET = (
-    *("calibrate", "fit_thresholds"),
-    *("keep_best", "early_stopping", "eval_steps"),
+    "calibrate fit_thresholds keep_best early_stopping eval_steps".split()
 )
 # Further settings that the functions make of their arguments.
 OF_RUNS = (*OF_BERT, "do_train", "describe", "task_name")
@@ -351,7 +350,7 @@ def evaluate(
         adapter: its folder, or the run that trained it.
         rows: as for `train`, tuples in the order of the adapter's columns;
             None: `data_dir` or `eval_file`, of questions `predict_file`. With
-            the training's `dev_share` its rows, of which a part is scored.
+            `dev_share` the training's rows, whose held-out part is scored.
         **settings: as for `train`. `output_dir` is for the files, which are
             not kept by default.
 

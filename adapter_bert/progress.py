@@ -88,7 +88,7 @@ class Progress:
     ):
         """Counts a work of `total` units, `done` by other processes.
 
-        Works of less than `shown_from` units are not shown.
+        Nothing is shown of a work of fewer than `shown_from` units.
         """
         self._is_shown = total >= shown_from
         self._bar = tqdm.tqdm(

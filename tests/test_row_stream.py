@@ -196,6 +196,11 @@ def test_a_malformed_row_is_one_clear_line(tmp_path, name, content, message):
     refusals.check(lambda: read(path, PAIR), message)
 
 
+def test_an_empty_array_holds_no_rows(tmp_path):
+    (tmp_path / "a.json").write_text("[ ]\n")
+    assert read(tmp_path / "a.json", ONE) == []
+
+
 def test_tagged_sentences_are_no_texts(tmp_path):
     (tmp_path / "a.conll").write_text("Ann B-PER\n")
     rows = row_stream.file_rows(

@@ -83,6 +83,11 @@ def test_a_run_that_is_there_twice_counts_once(fake, capsys):
     assert fake.settings()["mean accuracy"].tolist() == [50, 70, 80]
 
 
+def test_what_latex_would_read_is_escaped():
+    text = summarize.to_latex("", pandas.DataFrame({"": ["a$b_{c}^2~"]}, ["r"]))
+    assert r"a\$b\_\{c\}\^{}2\~{}" in text
+
+
 def test_runs_behind_links_are_read_once(fake, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     fake.add("rte", "full", 0.5).rename(elsewhere / "run")

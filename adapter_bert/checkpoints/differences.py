@@ -32,7 +32,7 @@ def differences_of(
 def _may_differ(
     name: str, before: Any, now: Any, task: Mapping[str, Any]
 ) -> bool:
-    # A missing setting was off, but no warm-up is not the usual one.
+    # A missing setting was off; without this one a share of steps warmed up.
     if before is None and name.startswith("training."):
         return not now and name != "training.num_warmup_steps"
     # The same weights may lie in another folder, or be of another commit.
