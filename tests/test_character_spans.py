@@ -326,7 +326,7 @@ def test_rows_that_are_refused(tmp_path, call, parts):
     {
         "JSON": ("{", ":1: not JSON"),
         "an object": ('{"a": 1}', ":1: no key 'tokens', found 'a'"),
-        "nothing": ("[]", ":1: expected a JSON object"),
+        "nothing": ("[]", "is empty: it holds no word"),
         "numbers": ("[1]", ":1: expected a JSON object"),
         "one": ('{"classes": [], "annotations": [1]}', ": found 1, expected"),
         "none": ('{"examples": {}}', "is empty: it holds no word"),

@@ -215,7 +215,7 @@ def test_results_of_two_phases_are_not_taken_for_others(
     # An adapter that holds few changes is trained on by `full` alone.
     further["adapter"] = tmp_path / "out" / "adapter"
     for named in ({}, {"tuning_method": method}):
-        with pytest.raises(UserError, match="--tuning_method='full' to train"):
+        with pytest.raises(UserError, match='--tuning_method="full" to train'):
             classify(**further, **named)
     classify(**further, tuning_method="full")
     assert (tmp_path / "further" / "adapter").exists()

@@ -234,12 +234,19 @@ def test_dense_layers_begin_as_the_folder_s(
     flags = {**without_size(vector_flags), "init_checkpoint": folder}
     flags.update(max_seq_length=12, learning_rate=1e-3)
     frozen = {**flags, "do_train": False, "output_dir": tmp_path / "frozen"}
+    refusals.check(
+        lambda: vectors(**frozen, tuning_method="head"),
+        f"the prompts {QUERY, ''} differ in their number of tokens",
+    )
+    flags["document_prompt"] = frozen["document_prompt"] = "query"
     vectors(**frozen, tuning_method="head")
     vectors(**flags, tuning_method="lora(rank=2)", num_train_steps=3)
     adapter = read_adapter(flags["output_dir"] / "adapter")
     form = Pooled.restore(adapter.config["task"], "adapter")
     pooled = open_checkpoint(folder).pooled
-    assert form == dataclasses.replace(pooled, max_seq_length=None)
+    assert form == dataclasses.replace(
+        pooled, max_seq_length=None, document_prompt=None
+    )
     for number, layer in enumerate(pooled.dense):
         for name, value in zip(layer.variables(number), layer.values):
             # Three steps change an entry by about the rate each.

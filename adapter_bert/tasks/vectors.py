@@ -339,17 +339,11 @@ class Vectors(Task[Union[Rows, Search]]):
         return with_values(base, values) if values else base
 
     def fit_tokenizer(self, tokenizer, max_seq_length):
-        counts = {
+        first, _ = [
             self.base_form.left_out(prompt, tokenizer, max_seq_length)
             for prompt in self.prompts
-        }
-        if len(counts) > 1:
-            raise UserError(
-                f"the prompts {self.prompts} differ in their number of tokens, "
-                "which the BERT's folder leaves out of the pooling "
-                "(include_prompt); pass prompts of as many tokens"
-            )
-        return dataclasses.replace(self, left_out=counts.pop())
+        ]
+        return dataclasses.replace(self, left_out=first)
 
     @property
     def training_settings(self):
@@ -551,6 +545,14 @@ class Vectors(Task[Union[Rows, Search]]):
             texts = [first + text for text in rows.text_a]
             made = join_texts(texts, None, tokenizer, max_seq_length)
             return Texts.from_rows(made, {})
+        of_second = self.base_form.left_out(second, tokenizer, max_seq_length)
+        if of_second != self.left_out:
+            raise UserError(
+                f"the prompts {self.prompts} differ in their number of tokens, "
+                "which the BERT's folder leaves out of the pooling "
+                "(include_prompt); pass --document_prompt and --query_prompt "
+                "of as many tokens"
+            )
         columns = [rows.text_a, rows.text_b, *rows.choices]
         prompts = [first, *[second] * (len(columns) - 1)]
         labels: dict[str, np.ndarray] = {}
