@@ -580,9 +580,8 @@ def main() -> None:
     if arguments.record and files.exists(arguments.record):
         raise UserError(f"--record {arguments.record} is there already")
     models = {
-        name: os.path.join(ROOT, "tests/golden", folder)
-        for name, folder in MODELS.items()
-        if name in arguments.models.split(",")
+        name: os.path.join(ROOT, "tests/golden", MODELS[name])
+        for name in arguments.models.split(",")
     }
     if arguments.adapter:
         models = {"trained": os.path.abspath(arguments.init_checkpoint)}

@@ -4,8 +4,8 @@
 #
 #   scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
 #
-# RUN is the run's folder; BERT is its BERT, if the folder does not say where that
-# lies. FLAGS are those of its evaluation, as --task_name and --data_dir.
+# RUN is the run's folder; BERT is its BERT, if that lies elsewhere by now. FLAGS
+# are those of its evaluation, as --task_name and --data_dir.
 # `.venv/bin/adapter-bert plot OUTPUT_DIR --output_dir=OUT` draws the result. A
 # BERT of L layers has L (L + 1) / 2 + 1 evaluations.
 # PROGRAM=run_squad.py is for question answering, PROGRAM=run_tagger.py for

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 import refusals
-from conftest import ROOT, read_json, read_lines, run_command
+from conftest import ROOT, read_json, read_lines, run_command, write_json
 from safetensors.numpy import load_file
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
@@ -102,6 +102,7 @@ def test_another_adapters_ablation_is_not_mixed_in(take_out):
 
 def test_the_bert_of_a_copied_run_is_given(take_out, monkeypatch, capsys):
     adapter, out = take_out()
+    write_json(adapter.parent / "places.json", {"base": "/elsewhere"})
     words = ["ablate", str(adapter.parent), str(out), "/bert"]
     monkeypatch.setattr(sys, "argv", words)
     ablate.main()

@@ -27,6 +27,7 @@ from adapter_bert.tasks import metrics
 from adapter_bert.tasks.from_description import restore_task
 from adapter_bert.tasks.text_task import Calibration
 from adapter_bert.training import calibrating
+from adapter_bert.training.calibrating import Calibrating
 
 pytestmark = pytest.mark.newer_stack
 
@@ -310,6 +311,10 @@ def fitting_flags(tiny_flags, tmp_path):
     }
 
 
+def stop(*_):
+    raise KeyboardInterrupt
+
+
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
     classify, fitting_flags, tiny_bert, tmp_path
 ):
@@ -359,6 +364,15 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
         assert (answer["label"] or "") == label
         expected = pytest.approx(float(probability), rel=1e-4)
         assert answer["probability"] == expected
+    # Begun again, and killed before it is fitted anew.
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        patch.setattr(Calibrating, "fit", stop)
+        classify(**fitting_flags, abstain_at=0.75)
+    settings = read_adapter_config(out / "adapter")["task_settings"]
+    assert settings["calibration"] == fitted
     # The same training without the flag takes the calibration back.
     again = {**fitting_flags}
     del again["calibrate"]

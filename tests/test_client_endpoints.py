@@ -88,6 +88,16 @@ def embeddings(server, **body):
     return server.ask({"model": "search", **body}, path="/v1/embeddings")
 
 
+def test_no_depth_of_a_body_is_a_failure():
+    """Some are read, but are too deep to be written into the refusal."""
+    limits = replace(LIMITS, max_body_bytes=10_000)
+    with contextlib.closing(Server(limits, shelf=Stand())) as server:
+        for depth in range(900, 1000):
+            task = "[" * depth + "]" * depth
+            body = f'{{"inputs": "x", "task": {task}}}'
+            assert server.ask(body, path="/predict")[0] == 400
+
+
 def test_what_the_openai_package_sends_is_answered(server):
     """Bodies as version 3.57 of the package writes them, letter for letter."""
     body = '{"model":"search","input":"a cat","encoding_format":"base64"}'

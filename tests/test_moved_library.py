@@ -274,6 +274,8 @@ def test_a_killed_move_goes_on_with_the_same_bits(
         ("--texts={0}/few.txt", {}, "{0}/texts.jsonl and {0}/few.txt"),
         ("", {"held_out": 1}, "--held_out is 1.0"),
         ("", {"temperature": 0}, "--temperature is 0.0"),
+        ("--early_stopping=2", {}, "--early_stopping needs a dev set"),
+        ("--keep_best=accuracy", {}, "--keep_best needs a dev set"),
     ],
 )
 def test_what_does_not_fit_is_refused_first(

@@ -1,6 +1,7 @@
 """Pretraining's entry point: files, resumption, refusals."""
 
 import pytest
+import refusals
 from conftest import (
     flag_words,
     open_checkpoint,
@@ -92,6 +93,17 @@ def test_a_published_command_from_nothing(
         for folder in (out, other)
     )
     assert (first != second).any()
+
+
+def test_a_folder_of_another_kind_is_kept(from_nothing, pretrain):
+    kept = from_nothing["output_dir"] / "initial" / "thesis.txt"
+    kept.parent.mkdir(parents=True)
+    kept.touch()
+    refusals.check(
+        lambda: pretrain(**from_nothing),
+        f"{kept.parent} holds other files than a BERT",
+    )
+    assert kept.exists()
 
 
 def test_an_adapter_alone(

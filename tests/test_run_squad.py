@@ -100,9 +100,12 @@ def test_squad_2_learns_when_there_is_no_answer(
     for name in read_json(adapter, "adapter_config.json")["task_settings"]:
         squad_flags.pop(name, None)
     del squad_flags["tuning_method"]
-    squad_flags.update(output_dir=again, adapter=adapter)
-    answer(**squad_flags, do_predict=True)
-    assert read_json(again, "predictions.json") == predictions
+    for named in ({"adapter": adapter}, {"init_checkpoint": out}):
+        squad_flags.update(named, output_dir=again / str(*named))
+        answer(**squad_flags, do_predict=True)
+        made = read_json(squad_flags["output_dir"], "predictions.json")
+        assert made == predictions
+        squad_flags.pop("adapter", None)
 
 
 @pytest.mark.gate

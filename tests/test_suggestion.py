@@ -202,6 +202,7 @@ BAD = {
     "number": (TWO, "--regression=true", "expected a number"),
     "dev": (TWO, "--try_steps=3", "--eval_file"),
     "steps": (TWO, "--eval_file=dev.tsv", "--try_steps"),
+    "id": (TWO, "--id_column=x", "--id_column is for predictions"),
     "length": (TWO, "--max_seq_length=999", "--max_seq_length is 999"),
 }
 

@@ -91,7 +91,14 @@ def test_what_latex_would_read_is_escaped():
 def test_runs_behind_links_are_read_once(fake, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     fake.add("rte", "full", 0.5).rename(elsewhere / "run")
-    for name, target in (("moved", elsewhere), ("round", fake.folder)):
+    # Where sweeps link to their tasks, other runs may lie.
+    fake.add("rte", "full", 0.6, seed=2).rename(elsewhere / "task")
+    (fake.folder / "data").mkdir()
+    for name, target in {
+        "moved": elsewhere / "run",
+        "round": fake.folder,
+        "data/rte": elsewhere / "task",
+    }.items():
         (fake.folder / name).symlink_to(target)
     assert len(fake.runs()) == 1
 

@@ -92,10 +92,13 @@ def test_what_another_command_came_to_is_not_taken_for_this_ones(sweep):
         "--", "--compute_dtype=bfloat16"
     )
     assert len(sweep.started()) == 4
+    kept = [sweep.name(name) / "flags" for name in RUNS]
+    times = [path.stat().st_mtime_ns for path in kept]
     sweep.succeed()
+    assert [path.stat().st_mtime_ns for path in kept] == times
     # Unless the user says that only paths have changed.
-    for name in RUNS:
-        (sweep.name(name) / "flags").unlink()
+    for path in kept:
+        path.unlink()
     sweep.succeed("--", "--data=elsewhere")
     # Where it lies, and which Python runs it, is another matter.
     sweep.out = sweep.out.rename(sweep.folder / "moved")

@@ -62,7 +62,8 @@ def test_a_row_is_a_command_that_can_be_copied(sweep):
 def test_methods_have_the_axes_that_they_need(sweep):
     sweep.run(
         "--grid",
-        METHODS="full top_layers ia3 pfeiffer(layers=1) bapna(size=4)",
+        METHODS="full top_layers ia3 pfeiffer(layers=1) bapna(size=4) "
+        "pfeiffer(sizes='1:4')",
         SIZES="8",
         LAYERS="1 2",
         FULL_RATES="2e-5",
@@ -76,6 +77,7 @@ def test_methods_have_the_axes_that_they_need(sweep):
         "RTE/ia3-lr1e-3-epochs1-seed1",
         "RTE/pfeiffer(layers=1)8-lr1e-3-epochs1-seed1",
         "RTE/bapna(size=4)-lr1e-3-epochs1-seed1",
+        "RTE/pfeiffer(sizes='1:4')-lr1e-3-epochs1-seed1",
     ]
     words = shlex.split(rows[2].split("\t")[1])
     assert "--tuning_method=top_layers(k=2)" in words

@@ -10,6 +10,7 @@ import pytest
 import refusals
 from conftest import (
     ROOT,
+    TINY_WORDS,
     module_fixture,
     open_bert,
     open_checkpoint,
@@ -234,10 +235,16 @@ def test_dense_layers_begin_as_the_folder_s(
     flags = {**without_size(vector_flags), "init_checkpoint": folder}
     flags.update(max_seq_length=12, learning_rate=1e-3)
     frozen = {**flags, "do_train": False, "output_dir": tmp_path / "frozen"}
-    refusals.check(
-        lambda: vectors(**frozen, tuning_method="head"),
-        f"the prompts {QUERY, ''} differ in their number of tokens",
-    )
+    corpus = tmp_path / "corpus.jsonl"
+    words = filter(str.isalpha, TINY_WORDS)
+    write_json_lines(corpus, [{"_id": word, "text": word} for word in words])
+    for searched in ({}, {"corpus_file": corpus}):
+        refusals.check(
+            lambda searched=searched: vectors(
+                **frozen, **searched, tuning_method="head"
+            ),
+            f"the prompts {QUERY, ''} differ in their number of tokens",
+        )
     flags["document_prompt"] = frozen["document_prompt"] = "query"
     vectors(**frozen, tuning_method="head")
     vectors(**flags, tuning_method="lora(rank=2)", num_train_steps=3)

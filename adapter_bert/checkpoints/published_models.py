@@ -147,14 +147,14 @@ def _write_members(path: str, folder: str) -> None:
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    sizes = []
+    size = 0
     for member in archive:
         # Links have led out of a folder in spite of the filter.
         if not (member.isfile() or member.isdir()):
             raise tarfile.TarError(f"{member.name} is no plain file")
         # A file that is too large is not begun.
-        sizes.append(member.size)
-        _check_size(sizes)
+        size += member.size
+        _check_size([size])
         yield member
 
 

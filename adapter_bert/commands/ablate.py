@@ -96,10 +96,5 @@ def main() -> None:
     if len(sys.argv) not in (3, 4):
         sys.exit("usage: .venv/bin/adapter-bert ablate RUN OUTPUT_DIR [BERT]")
     run, output, *bert = sys.argv[1:]
-    try:
-        base = run_record.place_of_base(run)
-    except UserError:
-        if not bert:
-            raise
-        [base] = bert
+    base = bert[0] if bert else run_record.place_of_base(run)
     print(base, *ablate_run(run, output), sep="\n")

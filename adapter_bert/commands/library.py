@@ -257,6 +257,8 @@ class Suggest(BertFiles, TextColumns):
     def run(self, library: AdapterLibrary) -> None:
         """Prints the candidates, and the steps that the first one saves."""
         logging.set_verbosity(logging.INFO)
+        if self.id_column:
+            raise UserError("--id_column is for predictions; leave it out")
         if bool(self.try_steps) != bool(self.eval_file):
             raise UserError(
                 "--try_steps and --eval_file go together: the length of the "

@@ -294,7 +294,7 @@ def _rows_of(
         "commit": commit,
         "bert": f"{run['bert']} parameters, {run['BERT'][:12]}",
         "conditions": conditions,
-        "processor": (run["cost"] or {}).get("processor"),
+        "processor": run["processor"],
     }
     report = data / task / REPORT
     if not report.exists():

@@ -76,6 +76,12 @@ def write_initial(output_dir: str) -> str:
     }
     files.prepare_folder(output_dir)
     with folder_lock.hold(output_dir):
+        index = os.path.join(folder, "bert_model.ckpt.index")
+        if files.is_folder(folder) and not files.exists(index):
+            raise UserError(
+                f"{folder} holds other files than a BERT; choose another "
+                "--output_dir"
+            )
         shutil.rmtree(folder, ignore_errors=True)
         with files.new_folder(folder) as place:
             written_form.write_model(

@@ -16,7 +16,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 from absl import logging
 
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, Topic, is_given, read
+from adapter_bert.flags import Topic, is_given, read
 from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
 from adapter_bert.training import run_from_flags
@@ -38,10 +38,9 @@ SETTINGS = (Squad, Windows, *OF_ALL)
 def task_from_flags() -> Squad:
     """Returns the task that the flags describe."""
     task = read(Squad)
-    if FLAGS.adapter:
-        trained = recorded_in(Squad, *run_from_flags.trained_settings())
-        others = {n: x for n, x in trained.items() if not is_given(n)}
-        task = dataclasses.replace(task, **others)
+    trained = recorded_in(Squad, *run_from_flags.trained_settings())
+    others = {n: x for n, x in trained.items() if not is_given(n)}
+    task = dataclasses.replace(task, **others)
     length = run_from_flags.max_seq_length()
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.

@@ -150,6 +150,12 @@ def move(library: AdapterLibrary, settings: Move) -> list[Moved]:
     Returns:
         The adapters of the new library, in order.
     """
+    for name in ("eval_steps", "keep_best", "early_stopping"):
+        if getattr(settings.training, name):
+            raise UserError(
+                f"--{name} needs a dev set, without which a move trains; "
+                "leave it out"
+            )
     output_dir = settings.output_dir
     work = os.path.join(output_dir, WORK_FOLDER)
     names = files.plain_names(output_dir) if files.is_folder(output_dir) else []

@@ -79,8 +79,6 @@ class TuningMethod:
             change no output; "" for none.
         factored: whether its matrices are products of its values, so that
             sums of values are no sums of what adapters compute.
-        is_addition: whether the recipe of the method that it is trained with
-            holds for the head.
         positive: arguments that are sizes from 1 on, or positive numbers.
         limits: least and greatest value of arguments.
         choices: arguments that are words, and their choices.
@@ -93,7 +91,6 @@ class TuningMethod:
     changes_few: ClassVar[bool] = False
     width: ClassVar[str] = ""
     factored: ClassVar[bool] = False
-    is_addition: ClassVar[bool] = False
     parts: ClassVar[tuple[Part, ...]] = ()
     hooks_class: ClassVar[type[Hooks]] = NoHooks
     observes: ClassVar[tuple[str, ...]] = ()

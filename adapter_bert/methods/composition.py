@@ -222,7 +222,7 @@ class Composition(TuningMethod):
                     "--library"
                 )
             part.method.check(config)
-            if part.name and any(m.is_addition for m in _single(part.method)):
+            if part.name and part.method.new_words:
                 raise UserError(
                     f"{self.name}: {part.name} has new words of its own "
                     "(--new_tokens), which no other adapter takes over; "
@@ -268,7 +268,9 @@ class Composition(TuningMethod):
 
     @property
     def undecayed(self) -> frozenset[str]:
-        groups = [m.undecayed for m in self.trained if not m.is_addition]
+        groups = [
+            m.undecayed for m in self.trained if m.parts or not m.new_words
+        ]
         if len(groups) == 1:
             return groups[0]
         return frozenset().union(*groups) - {"head"}

@@ -53,7 +53,6 @@ class NewWords(TuningMethod):
     # Of a training of these alone.
     learning_rate = 1e-3
     width = "count"
-    is_addition = True
     hooks_class = NewWordsHooks
     positive = ("count",)
     count: int = 1

@@ -187,6 +187,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         "examples": training.get("examples"),
         # The costs of the last process alone would mislead.
         "cost": None if cost.get("resumed") else cost or None,
+        "processor": cost.get("processor"),
     }
 
 
@@ -254,6 +255,9 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
         elif name in names:
             paths.append(pathlib.Path(place, name))
         seen.add(real)
+        if os.path.basename(place) == "data":
+            # Sweeps link to their tasks there.
+            below[:] = [x for x in below if not os.path.islink(f"{place}/{x}")]
     return sorted(paths)
 
 

@@ -179,7 +179,7 @@ class RequestCore:
             ) from error
         except Overloaded as error:
             raise Refused(429, str(error)) from error
-        except UserError as error:
+        except (RecursionError, UserError) as error:
             raise Refused(400, str(error)) from error
 
     @contextlib.contextmanager

@@ -531,17 +531,7 @@ class Vectors(Task[Union[Rows, Search]]):
         float32 [rows]. In a search each text is a row.
         """
         first, second = self.prompts
-        if isinstance(rows, Search):
-            texts = [first + text for text in rows.questions]
-            texts += [second + text for text in rows.documents]
-            return SearchTexts.from_rows(
-                join_texts(texts, None, tokenizer, max_seq_length),
-                {},
-                relevant=rows.relevant,
-                copies=rows.copies,
-                has_sides=self.two_adapters,
-            )
-        if rows.text_b is None:
+        if not isinstance(rows, Search) and rows.text_b is None:
             texts = [first + text for text in rows.text_a]
             made = join_texts(texts, None, tokenizer, max_seq_length)
             return Texts.from_rows(made, {})
@@ -552,6 +542,16 @@ class Vectors(Task[Union[Rows, Search]]):
                 "which the BERT's folder leaves out of the pooling "
                 "(include_prompt); pass --document_prompt and --query_prompt "
                 "of as many tokens"
+            )
+        if isinstance(rows, Search):
+            texts = [first + text for text in rows.questions]
+            texts += [second + text for text in rows.documents]
+            return SearchTexts.from_rows(
+                join_texts(texts, None, tokenizer, max_seq_length),
+                {},
+                relevant=rows.relevant,
+                copies=rows.copies,
+                has_sides=self.two_adapters,
             )
         columns = [rows.text_a, rows.text_b, *rows.choices]
         prompts = [first, *[second] * (len(columns) - 1)]

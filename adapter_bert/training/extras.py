@@ -96,6 +96,13 @@ class Fitting(Extra, abc.ABC):
                 self.flag,
             )
 
+    def begin(self, run: Run) -> None:
+        # The artifact of a finished training is written anew before its end.
+        if run.is_over and self._has_flag(run):
+            folder = os.path.join(run.folder, ADAPTER)
+            settings = adapter_artifact.settings_of(folder)
+            run.task = self.restore(run, settings, folder)
+
     def end(self, run: Run, answers: Answers) -> None:
         if self._has_flag(run):
             run.task = self.fit(run, answers)

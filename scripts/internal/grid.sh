@@ -187,7 +187,7 @@ add_tunings() { # function that takes a name and flags
           _add_schedules "$1" "top_layers$k" "--tuning_method=top_layers(k=$k)"
         done
         ;;
-      *size=* | *\([0-9]*) _add_schedules "$1" "$method" --tuning_method="$method" ;;
+      *size=* | *sizes=* | *\([0-9]*) _add_schedules "$1" "$method" --tuning_method="$method" ;;
       houlsby* | pfeiffer* | bapna* | parallel* | adapterdrop* | compacter*)
         for size in $SIZES; do
           local adapters=(--tuning_method="$method" --adapter_size="$size")

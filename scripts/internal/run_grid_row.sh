@@ -57,7 +57,8 @@ if [ -f "$run/done" ] && [ -f "$run/flags" ] && [ "$(< "$run/flags")" != "$flags
   exit 1
 fi
 if [ -f "$run/done" ]; then
-  echo "$flags" > "$run/flags"
+  # A full disk would leave an empty one.
+  [ -f "$run/flags" ] || echo "$flags" > "$run/flags"
   echo "[$row] $name: finished already"
   exit 0
 fi
