@@ -9,12 +9,6 @@ from conftest import own_lines, run_process, spoil
 from adapter_bert import files
 
 
-def test_a_single_label_is_refused(classify, tiny_flags, tmp_path):
-    spoil(tmp_path, "train.tsv", b"text\tlabel\nthe\tgood\n")
-    tiny_flags.update(data_dir=tmp_path)
-    refusals.check(lambda: classify(**tiny_flags), "at least two labels")
-
-
 def test_an_unknown_label_of_the_dev_set_stops_before_training(
     classify, tiny_flags, tiny_data, tmp_path
 ):

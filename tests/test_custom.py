@@ -34,7 +34,7 @@ def test_a_single_label_is_refused(tmp_path):
     write_split(tmp_path, CUSTOM, "train", rows)
     message = refusal(complete, CUSTOM, tmp_path)
     assert str(tmp_path / "train.tsv") in message
-    assert "'good'" in message
+    assert "only the label 'good', expected at least two labels" in message
 
 
 def test_labels_of_the_users_files_are_sorted(tmp_path):

@@ -25,7 +25,6 @@ from task_files import (
 )
 from test_table_files import FILE_CONTENTS
 
-from adapter_bert.data import tokenization
 from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.custom import custom_task
@@ -210,19 +209,6 @@ def test_an_empty_second_text_is_a_pair_and_no_second_text_is_none(tokenizer):
         features = get_task("mrpc").featurize(rows, tokenizer, 8)
         assert features.tokens.tolist() == tokens
         assert features.segments.tolist() == segments
-
-
-@EVERY_TASK
-def test_features_do_not_depend_on_how_many_rows_are_tokenized_at_once(
-    tmp_path, tokenizer, task, monkeypatch
-):
-    task, _ = write_task(tmp_path, task, count=7)
-    rows = read(task, tmp_path, "train")
-    fingerprint = task.featurize(rows, tokenizer, 8).fingerprint()
-    monkeypatch.setattr(tokenization, "CHUNK", 3)
-    again = task.featurize(rows, tokenizer, 8)
-    assert len(again) == 7
-    assert again.fingerprint() == fingerprint
 
 
 # Scores and predictions

@@ -79,13 +79,9 @@ class SplitFiles:
         """
         for split, path in self.named.items():
             check_file(FLAGS_OF_SPLITS[split][0], path, endings)
-        is_text = isinstance(self.train, str) and isinstance(self.dev, str)
-        if (
-            is_text
-            and self.train
-            and self.dev
-            and files.is_same(self.train, self.dev)
-        ):
+        both = self.train, self.dev
+        is_text = all(path and isinstance(path, str) for path in both)
+        if is_text and files.is_same(*both):
             way_out = "; name another file"
             if can_hold_out:
                 way_out += (
@@ -387,12 +383,6 @@ class Layout:
         text_a, *others = columns
         return cls(text_a, *others[:1], choices=tuple(others[1:]), **more)
 
-    def labels_only(self) -> "Layout":
-        """Leaves out all other columns."""
-        return dataclasses.replace(
-            self, text_a=None, text_b=None, row_id=None, choices=()
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
@@ -444,6 +434,9 @@ class Rows:
             self.lines[chosen],
             lambda column: list(itertools.compress(column, chosen)),
         )
+
+    def first(self, count: int) -> "Rows":
+        return self.take(np.arange(len(self)) < count)
 
     def first_queries(self, count: int) -> "Rows":
         """Takes all rows whose first text is one of the first `count` rows."""

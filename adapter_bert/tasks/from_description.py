@@ -3,7 +3,7 @@
 import functools
 import pkgutil
 import typing
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from adapter_bert.data.table_flags import LongTexts, OwnTables
@@ -96,17 +96,13 @@ def custom_arguments(
     has_header = settings.get("column_numbers") is None
     kind = str if has_header else int
 
-    def check(
-        name: str,
-        column: Any,
-        kind: type,
-        counts: Container[int] = range(2**20),
-    ) -> list[str]:
+    def check(name: str, columns: Any, kind: type) -> list[str]:
         if (
-            not isinstance(column, list)
-            or len(column) not in counts
+            not isinstance(columns, list)
+            or not name.startswith("label")
+            and len(columns) != len(usual)
             or not all(
-                type(x) is kind and (kind is str or x >= 0) for x in column
+                type(x) is kind and (kind is str or x >= 0) for x in columns
             )
         ):
             raise UserError(
@@ -114,14 +110,11 @@ def custom_arguments(
                 f"expected columns of {len(usual)} texts and of labels, by "
                 "their names, or by numbers from 0 where files have no header"
             )
-        return list(map(str, column))
+        return list(map(str, columns))
 
-    columns = check(
-        "columns", settings.get("columns", usual), str, [len(usual)]
-    )
+    columns = check("columns", settings.get("columns", usual), str)
     if not has_header:
-        numbers = settings["column_numbers"]
-        columns = check("column_numbers", numbers, int, [len(usual)])
+        columns = check("column_numbers", settings["column_numbers"], int)
     marks = check("label_columns", settings.get("label_columns", []), kind)
     labels = [] if marks else [settings.get("label_column", "label")]
     multi_label = bool(description.get("multi_label"))

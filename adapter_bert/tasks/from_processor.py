@@ -69,37 +69,33 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
                 )
     # A label is one of these by Python's equality, as in BERT: 1.0 is 1.
     names = {label: _text(label) for label in processor.get_labels()}
-    columns: dict[str, Any] = {
-        "text_a": [_text(example.text_a) for example in examples],
-        "text_b": [
-            None if example.text_b is None else _text(example.text_b)
-            for example in examples
-        ],
-        "label": [
-            names.get(example.label, _text(example.label))
-            for example in examples
-        ],
-        "row_id": [
-            _text(number if example.guid is None else example.guid)
-            for number, example in enumerate(examples)
-        ],
-    }
-    if not any(columns["text_b"]):
-        columns["text_b"] = None
-    elif None in columns["text_b"]:
-        single = examples[columns["text_b"].index(None)].guid
+    text_a = [_text(x.text_a) for x in examples]
+    text_b = [None if x.text_b is None else _text(x.text_b) for x in examples]
+    label = [names.get(x.label, _text(x.label)) for x in examples]
+    row_id = [
+        _text(number if x.guid is None else x.guid)
+        for number, x in enumerate(examples)
+    ]
+    if not any(text_b):
+        text_b = None
+    elif None in text_b:
+        single = examples[text_b.index(None)].guid
         raise UserError(
             f"{name} gives pairs and single texts, as {single!r}; expected "
             "either"
         )
     if split == "test":
-        columns["label"] = None
-    elif bare := [x.guid for x in examples if _is_missing(x.label)]:
+        label = None
+    # NaN is not equal to itself.
+    elif bare := [
+        x.guid for x in examples if x.label is None or x.label != x.label
+    ]:
         raise UserError(
             f"{name} gives {len(bare)} examples without a label, as "
             f"{bare[0]!r}; expected one of get_labels()"
         )
-    return Rows(name, np.arange(len(examples)), **columns)
+    lines = np.arange(len(examples))
+    return Rows(name, lines, text_a, text_b, label, row_id)
 
 
 def _text(value: Any) -> str:
@@ -107,7 +103,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "ignore")
     return str(value)
-
-
-def _is_missing(label: Any) -> bool:
-    return label is None or label != label

@@ -469,9 +469,6 @@ class MaskedLM(Task[Counted]):
     def score_names(self):
         return "perplexity", "accuracy", "loss"
 
-    def first(self, rows, count):
-        return rows.first(count)
-
     def read(self, data_dir, splits):
         rows = {}
         for split in splits:

@@ -143,9 +143,6 @@ class Pretraining(Task[Counted]):
             "loss",
         )
 
-    def first(self, rows, count):
-        return rows.first(count)
-
     def read(self, data_dir, splits):
         rows = {}
         for split in splits:

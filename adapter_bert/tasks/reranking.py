@@ -330,7 +330,7 @@ class Reranking(TextRegression):
 
     def learn(self, rows):
         """Refuses labels that the loss cannot learn from."""
-        labels = np.array(list(map(float, rows.label)))
+        labels = np.array(rows.label, float)
         LabelUnit.of(labels, rows.path)
         others = ", ".join(LOSSES)
         if self.rank_loss == kinds.BCE:
@@ -377,7 +377,7 @@ class Reranking(TextRegression):
     def evaluate(self, rows, features, predictions):
         """Scores lists, and gives the loss of pairs or lists, in nats."""
         ends, scores = first_pairs(rows)[1:-1], predictions["scores"]
-        labels = np.split(np.array(list(map(float, rows.label))), ends)
+        labels = np.split(np.array(rows.label, float), ends)
         placed = scores
         if isinstance(features, Lists):
             placed = np.zeros(features.labels["is_there"].shape, np.float32)

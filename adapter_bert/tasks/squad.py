@@ -381,6 +381,9 @@ class Squad(Task[Sequence[SquadQuestion]]):
         head = HeadShape.restore(description, source, SPANS)
         return dataclasses.replace(self, head=head)
 
+    def first(self, rows, count):
+        return rows[:count]
+
     def read(self, data_dir, splits):
         """Reads `train_file` and `predict_file`.
 

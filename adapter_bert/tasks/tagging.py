@@ -392,9 +392,6 @@ class Tagging(Task[Sentences]):
     def score_names(self):
         return "f1", "precision", "recall", "token_accuracy", "loss"
 
-    def first(self, rows, count):
-        return rows.first(count)
-
     def make_rows(self, texts):
         return Sentences.of_words([x for (x,) in texts], self.apart)
 

@@ -219,7 +219,7 @@ class Reading(abc.ABC, Generic[RowsType]):
         """
 
     def first(self, rows: RowsType, count: int) -> RowsType:
-        return rows[:count]
+        return rows.first(count)
 
     def check_texts(self, texts: Sequence[str], where: str) -> None:
         return

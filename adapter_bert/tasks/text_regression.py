@@ -173,7 +173,7 @@ class TextRegression(TextTask):
         """
         if self.scale:
             return self
-        unit = LabelUnit.of(np.array(list(map(float, rows.label))), rows.path)
+        unit = LabelUnit.of(np.array(rows.label, float), rows.path)
         return self if self.unit else dataclasses.replace(self, unit=unit)
 
     def begin_head(self, base):
@@ -208,7 +208,7 @@ class TextRegression(TextTask):
 
     def label_features(self, labels):
         """`label_scores`, float32 [rows]."""
-        return {"label_scores": np.array(list(map(float, labels)), "float32")}
+        return {"label_scores": np.array(labels, np.float32)}
 
     def strata(self, rows):
         return [(None,)] * len(rows)
@@ -216,7 +216,7 @@ class TextRegression(TextTask):
     def summarize(self, rows):
         if rows.label is None:
             return ""
-        scores = np.array(list(map(float, rows.label)))
+        scores = np.array(rows.label, float)
         least, most, mean = scores.min(), scores.max(), scores.mean()
         about = f"scores from {least:g} to {most:g}, mean {mean:g}"
         if self._is_scaled:

@@ -370,9 +370,6 @@ class TextTask(Task[Rows]):
     def score_names(self):
         return (*self.metrics, "loss")
 
-    def first(self, rows: Rows, count: int):
-        return rows.take(np.arange(len(rows)) < count)
-
     def complete(self, train: Rows) -> "TextTask":
         return self
 
@@ -393,7 +390,10 @@ class TextTask(Task[Rows]):
             if train is None:
                 self.check_has_training_file(data_dir, "labels")
                 path = self.split_files.find(data_dir, "train", self.endings)
-                train = read_rows(path, self.labelled.labels_only())
+                layout = dataclasses.replace(
+                    self.labelled, text_a=None, text_b=None, choices=()
+                )
+                train = read_rows(path, layout)
             task = self.complete(train)
         return task, {split: task._check(rows[split]) for split in splits}
 
@@ -452,9 +452,7 @@ class TextTask(Task[Rows]):
     def keep(self, rows: Rows):
         if rows.label is not None:
             return rows
-        return dataclasses.replace(
-            rows, text_a=None, text_b=None, label=None, choices=()
-        )
+        return Rows(rows.path, rows.lines, row_id=rows.row_id)
 
     @abc.abstractmethod
     def compare(

@@ -377,11 +377,6 @@ class Vectors(Task[Union[Rows, Search]]):
         sizes = self.form.sizes
         return (*names, *(f"{names[0]}_of_{size}" for size in sizes))
 
-    def first(self, rows, count):
-        if isinstance(rows, Search):
-            return rows.first(count)
-        return rows.take(np.arange(len(rows)) < count)
-
     @property
     def endings(self):
         return endings_of(self.layout)
@@ -531,10 +526,13 @@ class Vectors(Task[Union[Rows, Search]]):
         float32 [rows]. In a search each text is a row.
         """
         first, second = self.prompts
+
+        def read(prompt: str, texts: Sequence[str]) -> Iterator[tuple]:
+            texts = [prompt + text for text in texts]
+            return join_texts(texts, None, tokenizer, max_seq_length)
+
         if not isinstance(rows, Search) and rows.text_b is None:
-            texts = [first + text for text in rows.text_a]
-            made = join_texts(texts, None, tokenizer, max_seq_length)
-            return Texts.from_rows(made, {})
+            return Texts.from_rows(read(first, rows.text_a), {})
         of_second = self.base_form.left_out(second, tokenizer, max_seq_length)
         if of_second != self.left_out:
             raise UserError(
@@ -544,21 +542,20 @@ class Vectors(Task[Union[Rows, Search]]):
                 "of as many tokens"
             )
         if isinstance(rows, Search):
-            texts = [first + text for text in rows.questions]
-            texts += [second + text for text in rows.documents]
             return SearchTexts.from_rows(
-                join_texts(texts, None, tokenizer, max_seq_length),
+                itertools.chain(
+                    read(first, rows.questions), read(second, rows.documents)
+                ),
                 {},
                 relevant=rows.relevant,
                 copies=rows.copies,
                 has_sides=self.two_adapters,
             )
-        columns = [rows.text_a, rows.text_b, *rows.choices]
-        prompts = [first, *[second] * (len(columns) - 1)]
+        others = [rows.text_b, *rows.choices]
+        columns = [rows.text_a, *others]
         labels: dict[str, np.ndarray] = {}
         if self.has_scores:
-            scores = list(map(float, rows.label))
-            labels["label_scores"] = np.array(scores, np.float32)
+            labels["label_scores"] = np.array(rows.label, np.float32)
         else:
             ids = number_texts(itertools.chain(*columns)).astype(np.int32)
             labels["text_ids"] = ids.reshape(len(columns), -1).T
@@ -567,11 +564,9 @@ class Vectors(Task[Union[Rows, Search]]):
         return Choices.from_rows(
             _sequences(
                 [
-                    [prompt + text for text in column]
-                    for prompt, column in zip(prompts, columns)
-                ],
-                tokenizer,
-                max_seq_length,
+                    read(first, rows.text_a),
+                    *(read(second, column) for column in others),
+                ]
             ),
             labels,
             choices=len(columns),
@@ -579,11 +574,7 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
     def keep(self, rows):
-        if isinstance(rows, Search):
-            return Rows("", np.arange(len(rows)))
-        return dataclasses.replace(
-            rows, text_a=None, text_b=None, label=None, choices=()
-        )
+        return Rows("", np.arange(len(rows)))
 
     def build_head(self, config, create):
         width = self.form.width(config.hidden_size)
@@ -659,11 +650,9 @@ class Vectors(Task[Union[Rows, Search]]):
         )
 
 
-def _sequences(
-    columns: Sequence[Sequence[str]], tokenizer: TextTokenizer, length: int
-) -> Iterator[tuple[list[int], list[int], bool]]:
-    made = [join_texts(column, None, tokenizer, length) for column in columns]
-    for texts in zip(*made):
+def _sequences(columns: Sequence[Iterator[tuple]]) -> Iterator[tuple]:
+    """Yields the texts of each row, of which the first says if one is cut."""
+    for texts in zip(*columns):
         is_cut = any(cut for *_, cut in texts)
         for tokens, segments, _ in texts:
             yield tokens, segments, is_cut
