@@ -427,7 +427,7 @@ def _run(
         process_options.of_a_run(),
         of_keywords(program.SETTINGS, values, caller, fixed),
     ):
-        program.run()
+        program.main()
     return Run(_path(values["output_dir"]))
 
 
@@ -811,7 +811,7 @@ def audit(
         process_options.of_a_run(),
         of_keywords(audit_program.SETTINGS, settings, "audit()", fixed),
     ):
-        return audit_program.run()
+        return audit_program.main()
 
 
 def select(

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import tensorflow as tf
-from absl import flags
+from absl import flags, logging
 from absl.testing import flagsaver
 from hypothesis import settings
 from squad_and_ner import (  # noqa: F401
@@ -573,6 +573,8 @@ def entry_point(module):
     def run(**values):
         with flagsaver.flagsaver():
             FLAGS([module.__name__] + flag_words(values))
+            # As absl's `app.run` does.
+            logging.set_verbosity(logging.INFO)
             module.main()
 
     try:

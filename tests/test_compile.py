@@ -376,8 +376,8 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(
 
     for flag, *parts in (
         (f"--json={tmp_path}/file/v4.json", "file"),
-        (f"--json={tmp_path}", tmp_path, "is a folder"),
-        (f"--program={tmp_path}", tmp_path, "is a folder"),
+        (f"--json={tmp_path}", f"--json is {tmp_path}, a folder"),
+        (f"--program={tmp_path}", f"--program is {tmp_path}, a folder"),
         ("--json=/dev/null", "is a pipe or a device"),
     ):
         refusals.check(functools.partial(call, flag), *parts)

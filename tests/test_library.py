@@ -408,12 +408,6 @@ def test_processes_that_add_at_once_lose_nothing(make, tmp_path):
         library.check(shelf.folder(name))
 
 
-def test_without_a_name_it_is_called_as_its_task(shelf, make):
-    folder = make(description={"name": "squad"})
-    assert shelf.add(str(folder)) == "squad"
-    assert shelf.entry("squad").kind == "questions"
-
-
 @pytest.mark.parametrize(
     "task,data,name",
     [

@@ -24,6 +24,7 @@ from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.task_tables import MixedBert
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.errors import UserError
+from adapter_bert.graph.exported import SIGNATURE
 from adapter_bert.server import http_api
 from adapter_bert.server.live_library import LiveLibrary
 
@@ -97,7 +98,7 @@ def test_outputs_of_every_kind_are_its_answers(add, live):
     ]
     answers, outputs = ask(live, *rows)
     assert len({tuple(one) for one in outputs}) == 1
-    assert set(outputs[0]) == set(live.output_names())
+    assert set(outputs[0]) == set(live.signatures[SIGNATURE]["outputs"])
     widths = {
         tuple(len(one[n]) for n in ("labels", "scores")) for one in outputs
     }

@@ -2,13 +2,11 @@
 
 import ast
 import re
-import socket
 
 import pytest
 from conftest import ROOT
 from test_architecture import attributes, imported, sources
 
-from adapter_bert.commands import serve
 from adapter_bert.server import http_api
 
 pytestmark = pytest.mark.newer_stack
@@ -55,12 +53,6 @@ def test_arrays_are_loaded_without_pickles():
             ):
                 keywords = {k.arg: ast.unparse(k.value) for k in node.keywords}
                 assert keywords.get("allow_pickle") == "False", path
-
-
-def test_the_server_listens_on_this_machine_alone():
-    with serve.listen(serve.Serving(port=0)) as listening:
-        assert listening.family == socket.AF_INET
-        assert listening.getsockname()[0] == "127.0.0.1"
 
 
 def test_the_servers_page_runs_no_foreign_script():

@@ -122,7 +122,12 @@ def run(name: str, **options: Any) -> None:
             print(page_of(module, os.path.basename(sys.argv[0])), end="")
             return
         _parse(sys.argv)
-        app.run(lambda _: module.main(**options), argv=sys.argv[:1])
+
+        def begin(_: list[str]) -> None:
+            # absl would take what `main` returns for an exit code.
+            module.main(**options)
+
+        app.run(begin, argv=sys.argv[:1])
 
 
 def _parse(arguments: list[str]) -> None:

@@ -311,7 +311,7 @@ def write(output_dir: str, audit: Audit, is_pair: bool) -> None:
     )
 
 
-def run() -> Audit:
+def main() -> Audit:
     """Audits what the flags name."""
     for name in REFUSED:
         if is_given(name):
@@ -357,9 +357,3 @@ def run() -> Audit:
         audit = compare(task, rows, *guessed)
         write(settings.output_dir, audit, rows.text_b is not None)
     return audit
-
-
-def main() -> None:
-    """Audits what the flags name."""
-    logging.set_verbosity(logging.INFO)
-    run()

@@ -293,7 +293,6 @@ SETTINGS = (run_classifier.Source, Results)
 
 def main() -> None:
     """Scores what the flags name."""
-    logging.set_verbosity(logging.INFO)
     task = run_classifier.task_from_flags()
     if isinstance(task, (MultipleChoice, Reranking)) or not isinstance(
         task, TextTask

@@ -18,7 +18,6 @@ from adapter_bert.flag_page import read_command_line
 from adapter_bert.flags import POSITIVE, Range, Topic
 from adapter_bert.graph import beam, bulk_rows
 from adapter_bert.graph.exported import ExportedModel, Tasks, shown_names
-from adapter_bert.tasks.kinds import DECLARED, KINDS, OF_PROGRAMS
 
 # Wildcards of patterns, which no output may have.
 WILD = "*?[]{}"
@@ -118,12 +117,6 @@ def tasks_named(flag: str, tasks: Tasks) -> list[str]:
     for name in names:
         if name not in tasks:
             raise UserError(f"unknown task {name!r}; there are: {shown}")
-    for name in names or tasks:
-        if tasks[name]["kind"] not in (*KINDS, *DECLARED, *OF_PROGRAMS):
-            raise UserError(
-                f"the task {name} gives {tasks[name]['kind']}, which cannot "
-                "be told here; leave it out by --task"
-            )
     return list(dict.fromkeys(names))
 
 

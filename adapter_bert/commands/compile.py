@@ -119,11 +119,10 @@ def main() -> None:
     from adapter_bert import files
 
     # Nothing may fail after minutes of work.
-    for path in filter(None, (settings.json, settings.program)):
-        if files.is_folder(path):
-            raise UserError(f"{path} is a folder, expected a file")
-        files.check_plain(path, "the file", is_replaced=True)
-        files.prepare_folder(os.path.dirname(path) or ".")
+    for name in ("json", "program"):
+        if path := getattr(settings, name):
+            files.prepare_folder(os.path.dirname(path) or ".")
+            files.check_output(path, f"--{name}")
     files.prepare_folder(_cache())
     step = _take(program, words, device, settings.cores)
     if settings.program:
@@ -199,7 +198,7 @@ def _take(
         with files.temporary_folder() as folder:
             FLAGS.output_dir = os.path.join(folder, "out")
             try:
-                return step.take(run.run)
+                return step.take(run.main)
             except NotTrained:
                 # Other values make the same step.
                 is_scored = "eval_batch_size" in FLAGS and not FLAGS.do_predict
@@ -207,7 +206,7 @@ def _take(
                 FLAGS.do_eval = FLAGS.do_predict = False
                 of = "eval" if is_scored else "predict"
                 rows = FLAGS[f"{of}_batch_size"].value
-                return step.take(run.run, predicted_rows=rows)
+                return step.take(run.main, predicted_rows=rows)
 
 
 def _account(

@@ -186,7 +186,6 @@ def _supported(loaded: dict[str, LoadedTask]) -> dict[str, LoadedTask]:
 
 def main() -> None:
     """Exports what the flags name."""
-    logging.set_verbosity(logging.INFO)
     if FLAGS.format == runtimes.ONNX:
         environments.go_on_with(
             runtimes.ONNX_PACKAGES, "export", "onnx", PYTHON

@@ -268,7 +268,6 @@ def rows_of(
 
 def main() -> None:
     """Mines for the pairs that the flags name."""
-    logging.set_verbosity(logging.INFO)
     settings = read(Mining)
     if ending_of(settings.output) != ".jsonl":
         raise UserError(

@@ -315,7 +315,7 @@ def _rows_of(
 
 
 def _numbers(name: str, *columns: Sequence[str]) -> list[np.ndarray]:
-    task = get_task(name) if name.lower() in TASKS else None
+    task = TASKS.get(name.lower())
     if isinstance(task, TextRegression):
         return [np.array(column, float) for column in columns]
     labels = task.labels if task else sorted(set().union(*columns))
@@ -325,8 +325,8 @@ def _numbers(name: str, *columns: Sequence[str]) -> list[np.ndarray]:
 
 def read_report(name: str, report: pathlib.Path) -> tables.Rows:
     """Reads the labelled rows of a task to report."""
-    layout = get_task(name).labelled if name.lower() in TASKS else CUSTOM
-    return tables.read_rows(str(report), layout)
+    task = TASKS.get(name.lower())
+    return tables.read_rows(str(report), task.labelled if task else CUSTOM)
 
 
 def seeds_of(rows: Runs, members: list[str], split: str = "dev") -> Runs:

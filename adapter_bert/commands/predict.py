@@ -196,7 +196,6 @@ def open_task(
 
 def main() -> None:
     """Answers the flags' rows."""
-    logging.set_verbosity(logging.INFO)
     if not FLAGS.input and sys.stdin is None:
         raise UserError("stdin is closed; pass --input")
     if FLAGS.input:

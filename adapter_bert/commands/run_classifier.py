@@ -13,8 +13,6 @@ import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from absl import logging
-
 from adapter_bert.data.table_flags import LongTexts, OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given, read
@@ -179,13 +177,15 @@ def _one_of_several(name: str) -> tuple[str, "Task"]:
     return task.name, task
 
 
-def run(
+def main(
     processors: Mapping[str, Callable[[], Any]] = {},
 ) -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them.
 
     `processors` makes a `DataProcessor`, by the name that `--task_name` takes.
     """
+    import adapter_bert.start_tensorflow  # noqa: F401
+
     from adapter_bert.training import run_from_flags
 
     classification = read(Classification)
@@ -212,7 +212,7 @@ def run(
 
         task = few_shot(task)
     _check_fits(task, classification)
-    windows = _windows(*run_from_flags.trained_settings())
+    windows = run_from_flags.read_recorded(LongTexts)
     if windows.window_stride:
         from adapter_bert.tasks.long_texts import with_windows
 
@@ -223,18 +223,6 @@ def run(
                 f"{windows.window_stride} reads windows; leave one of them out"
             )
     return run_from_flags.run_or_describe(task, classification=classification)
-
-
-def _windows(settings: Mapping[str, Any], folder: str) -> LongTexts:
-    """Reads the flags; others are of the adapter or the run."""
-    values = read(LongTexts)
-    if "window_stride" not in settings:
-        return values
-    from adapter_bert.tasks.from_description import recorded_in
-
-    adapter = recorded_in(LongTexts, settings, folder)
-    others = {n: x for n, x in adapter.items() if not is_given(n)}
-    return dataclasses.replace(values, **others)
 
 
 def _check_fits(task: "Task", settings: Classification) -> None:
@@ -259,11 +247,3 @@ def _check_fits(task: "Task", settings: Classification) -> None:
             "--fit_thresholds and --label_threshold exclude each other: one "
             "threshold for each label, or one for all; leave one of them out"
         )
-
-
-def main(processors: Mapping[str, Callable[[], Any]] = {}) -> None:
-    """Runs what the flags describe; `processors` as for `run`."""
-    import adapter_bert.start_tensorflow  # noqa: F401
-
-    logging.set_verbosity(logging.INFO)
-    run(processors)

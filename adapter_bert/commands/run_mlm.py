@@ -7,8 +7,6 @@ r"""Tunes BERT on raw text by masked language modelling, and evaluates it.
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import logging
-
 from adapter_bert.flags import FLAGS, read
 from adapter_bert.tasks.masked_lm import MaskedLM, Masking
 from adapter_bert.training import run_from_flags
@@ -17,13 +15,7 @@ from adapter_bert.training.settings import WITH_ROWS
 SETTINGS = (MaskedLM, *WITH_ROWS)
 
 
-def run() -> dict[str, float]:
+def main() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
     task = read(MaskedLM, masking=read(Masking, seed=FLAGS.seed))
     return run_from_flags.run_or_describe(task)
-
-
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
-    run()

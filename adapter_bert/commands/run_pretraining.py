@@ -92,16 +92,8 @@ def write_initial(output_dir: str) -> str:
     return folder
 
 
-def run() -> dict[str, float]:
-    """Does what the flags say; results as `run_or_describe` gives them."""
-    most = read(Scoring).max_eval_steps * read(RowFlags).eval_batch_size
-    task = read(Pretraining, most_scored=most)
-    return run_from_flags.run_or_describe(task)
-
-
 def main() -> None:
     """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
     output_dir = FLAGS.output_dir
     if (
         FLAGS.do_train
@@ -113,4 +105,6 @@ def main() -> None:
         # Rows that are missing are told of before anything is written.
         files.matching(FLAGS.input_file, "--input_file")
         FLAGS.init_checkpoint = write_initial(output_dir)
-    run()
+    most = read(Scoring).max_eval_steps * read(RowFlags).eval_batch_size
+    task = read(Pretraining, most_scored=most)
+    run_from_flags.run_or_describe(task)

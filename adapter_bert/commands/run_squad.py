@@ -13,11 +13,8 @@ import dataclasses
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import logging
-
 from adapter_bert.errors import UserError
-from adapter_bert.flags import Topic, is_given, read
-from adapter_bert.tasks.from_description import recorded_in
+from adapter_bert.flags import Topic
 from adapter_bert.tasks.squad import MOST_CANDIDATES, Squad
 from adapter_bert.training import run_from_flags
 from adapter_bert.training.settings import OF_ALL
@@ -37,10 +34,7 @@ SETTINGS = (Squad, Windows, *OF_ALL)
 
 def task_from_flags() -> Squad:
     """Returns the task that the flags describe."""
-    task = read(Squad)
-    trained = recorded_in(Squad, *run_from_flags.trained_settings())
-    others = {n: x for n, x in trained.items() if not is_given(n)}
-    task = dataclasses.replace(task, **others)
+    task = run_from_flags.read_recorded(Squad)
     length = run_from_flags.max_seq_length()
     # More than there are tokens are no candidates, but take memory; the
     # default serves short windows too.
@@ -57,12 +51,6 @@ def task_from_flags() -> Squad:
     return task
 
 
-def run() -> dict[str, float]:
+def main() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
     return run_from_flags.run_or_describe(task_from_flags())
-
-
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
-    run()

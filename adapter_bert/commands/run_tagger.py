@@ -9,10 +9,7 @@ import dataclasses
 
 import adapter_bert.start_tensorflow  # noqa: F401
 
-from absl import logging
-
 from adapter_bert.flags import Topic, read
-from adapter_bert.tasks.from_description import recorded_in
 from adapter_bert.tasks.tagging import tagging_task
 from adapter_bert.tasks.tagging_files import FORMATS, WordColumns
 from adapter_bert.training import run_from_flags
@@ -38,25 +35,13 @@ class Sentences(PredictedFlags):
 SETTINGS = (Sentences, WordColumns, *WITH_ROWS)
 
 
-def _columns() -> WordColumns:
-    columns = recorded_in(WordColumns, *run_from_flags.trained_settings())
-    flags = {k: value for k, value in vars(read(WordColumns)).items() if value}
-    return WordColumns(**{**columns, **flags})
-
-
-def run() -> dict[str, float]:
+def main() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
     sentences = read(Sentences)
     task = tagging_task(
-        _columns(),
+        run_from_flags.read_recorded(WordColumns),
         sentences.map_tags,
         sentences.eval_split,
         run_from_flags.named_files(FORMATS),
     )
     return run_from_flags.run_or_describe(task)
-
-
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
-    run()

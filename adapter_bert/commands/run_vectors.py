@@ -229,12 +229,6 @@ def _folder_of_beir(folder: str) -> dict[str, Any]:
     }
 
 
-def run() -> dict[str, float]:
+def main() -> dict[str, float]:
     """Does what the flags say; results as `run_or_describe` gives them."""
     return run_from_flags.run_or_describe(task_from_flags())
-
-
-def main() -> None:
-    """Runs what the flags describe."""
-    logging.set_verbosity(logging.INFO)
-    run()

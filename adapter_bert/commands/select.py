@@ -193,7 +193,6 @@ def choose(
 
 def main() -> None:
     """Chooses from the pool that the flags name."""
-    logging.set_verbosity(logging.INFO)
     selection = read(Selection)
     for name in ("pool", "output"):
         path = getattr(selection, name)

@@ -305,7 +305,6 @@ def _allow_files() -> None:
 
 def main() -> None:
     """Serves until a signal."""
-    logging.set_verbosity(logging.INFO)
     serving = read(Serving)
     if serving.log_format == JSON:
         json_log.use()

@@ -28,7 +28,6 @@ DAMAGES = (
     lzma.LZMAError,
     EOFError,
     RuntimeError,
-    NotImplementedError,
     ValueError,
 )
 

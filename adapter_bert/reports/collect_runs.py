@@ -23,12 +23,13 @@ from adapter_bert.tasks import metrics
 from adapter_bert.tasks.kinds import RERANK, TAGGING, TASKS, VECTORS
 
 # These scores are fractions; those of question answering are in percent.
-FRACTIONS = {name for task in TASKS.values() for name in task.score_names}
-FRACTIONS.discard("loss")
-FRACTIONS |= {"macro_f1", "precision", "recall", "token_accuracy"}
-FRACTIONS |= {"ndcg_at_10", "mrr_at_10", "map"}
-FRACTIONS |= {*metrics.LABEL_SET_METRICS, *metrics.RANKINGS, "macro_roc_auc"}
-FRACTIONS |= {"masked_lm_accuracy", "next_sentence_accuracy"}
+FRACTIONS = {
+    *(name for task in TASKS.values() for name in task.score_names),
+    *("macro_f1", "precision", "recall", "token_accuracy", "macro_roc_auc"),
+    *("ndcg_at_10", "mrr_at_10", "map", *metrics.RANKINGS),
+    *("masked_lm_accuracy", "next_sentence_accuracy"),
+    *metrics.LABEL_SET_METRICS,
+} - {"loss"}
 SQUAD = ("squad", "squad 2.0")
 
 # Title, task and score of GLUE's columns. Settings of a task are chosen by its

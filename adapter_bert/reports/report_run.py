@@ -4,7 +4,8 @@ import pathlib
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import Any, Callable, Optional
+from functools import partial
+from typing import Any, Optional
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -114,15 +115,11 @@ def _hardest(path: pathlib.Path, of_set: str) -> Element:
     )
 
 
-def _plain(caption: str) -> Callable[[pathlib.Path, str], Element]:
-
-    def show(path: pathlib.Path, of_set: str) -> Element:
-        header, *rows = read_table(path)
-        labels = shown(label for label, *_ in rows)
-        rows = [(labels[label], *cells) for label, *cells in rows]
-        return table(f"{caption}{of_set}", header, rows)
-
-    return show
+def _plain(caption: str, path: pathlib.Path, of_set: str) -> Element:
+    header, *rows = read_table(path)
+    labels = shown(label for label, *_ in rows)
+    rows = [(labels[label], *cells) for label, *cells in rows]
+    return table(f"{caption}{of_set}", header, rows)
 
 
 # Sections on the dev set: title, what a run may lack, and its files.
@@ -131,8 +128,8 @@ EVALUATION = (
         "Labels",
         "scores of single labels",
         {
-            "eval_labels": _plain("Scores of each label"),
-            "eval_types": _plain("Scores of each type of entities"),
+            "eval_labels": partial(_plain, "Scores of each label"),
+            "eval_types": partial(_plain, "Scores of each type of entities"),
         },
     ),
     ("Confusions", "confusion matrix", {"eval_confusion": _confusion}),
@@ -312,12 +309,6 @@ def _numbers(caption: str, numbers: pandas.DataFrame, form: str) -> Element:
     )
 
 
-def read_run(folder: pathlib.Path) -> dict[str, Any]:
-    """Returns the content of `run.json`."""
-    path = str(folder / run_record.RUN_FILE)
-    return files.read_object(path, "the run's description", RUN)
-
-
 def _read_results(folder: pathlib.Path) -> dict[str, Any]:
     return run_record.read_results(str(folder), collect_runs.RESULTS)
 
@@ -494,7 +485,8 @@ def sections_of_run(
         folder: of the run.
         earlier: of a run whose scores are shown next to this run's.
     """
-    run = read_run(folder)
+    path = str(folder / run_record.RUN_FILE)
+    run = files.read_object(path, "the run's description", RUN)
     members = []
     for number, (name, task) in enumerate(
         (run["task"].get("tasks") or {}).items()

@@ -100,7 +100,7 @@ def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
                 cells,
             ),
         )
-        sections.append((task in SQUAD, number, made))
+        sections.append((task in SQUAD, made))
     content = [
         table(
             "The best setting of each task on its dev set",
@@ -121,5 +121,6 @@ def sections_of_sweep(folder: pathlib.Path) -> tuple[str, list[Element]]:
         )
     return f"Sweep {folder.resolve().name}: {len(runs)} runs", [
         section(2, "Best settings", *content),
-        *(made for *_, made in sorted(sections, key=lambda x: x[:2])),
+        # Questions are last.
+        *(made for _, made in sorted(sections, key=lambda x: x[0])),
     ]

@@ -328,18 +328,16 @@ class RestServer:
         self, request: Request, verb: str, alias: Optional[Alias] = None
     ) -> Response:
         request.state.alias = alias
-        with self._core.counted() as tasks:
+        with self._core.counted() as request.state.tasks:
             self._check_path(request)
-            answering = self._answer(request, verb, tasks)
+            answering = self._answer(request, verb)
             return JSONResponse(await self._core.in_time(answering))
 
-    async def _answer(
-        self, request: Request, verb: str, tasks: list[str]
-    ) -> Any:
+    async def _answer(self, request: Request, verb: str) -> Any:
         """Answers in the client's form, and holds the request until then."""
         state = request.state
         with self._core.holding() as hold:
-            content = await self._content(request, verb, tasks, hold)
+            content = await self._content(request, verb, hold)
             if not state.alias:
                 return content
             # Texts are read again to count their tokens.
@@ -351,19 +349,12 @@ class RestServer:
             )
 
     async def _content(
-        self,
-        request: Request,
-        verb: str,
-        tasks: list[str],
-        hold: Callable[[int], None],
+        self, request: Request, verb: str, hold: Callable[[int], None]
     ) -> dict[str, Any]:
-        """Answers, explained ones, vectors, ranks, or the signature's outputs.
-
-        `tasks` gets those of the accepted rows.
-        """
+        """Gives answers, vectors, ranks, or the signature's outputs."""
         body = await self._read(request, hold)
         if verb == RERANK:
-            return await self._ranks(request, tasks, body)
+            return await self._ranks(request, body)
         rows, is_columns, signature = read_rows(
             body, self._core.limits.max_rows, list(self._shelf.signatures)
         )
@@ -373,7 +364,6 @@ class RestServer:
                 raise Refused(400, f"an answer has no vectors; ask :{EMBED}")
             kind = EMBED
         questions = self._core.accept(rows, kind)
-        tasks += [question.task for question in questions]
         results = await self._ask(request, questions)
         if verb == EMBED:
             return {"embeddings": results}
@@ -397,18 +387,17 @@ class RestServer:
         outputs = self._shelf.outputs(questions, results)
         if not is_columns:
             return {form: outputs}
-        names = outputs[0] if outputs else self._shelf.output_names()
+        described = self._shelf.signatures[SIGNATURE].get("outputs", {})
+        names = outputs[0] if outputs else sorted(described)
         return {form: {name: [row[name] for row in outputs] for name in names}}
 
-    async def _ranks(
-        self, request: Request, tasks: list[str], body: bytes
-    ) -> dict[str, Any]:
+    async def _ranks(self, request: Request, body: bytes) -> dict[str, Any]:
         rows, top_n = read_query(body, self._core.limits, self._shelf.tasks)
         questions = self._core.accept(rows)
-        tasks += [question.task for question in questions]
         results = await self._ask(request, questions)
         answers = map(self._shelf.answer, questions, results)
-        return {"task": tasks[0], "results": ranked(list(answers), top_n)}
+        task = questions[0].task
+        return {"task": task, "results": ranked(list(answers), top_n)}
 
     async def _read(
         self, request: Request, hold: Callable[[int], None]
@@ -448,6 +437,7 @@ class RestServer:
     ) -> list[Any]:
         """Computes outputs or vectors, unless the client leaves before."""
         request.state.questions = questions
+        request.state.tasks += [question.task for question in questions]
         asking = asyncio.ensure_future(self._core.ask(questions))
         leaving = asyncio.ensure_future(_until_gone(request))
         try:

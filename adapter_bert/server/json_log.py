@@ -13,13 +13,14 @@ class JsonFormatter(logging.Formatter):
     A traceback is in `traceback`.
     """
 
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
     def format(self, record: logging.LogRecord) -> str:
         """A line without its end."""
-        seconds = time.strftime(
-            "%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)
-        )
         entry = {
-            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "time": self.formatTime(record),
             "level": record.levelname,
             "place": f"{record.filename}:{record.lineno}",
             "message": record.getMessage(),

@@ -102,10 +102,6 @@ class Shelf(abc.ABC):
         """Counts tokens of a task's questions; None if it cannot be told."""
         return None
 
-    def output_names(self) -> list[str]:
-        """Names of the signature's outputs."""
-        return sorted(self.signatures[SIGNATURE].get("outputs", {}))
-
 
 class ExportedShelf(Shelf):
     """Tasks of an exported model."""

@@ -9,7 +9,7 @@ from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.data.tables import SplitFiles
 from adapter_bert.errors import UserError
-from adapter_bert.flags import FLAGS, is_given, read
+from adapter_bert.flags import FLAGS, Declared, declared, is_given, read
 from adapter_bert.methods import registry
 from adapter_bert.tasks.task import Task
 from adapter_bert.training import experiment
@@ -200,6 +200,21 @@ def trained_settings() -> tuple[dict[str, Any], str]:
         if settings := adapter_artifact.settings_of(folder):
             return settings, folder
     return {}, ""
+
+
+def read_recorded(declaring: type[Declared]) -> Declared:
+    """Reads flags; those not given are as `trained_settings` has them."""
+    values = read(declaring)
+    settings, folder = trained_settings()
+    if not settings:
+        return values
+    from adapter_bert.tasks.from_description import recorded_in
+
+    changes = recorded_in(declaring, settings, folder)
+    for name, _, field in declared([declaring]):
+        if is_given(name):
+            changes.pop(field.name, None)
+    return dataclasses.replace(values, **changes)
 
 
 def max_seq_length() -> int:

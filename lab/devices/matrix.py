@@ -127,7 +127,7 @@ def _take(device: str, run: DeviceRun, data: pathlib.Path) -> Step:
         num_tpu_cores=run.cores,
         num_devices=run.cores,
     ) as module:
-        return steps.take(module.run, rows if run.step == PREDICTION else 0)
+        return steps.take(module.main, rows if run.step == PREDICTION else 0)
 
 
 def _account(step: Step, device: Device) -> Cell:

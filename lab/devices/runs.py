@@ -229,7 +229,7 @@ def with_flags(
         others: further flags.
 
     Yields:
-        The program's module, whose `run` is to be called.
+        The program's module, whose `main` is to be called.
     """
     bert = data / folder_of(run.bert)
     if not bert.exists():
