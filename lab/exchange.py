@@ -390,7 +390,9 @@ def imported(
     bert: FrozenBert, folder: str, labels: tuple[str, ...] = ()
 ) -> Artifact:
     """Reads a peer's adapter as this project has it."""
-    foreign = foreign_adapters.read(folder, bert.config, labels=labels)
+    [foreign] = foreign_adapters.read_all(
+        folder, bert.config, labels=labels
+    ).values()
     foreign = foreign_adapters.complete(foreign, bert.weights, bert.config)
     shapes = {name: value.shape for name, value in foreign.values.items()}
     return Artifact(
@@ -421,7 +423,8 @@ def write_merged(model: str, folder: str, made: dict[str, Any]) -> None:
     path, config = sources.find_vocabulary(opened), made["config"]
     tokenizer = sources.read_tokenizer(opened, config, path)
     fields = written_form.tokenizer_fields(config, tokenizer)
-    written_form.write_vocabulary(folder, path, tokenizer, **fields)
+    vocabulary = written_form.tokenizer_files(path, tokenizer, **fields)
+    written_form.write_files(folder, vocabulary)
     written_form.write_model(folder, written_form.HUGGING_FACE, **made)
 
 

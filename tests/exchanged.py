@@ -20,13 +20,19 @@ def config_of(bert):
     return sources.read_config(open_checkpoint(bert))
 
 
+def read_one(*arguments, **more):
+    """Reads the one adapter of a folder, by arguments of `read_all`."""
+    [foreign] = foreign_adapters.read_all(*arguments, **more).values()
+    return foreign
+
+
 def reader(golden):
     """Reads a recorded adapter by its name or its path."""
 
     def read(case, *arguments, **more):
         config = config_of(golden / "bert")
         folder = str(golden / case)
-        return foreign_adapters.read(folder, config, *arguments, **more)
+        return read_one(folder, config, *arguments, **more)
 
     return read
 

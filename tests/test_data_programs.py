@@ -66,7 +66,7 @@ def test_a_pickle_is_run_nowhere(tmp_path, file):
     for read in (
         lambda: models.open_init_checkpoint(str(folder)),
         lambda: models.open_init_checkpoint(str(path)),
-        lambda: foreign_adapters.read(str(folder), config),
+        lambda: foreign_adapters.read_all(str(folder), config),
         lambda: read_adapter(folder),
         lambda: library.check(str(folder)),
         lambda: open_safetensors(str(path)),

@@ -16,6 +16,7 @@ from exchanged import (
     assert_same_values,
     change,
     change_tensors,
+    read_one,
     without,
     write,
 )
@@ -121,7 +122,7 @@ def test_other_heads_are_read_as_they_were_written(
         artifact = exchange.our_artifact(bert, program, "lora(2)", task)
         ours = exchange.prepared(bert, artifact)
         foreign_adapters.write(program, str(folder), ours, "")
-        back = foreign_adapters.read(str(folder), bert.config)
+        back = read_one(str(folder), bert.config)
         assert back.task == task
         assert_same_values(back.values, values_of(artifact))
 
@@ -145,7 +146,7 @@ def test_adapters_of_an_xlm_r_are_those_of_a_roberta(open_bert, tmp_path):
             path, model_class="XLMRobertaAdapterModel", model_type="xlm-roberta"
         )
     adapter, expected = (
-        foreign_adapters.read(str(place), open_bert("roberta").config)
+        read_one(str(place), open_bert("roberta").config)
         for place in (folder, theirs)
     )
     assert adapter.task == expected.task
@@ -183,7 +184,7 @@ def test_invertible_adapters_have_the_size_of_the_embeddings(
     # The library divides half of the embeddings' size, and rounds down.
     factor = described["config"]["inv_adapter_reduction_factor"]
     assert 4 // factor == 3
-    back = foreign_adapters.read(str(tmp_path / "out"), bert.config)
+    back = read_one(str(tmp_path / "out"), bert.config)
     assert back.method == parse(method)
 
 
@@ -234,7 +235,9 @@ def test_what_a_model_has_otherwise_there_is_refused(
 )
 def test_adapters_are_of_one_kind_of_model(open_bert, name, folder, parts):
     config = open_bert(name).config
-    refusals.check(lambda: foreign_adapters.read(str(folder), config), *parts)
+    refusals.check(
+        lambda: foreign_adapters.read_all(str(folder), config), *parts
+    )
 
 
 @NEWER
@@ -247,6 +250,6 @@ def test_a_head_lacks_no_layer(open_bert, tmp_path):
     )
     config = open_bert("distilbert").config
     refusals.check(
-        lambda: foreign_adapters.read(str(folder), config),
+        lambda: foreign_adapters.read_all(str(folder), config),
         "pre_classifier is missing",
     )

@@ -11,8 +11,6 @@ listed.
 
 import dataclasses
 import json
-import os
-import pickle
 import re
 import shutil
 
@@ -484,7 +482,7 @@ def test_an_adapter_of_a_deeper_bert_is_refused(case):
     config = config_of(GOLDEN / "bert")
     config = dataclasses.replace(config, num_hidden_layers=1)
     refusals.check(
-        lambda: foreign_adapters.read(str(GOLDEN / case), config),
+        lambda: foreign_adapters.read_all(str(GOLDEN / case), config),
         "of no part that this project reads",
     )
 
@@ -546,14 +544,9 @@ def test_files_of_pytorch_are_read_as_safetensors_are(
     copied, case, file, of_torch
 ):
     folder = copied(case)
-    path = folder / of_torch
-    path.write_bytes(written(load_file(folder / file)))
+    (folder / of_torch).write_bytes(written(load_file(folder / file)))
     (folder / file).unlink()
     assert_reads_as(folder, case)
-    path.write_bytes(pickle.dumps(os.mkdir, protocol=2))
-    refusals.check(
-        lambda: read(folder), f"{of_torch} cannot be read as a table"
-    )
 
 
 DAMAGES = {
@@ -615,13 +608,6 @@ def test_nothing_is_left_out_silently(copied, case, file, words):
     change_tensors(folder / file, without(words))
     with pytest.raises(UserError, match="lacks the tensors?|holds nothing"):
         read(folder)
-
-
-def test_half_a_file_is_refused(copied):
-    folder = copied("peft/lora_7")
-    path = folder / PEFT_TENSORS
-    path.write_bytes(path.read_bytes()[:-10])
-    refusals.check(lambda: read(folder), "damaged, no safetensors file")
 
 
 def test_no_adapter_at_all_is_refused(tmp_path):

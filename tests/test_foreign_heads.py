@@ -337,7 +337,7 @@ def test_compositions_are_refused_and_their_adapters_read(
         "--adapter",
     )
     folder = foreign_adapters.choose(str(tmp_path), "a")
-    assert foreign_adapters.read(folder, speaker.config)
+    assert foreign_adapters.read_all(folder, speaker.config)
 
 
 def test_every_method_of_the_registry_has_arguments_in_the_matrix():

@@ -13,6 +13,7 @@ from conftest import (
     read_json,
     write_table,
 )
+from exchanged import read_one
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import make_rows, refusal
 from tiny_artifacts import make_artifact, read_base
@@ -212,7 +213,7 @@ def test_heads_for_other_programs_have_the_unit_in_their_last_layer(
         for program in foreign_adapters.PROGRAMS:
             folder = str(tmp_path / f"{program}-{name}")
             foreign_adapters.write(program, folder, ours, "card")
-            theirs = foreign_adapters.read(folder, config)
+            theirs = read_one(folder, config)
             assert "label_unit" not in theirs.task
             for part in ("output_weights", "output_bias"):
                 assert_array_equal(theirs.values[part], expected(part))

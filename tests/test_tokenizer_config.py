@@ -94,7 +94,8 @@ def test_wordpieces_follow_the_files(
     for form, fields in ("hugging_face", written), ("google", {}):
         folder = tmp_path / form
         folder.mkdir()
-        written_form.write_vocabulary(str(folder), path, tokenizer, **fields)
+        contents = written_form.tokenizer_files(path, tokenizer, **fields)
+        written_form.write_files(str(folder), contents)
         path_of_copy = str(folder / "vocab.txt")
         copied = sources.read_tokenizer(None, None, path_of_copy, lower)
         assert copied.describe() == tokenizer.describe()
@@ -155,7 +156,8 @@ def test_a_space_before_a_text(
     copy = tmp_path / "copy"
     shutil.copytree(roberta_folder, copy)
     more = written_form.tokenizer_fields(config, tokenizer)
-    written_form.write_vocabulary(str(copy), str(path), tokenizer, **more)
+    contents = written_form.tokenizer_files(str(path), tokenizer, **more)
+    written_form.write_files(str(copy), contents)
     copied = open_tokenizer(copy)
     assert copied.encode_ids(["the a"]) == tokenizer.encode_ids(["the a"])
 

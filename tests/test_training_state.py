@@ -75,7 +75,6 @@ FAULTS = [
     (delete, "checkpoint", 6, "checkpoint is missing"),
     (delete, "model.ckpt-6.index", 4, "model.ckpt-6.index"),
     (cut, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
-    (empty, "model.ckpt-6.index", 4, "model.ckpt-6 is damaged"),
     (cut, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),
     (flip, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),
     (delete, f"model.ckpt-6{DATA}", 4, "model.ckpt-6 is damaged"),

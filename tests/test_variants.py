@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 import refusals
 from conftest import ROOT, entry_point, open_checkpoint, write_json
-from exchanged import assert_same_values, change, change_tensors, without, write
+from exchanged import (
+    assert_same_values,
+    change,
+    change_tensors,
+    read_one,
+    without,
+    write,
+)
 from numpy.testing import assert_allclose, assert_array_equal
 from run_folders import check_texts_are_learned
 from safetensors.numpy import load_file
@@ -162,7 +169,7 @@ LABELS = [f"LABEL_{number}" for number in range(3)]
 
 def foreign_of(folder):
     weights, config, _ = read_base(BASE)
-    foreign = foreign_adapters.read(str(folder), config)
+    foreign = read_one(str(folder), config)
     return foreign_adapters.complete(foreign, weights, config)
 
 

@@ -17,14 +17,12 @@ import contextlib
 import gzip
 import hashlib
 import importlib
-import lzma
 import os
 import re
 import sys
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Iterable, Iterator
 from typing import Optional
 
@@ -41,21 +39,6 @@ ENDS = (".zip", ".tar.gz", ".tgz")
 MAX_BYTES = 32 * 2**30
 # Bytes at the end of an archive, with the checksums of its content.
 END = 2**16
-DAMAGES = (
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    # For a file without a name.
-    LookupError,
-    OSError,
-    # For passwords, and for deeply nested folders.
-    RuntimeError,
-    NotImplementedError,
-    ValueError,
-    tf.errors.OpError,
-)
 
 # Kaggle's handles of Keras models.
 PRESET = re.compile(r"[\w-]+/[\w-]+/keras/[\w.-]+(?:/\d+)?/?", re.IGNORECASE)
@@ -167,7 +150,8 @@ def _check_size(sizes: Iterable[int]) -> None:
 def _readable(path: str) -> Iterator[None]:
     try:
         yield
-    except DAMAGES as error:
+    # Damages and passwords raise errors of many classes.
+    except Exception as error:
         raise UserError(
             f"the archive {path} cannot be unpacked: {first_line(error)}; "
             "fetch it again, or make room"

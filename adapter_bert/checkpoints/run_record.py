@@ -227,11 +227,6 @@ def name_of_data(place: str) -> str:
     return place and os.path.basename(os.path.normpath(files.absolute(place)))
 
 
-def data_name(description: dict[str, Any]) -> str:
-    """Gives the name of the folder of a run's data."""
-    return description.get("data_name") or ""
-
-
 def check(
     output_dir: str,
     record: dict[str, Any],

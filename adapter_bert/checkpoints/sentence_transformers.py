@@ -256,7 +256,14 @@ def _read_model(
             f"{path}: texts are lower-cased before a tokenizer that keeps "
             "capital letters, which is not done here"
         )
-    return _length(described, tokenizer, path)
+    length = described.get("max_seq_length")
+    if length is None:
+        length = tokenizer.get("model_max_length")
+        # transformers write 1e30 for any length.
+        length = length if type(length) is int and length < 10**9 else None
+    if length is not None and length < 3:
+        raise UserError(f"{path}: the longest input has {length} tokens")
+    return length
 
 
 def read_cross_encoder(folder: str) -> Optional[int]:
@@ -277,19 +284,6 @@ def read_cross_encoder(folder: str) -> Optional[int]:
             "each query, which is not put there here; expected none"
         )
     return _read_model(folder, {})
-
-
-def _length(
-    described: dict[str, Any], tokenizer: dict[str, Any], path: str
-) -> Optional[int]:
-    length = described.get("max_seq_length")
-    if length is None:
-        length = tokenizer.get("model_max_length")
-        # transformers write 1e30 for any length.
-        length = length if type(length) is int and length < 10**9 else None
-    if length is not None and length < 3:
-        raise UserError(f"{path}: the longest input has {length} tokens")
-    return length
 
 
 def _read_pooling(path: str) -> dict[str, Any]:

@@ -463,7 +463,12 @@ def _checked(
         )
     size = tokenizer.vocab_size - len(tokenizer.new_tokens)
     padding = config.vocab_size - size
-    also = f"; it has {_some_added(tokenizer)}" if tokenizer.added else ""
+    some = [one.token.content for one in tokenizer.added[:5]]
+    also = (
+        f"; it has {len(tokenizer.added)} added tokens, as {some}"
+        if some
+        else ""
+    )
     if not 0 <= padding <= MAX_VOCABULARY_PADDING:
         raise UserError(
             f"the vocabulary has {size} entries, but the BERT "
@@ -488,11 +493,6 @@ def _checked(
             f"pad_token_id {config.first_position - 1}; check --vocab_file"
         )
     return tokenizer
-
-
-def _some_added(tokenizer: TextTokenizer) -> str:
-    named = [a.token.content for a in tokenizer.added[:5]]
-    return f"{len(tokenizer.added)} added tokens, as {named}"
 
 
 def check_length(

@@ -46,21 +46,6 @@ MOST_AXES = 16
 PICKLE = re.compile(r"([^/]+/)?data\.pkl")
 # The instructions of protocol 2 that `torch.save` needs.
 INSTRUCTIONS = b"\x80()]}N\x88\x89KMJG\x8aXcqrhjt\x85\x86\x87aesuQRb."
-# Of damaged pickles and zip files.
-UNREADABLE = (
-    AttributeError,
-    EOFError,
-    LookupError,
-    MemoryError,
-    OSError,
-    OverflowError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    pickle.UnpicklingError,
-    struct.error,
-    zipfile.BadZipFile,
-)
 
 
 class Storage(NamedTuple):
@@ -316,7 +301,8 @@ def read(
             view: view.array(contents[view.storage])
             for view in set(table.values())
         }
-    except UNREADABLE as error:
+    # Damaged pickles and zip files raise errors of many classes.
+    except Exception as error:
         raise UserError(
             f"{path} cannot be read as a table of tensors of torch.save "
             f"({str(error)[:200] or type(error).__name__}); save the "

@@ -30,7 +30,6 @@ from adapter_bert.data.tokenization import (
     vocabulary_bytes,
 )
 from adapter_bert.errors import UserError
-from adapter_bert.tasks.vector_form import Pooled
 
 GOOGLE, HUGGING_FACE = "google", "hugging_face"
 # Names of google-research/bert's `modeling.py`, `get_activation`.
@@ -159,22 +158,6 @@ def tokenizer_fields(
     return {"tokenizer_class": kind, "do_lower_case": tokenizer.do_lower_case}
 
 
-def write_vocabulary(
-    folder: str, path: str, tokenizer: TextTokenizer, **fields: Any
-) -> None:
-    """Writes `vocab.txt`, and `tokenizer_config.json` if that has content.
-
-    A tokenizer of subwords has `tokenizer.json` instead of `vocab.txt`.
-
-    Args:
-        folder: for the files.
-        path: of the vocabulary.
-        tokenizer: of that vocabulary; its added tokens are written, too.
-        **fields: other fields of `tokenizer_config.json`.
-    """
-    write_files(folder, tokenizer_files(path, tokenizer, **fields))
-
-
 def write_files(folder: str, contents: Mapping[str, Any]) -> None:
     """Writes files by name: tensors (`.safetensors`), bytes, values as JSON."""
     for name, content in contents.items():
@@ -193,7 +176,16 @@ def write_files(folder: str, contents: Mapping[str, Any]) -> None:
 def tokenizer_files(
     path: str, tokenizer: TextTokenizer, **fields: Any
 ) -> dict[str, Any]:
-    """Gives the contents of `write_vocabulary`'s files by name."""
+    """Gives the contents of a vocabulary's files, by name.
+
+    These are `vocab.txt`, of subwords `tokenizer.json`, and
+    `tokenizer_config.json` if that has content.
+
+    Args:
+        path: of the vocabulary.
+        tokenizer: of that vocabulary; its added tokens are written, too.
+        **fields: other fields of `tokenizer_config.json`.
+    """
     contents: dict[str, Any]
     if isinstance(tokenizer, SubwordTokenizer):
         content = files.read_bytes(path, "the tokenizer")
@@ -241,12 +233,6 @@ def write_model(
     name = sources.SAFETENSORS_FILE
     write_files(folder, {name: tensors, sources.CONFIG_FILE: described})
     return os.path.join(folder, name)
-
-
-def write_pooled(folder: str, config: BertConfig, pooled: Pooled) -> None:
-    """Writes how vectors are made next to a model in Hugging Face's form."""
-    described = sentence_transformers.describe(pooled, config.hidden_size)
-    write_files(folder, described)
 
 
 def google_activation(config: BertConfig, activation: str) -> BertConfig:

@@ -79,7 +79,7 @@ def ablate_run(run: str, output: str) -> list[str]:
     files.write_json(
         about,
         {
-            "name": run_record.data_name(config)
+            "name": config.get("data_name") or ""
             if task in ("custom", TAGGING)
             else task,
             "task": task,

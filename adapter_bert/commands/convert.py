@@ -35,6 +35,7 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     google,
     run_record,
+    sentence_transformers,
     sources,
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles, LetterCase
@@ -54,9 +55,9 @@ from adapter_bert.checkpoints.written_form import (
     google_activation,
     read_values,
     tokenizer_fields,
+    tokenizer_files,
+    write_files,
     write_model,
-    write_pooled,
-    write_vocabulary,
 )
 from adapter_bert.commands.merge import (
     add,
@@ -243,10 +244,11 @@ def main() -> None:
         difference = largest_difference(config, written, values, size)
     files.prepare_folder(folder)
     fields = tokenizer_fields(config, tokenizer) if is_hugging_face else {}
-    write_vocabulary(folder, vocabulary, tokenizer, **fields)
+    write_files(folder, tokenizer_files(vocabulary, tokenizer, **fields))
     path = write_model(folder, as_written, written, values, head)
     if pooled:
-        write_pooled(folder, config, pooled)
+        described = sentence_transformers.describe(pooled, config.hidden_size)
+        write_files(folder, described)
     print(
         f"wrote {path}: {len(values)} variables, {fingerprint}"
         f"--do_lower_case={str(tokenizer.do_lower_case).lower()}"

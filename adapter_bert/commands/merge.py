@@ -65,8 +65,9 @@ from adapter_bert.checkpoints.written_form import (
     check_form,
     check_free,
     tokenizer_fields,
+    tokenizer_files,
+    write_files,
     write_model,
-    write_vocabulary,
 )
 from adapter_bert.errors import UserError
 from adapter_bert.flag_page import read_command_line
@@ -342,6 +343,6 @@ def main() -> None:
         fields = tokenizer_fields(config, tokenizer)
     model = add(opened.weights, artifacts, weights)
     files.prepare_folder(folder)
-    write_vocabulary(folder, vocabulary, tokenizer, **fields)
+    write_files(folder, tokenizer_files(vocabulary, tokenizer, **fields))
     prefix = write_model(folder, form, **model)
     print(f"the merged BERT is {prefix}")

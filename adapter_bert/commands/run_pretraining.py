@@ -87,7 +87,10 @@ def write_initial(output_dir: str) -> str:
             written_form.write_model(
                 place, written_form.GOOGLE, config, values, {}
             )
-            written_form.write_vocabulary(place, FLAGS.vocab_file, tokenizer)
+            vocabulary = written_form.tokenizer_files(
+                FLAGS.vocab_file, tokenizer
+            )
+            written_form.write_files(place, vocabulary)
     logging.info("a BERT of random values is in %s", folder)
     return folder
 

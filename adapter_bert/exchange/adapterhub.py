@@ -304,17 +304,21 @@ def _in_method(scaling: Any) -> bool:
     return isinstance(scaling, (int, float)) and scaling > 0
 
 
+def _lora_targets(fields: Mapping[str, Any]) -> list[str]:
+    letters = fields.get("attn_matrices") or ()
+    return [
+        target
+        for target, (field, letter) in LORA_FIELDS.items()
+        if fields.get(field) and (not letter or letter in letters)
+    ]
+
+
 class Loras(HubSpec):
     """LoRA; VeRA too, whose scales are whole matrices there."""
 
     def to_method(self, adapter):
         fields, rank = adapter.fields, adapter.fields.get("r")
-        letters = fields.get("attn_matrices") or ()
-        targets = [
-            target
-            for target, (field, letter) in LORA_FIELDS.items()
-            if fields.get(field) and (not letter or letter in letters)
-        ]
+        targets = _lora_targets(fields)
         if fields["use_gating"] and fields.get("leave_out"):
             raise UserError(
                 f"{adapter.path}: leave_out and use_gating together are not "
@@ -409,12 +413,7 @@ class Ia3Scales(HubSpec):
         fields, values = adapter.fields, unit_scales(adapter.config)
         alpha = 1 if fields.get("alpha") is None else fields["alpha"]
         check_number(alpha, f"{adapter.path}: alpha")
-        letters = fields.get("attn_matrices") or ()
-        targets = [
-            target
-            for target in ("key", "value")
-            if fields.get("selfattn_lora") and LORA_FIELDS[target][1] in letters
-        ]
+        targets = [t for t in _lora_targets(fields) if t in ("key", "value")]
         for place in places(targets, _kept_layers(adapter)):
             scope = scope_of(place)
             name = self.tensor(f"{scope}/lora_b", adapter.name, adapter.config)

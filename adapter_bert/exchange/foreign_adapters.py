@@ -82,18 +82,6 @@ def choose(folder: str, name: str = "") -> str:
     return meant[0]
 
 
-def read(
-    folder: str,
-    config: BertConfig,
-    pairs: Optional[bool] = None,
-    labels: Sequence[str] = (),
-    multi_label: bool = False,
-) -> Foreign:
-    """Reads a folder that holds one adapter, as `read_all`."""
-    [foreign] = read_all(folder, config, pairs, labels, multi_label).values()
-    return foreign
-
-
 def read_all(
     folder: str,
     config: BertConfig,

@@ -372,7 +372,7 @@ def copy_adapter(folder: str, new: str) -> None:
 def default_name(config: dict[str, Any]) -> str:
     """Gives the task's name, or a valid name of the user's data but `train`."""
     task = config["task"]["name"]
-    name = run_record.data_name(config)
+    name = config.get("data_name") or ""
     if ending_of(name) in DATA_ENDS:
         name = os.path.splitext(name)[0]
     if task in OWN_DATA and name != "train" and _is_name(name):

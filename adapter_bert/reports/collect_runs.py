@@ -211,7 +211,7 @@ def task_name_of(run: dict[str, Any], results: dict[str, Any]) -> str:
         return SQUAD["eval_HasAns_f1" in results]
     if name not in ("custom", TAGGING, VECTORS, RERANK):
         return name
-    data_name = run_record.data_name(run)
+    data_name = run.get("data_name") or ""
     return (
         f"{data_name} ({name})"
         if data_name.lower() in (*TASKS, *SQUAD)

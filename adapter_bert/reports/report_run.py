@@ -318,7 +318,7 @@ def _configuration(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
     task = {k: v for k, v in run["task"].items() if k != "tasks"}
     task_and_method = {
         "task": task.pop("name"),
-        "data": run_record.data_name(run),
+        "data": run.get("data_name") or "",
         **task,
         "method": run["method"],
     }

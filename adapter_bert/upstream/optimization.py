@@ -150,6 +150,7 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
             # `all_reduce` finds no mirrored variables in a graph.
             gradients = replica.merge_call(_means, (gradients, variables))
             moving = list(zip(gradients, variables))
+        adapters = {v.name for v in v1.get_collection(ADAPTERS)}
         updates = []
         for gradient, variable in moving:
             variable_name = self._get_variable_name(variable.name)
@@ -166,8 +167,10 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
             next_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
             next_v = self.beta_2 * v + (1.0 - self.beta_2) * gradient**2
             change = next_m / (tf.sqrt(next_v) + self.epsilon)
-            decay = self._decay_of(variable)
-            if decay:
+            decay = self.weight_decay_rate
+            if variable.name in adapters:
+                decay = self.adapter_weight_decay_rate
+            if decay and self._do_use_weight_decay(variable_name):
                 change += decay * variable
             rate = self.learning_rate * self.rates.get(variable_name, 1.0)
             moved = variable - rate * change
@@ -179,15 +182,6 @@ class AdamWeightDecayOptimizer(v1.train.Optimizer):
                     v1.assign(v, next_v),
                 ]
         return tf.group(*updates, name=name)
-
-    def _decay_of(self, variable):
-        name = self._get_variable_name(variable.name)
-        if not self._do_use_weight_decay(name):
-            return 0.0
-        adapters = {v.name for v in v1.get_collection(ADAPTERS)}
-        if variable.name in adapters:
-            return self.adapter_weight_decay_rate
-        return self.weight_decay_rate
 
     def _do_use_weight_decay(self, param_name):
         excluded = self.exclude_from_weight_decay or ()

@@ -138,7 +138,7 @@ def _foreign(case: str, changed: str) -> Reader:
     return Reader(
         _folder(GOLDEN / case),
         changed,
-        lambda folder: foreign_adapters.read(str(folder), config),
+        lambda folder: foreign_adapters.read_all(str(folder), config),
     )
 
 
