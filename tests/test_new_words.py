@@ -23,12 +23,13 @@ from test_text_model import check
 from tiny_artifacts import CLASSIFICATION, make_artifact, outputs_of, read_base
 
 from adapter_bert.answering.trained_task import load_task
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.checkpoints import adapter_artifact, sources
 from adapter_bert.data.added_tokens import NEW, check_new_tokens
 from adapter_bert.data.tokenization import FullTokenizer
 from adapter_bert.errors import UserError
 from adapter_bert.graph.text_model import TextModel
-from adapter_bert.methods.new_words import NEW_WORDS, WORDS
+from adapter_bert.methods.new_words import NEW_WORDS
 from adapter_bert.tasks.from_description import restore_task
 
 pytestmark = pytest.mark.newer_stack
@@ -129,7 +130,7 @@ def test_a_task_is_trained_with_new_words(
         return load_file(path)[NEW_WORDS]
 
     base, config, _ = read_base(tiny_bert)
-    table = base.read(WORDS)
+    table = base.read(WORD_EMBEDDINGS)
     vocabulary = FullTokenizer(str(tiny_bert / "vocab.txt")).vocabulary
     first = np.stack(
         [

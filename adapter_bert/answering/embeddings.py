@@ -28,7 +28,7 @@ from adapter_bert.answering.trained_task import (
 )
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.bert.encoder import CreateVariable
-from adapter_bert.bert.hooks import Context
+from adapter_bert.bert.hooks import Context, NamedTensors
 from adapter_bert.data import input_pipeline
 from adapter_bert.data.input_pipeline import Texts
 from adapter_bert.data.tokenization import TextTokenizer, join_texts
@@ -238,8 +238,8 @@ class EmbeddingModel:
         )
 
     def __call__(
-        self, features: dict[str, tf.Tensor], context: Context
-    ) -> dict[str, tf.Tensor]:
+        self, features: NamedTensors, context: Context
+    ) -> NamedTensors:
         """`vectors` of a batch of `input_pipeline.make_batch`."""
         outputs = self._bert(
             features["input_ids"], features["segment_ids"], context
@@ -260,7 +260,7 @@ def vector_function(
     return bert.function(
         ("vectors", key, form),
         table,
-        lambda create: EmbeddingModel(bert.config, method, form, create),
+        functools.partial(EmbeddingModel, bert.config, method, form),
     )
 
 
@@ -360,7 +360,12 @@ class Embedder:
         places = places or [f"row {n + 1}" for n in range(len(rows))]
         made = list(map(as_row, rows, places))
         for row, where in zip(made, places):
-            _check_row(row, where)
+            if len(row) not in (1, 2):
+                raise UserError(
+                    f"{where}: found {len(row)} texts, expected one or two"
+                )
+            for text in row:
+                check_text(text, where)
         prompt = self.form.prompt or ""
         pairs = [row for row in made if len(row) > 1]
         of_singles, of_pairs = (
@@ -379,13 +384,6 @@ class Embedder:
             (next(of_singles if len(row) == 1 else of_pairs) for row in made),
             {},
         )
-
-
-def _check_row(row: TextRow, where: str) -> None:
-    if len(row) not in (1, 2):
-        raise UserError(f"{where}: found {len(row)} texts, expected one or two")
-    for text in row:
-        check_text(text, where)
 
 
 def _is_last(layers: Sequence[int], config: BertConfig) -> bool:

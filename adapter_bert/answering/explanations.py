@@ -26,7 +26,7 @@ from adapter_bert.answering.joint_answers import compute_alone, in_batches
 from adapter_bert.answering.trained_task import LoadedTask, TextRow, kind_of
 from adapter_bert.bert import onednn
 from adapter_bert.bert.encoder import CreateVariable
-from adapter_bert.bert.hooks import Context
+from adapter_bert.bert.hooks import Context, NamedTensors
 from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.tokenization import fit, make_row
 from adapter_bert.errors import UserError
@@ -83,7 +83,7 @@ class PathModel:
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
-    ) -> dict[str, tf.Tensor]:
+    ) -> NamedTensors:
         """Computes points, whose `share` is 0 for the baseline, 1 for the text.
 
         Gives `values`, float32 [B], what is explained; and `products`, float32
@@ -303,20 +303,18 @@ def _follow(
     function = bert.function(
         ("explanation", answers, kind.key),
         kind.table,
-        lambda create: PathModel(bert, kind, answers, create),
+        functools.partial(PathModel, bert, kind, answers),
         FEATURES,
     ).get_concrete_function()
     shares, weights = lobatto(POINTS)
-    alike = {
-        "baseline_ids": np.int32(baseline),
-        "label": np.int32(label),
-        "temperature": np.float32(loaded.task.calibration.temperature),
-    }
+    temperature = loaded.task.calibration.temperature
     features = Features.from_rows(
         [(tokens, segments)] * POINTS,
         {
             "share": shares.astype(np.float32),
-            **{name: np.stack([x] * POINTS) for name, x in alike.items()},
+            "baseline_ids": np.tile(np.int32(baseline), (POINTS, 1)),
+            "label": np.full(POINTS, label, np.int32),
+            "temperature": np.full(POINTS, temperature, np.float32),
         },
     )
     outputs = in_batches(

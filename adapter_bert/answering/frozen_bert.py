@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder, int8, onednn
 from adapter_bert.bert.encoder import BertConfig
+from adapter_bert.bert.hooks import NamedTensors
 from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.changed_weights import rounded_to_int8
 from adapter_bert.checkpoints.sources import open_init_checkpoint
@@ -57,7 +58,7 @@ class TaskKind:
     table: ParameterTable
     function: Any
 
-    def compute(self, values: Values, batch: Batch) -> dict[str, tf.Tensor]:
+    def compute(self, values: Values, batch: Batch) -> NamedTensors:
         """Gives the head's outputs [B, ...] by name.
 
         `values` are float32, of all trained and added variables.
@@ -204,8 +205,8 @@ class FrozenBert:
                 function = self.function(
                     ("answers", key),
                     table,
-                    lambda create: TaskModel(
-                        self.config, method, task.build_head, create
+                    functools.partial(
+                        TaskModel, self.config, method, task.build_head
                     ),
                 )
                 head = task.build_head, task.head_kind
@@ -238,7 +239,7 @@ class FrozenBert:
         """Type of products and activations."""
         return tf.as_dtype(self._prediction.compute_dtype)
 
-    def predict(self, model: Callable, batch: Batch) -> dict[str, tf.Tensor]:
+    def predict(self, model: Callable, batch: Batch) -> NamedTensors:
         """Computes a model's outputs for a batch, which the cores share."""
         return training_step.predict(self._prediction, model, batch)
 

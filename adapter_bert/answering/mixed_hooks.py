@@ -15,13 +15,11 @@ from typing import Any, Callable, Optional
 import tensorflow as tf
 
 from adapter_bert.bert import encoder, onednn
-from adapter_bert.bert.hooks import Context, Hooks, NoHooks
+from adapter_bert.bert.hooks import Context, Hooks, NamedTensors, NoHooks
 from adapter_bert.methods.base import Tensors, TuningMethod, below
 
 # Under which the numbers of rows of each kind are handed on to layers.
 COUNTS = "rows_of_kinds"
-
-Values = dict[str, tf.Tensor]
 
 
 def scope_of(number: int) -> str:
@@ -43,7 +41,7 @@ class _KindHooks:
         self.hooks = functools.partial(method.hooks, config)
         self.example = self.hooks(self.values)
 
-    def acts_at(self, place: str, scope: str = "") -> bool:
+    def acts_at(self, place: str, scope: str) -> bool:
         """True if the method acts at a hook by values of a scope."""
         reads = any(f"/{scope}" in f"/{name}" for name in self.values)
         reads |= not self.example.by_values
@@ -56,13 +54,6 @@ LONGER = {
     "lengthen": ((1, 0, False), (1, 0, False)),
     "key_value": ((2, 0, True), (2, 0, True), (3, encoder.MASKED_SCORE, True)),
 }
-
-
-def _hook_of_rows(place: str) -> Callable[..., Any]:
-    def hook(self: "MixedHooks", *arguments: Any) -> Any:
-        return self.act(place, *arguments)
-
-    return hook
 
 
 class MixedHooks(Hooks):
@@ -87,7 +78,7 @@ class MixedHooks(Hooks):
         self.by_token = all(kind.example.by_token for kind in self._kinds)
         self._row_values = below("own/", values)
         # What `parameter` gives at the moment: of all rows, of some, of one.
-        self._current: Values = self._row_values
+        self._current: NamedTensors = self._row_values
 
     def layer_kind(self, layer, training):
         kinds = tuple(
@@ -113,13 +104,6 @@ class MixedHooks(Hooks):
                 (f"of_{kind.scope}{k}", x) for k, x in made.items()
             )
         return handed_on
-
-    words = _hook_of_rows("words")
-    embeddings = _hook_of_rows("embeddings")
-    lengthen = _hook_of_rows("lengthen")
-    key_value = _hook_of_rows("key_value")
-    before_norm = _hook_of_rows("before_norm")
-    after_norm = _hook_of_rows("after_norm")
 
     def parameter(self, name, variable, context):
         value = self._current.get(name)
@@ -219,6 +203,13 @@ class MixedHooks(Hooks):
         joined.set_shape([None, *results[0].shape[1:]])
         return joined
 
+    words = functools.partialmethod(act, "words")
+    embeddings = functools.partialmethod(act, "embeddings")
+    lengthen = functools.partialmethod(act, "lengthen")
+    key_value = functools.partialmethod(act, "key_value")
+    before_norm = functools.partialmethod(act, "before_norm")
+    after_norm = functools.partialmethod(act, "after_norm")
+
     def _split(self, tensor: tf.Tensor, context: Context) -> list[tf.Tensor]:
         """Splits rows [B, ...] by kind."""
         if len(self._kinds) == 1:
@@ -231,7 +222,7 @@ class MixedHooks(Hooks):
         kind: _KindHooks,
         act: Callable,
         context: Context,
-        row_values: Values,
+        row_values: NamedTensors,
         *tensors: tf.Tensor,
     ):
         handed_on = below(f"of_{kind.scope}", context.handed_on)
@@ -252,7 +243,7 @@ class MixedHooks(Hooks):
         )
 
     @contextlib.contextmanager
-    def reading(self, values: Values) -> Iterator[None]:
+    def reading(self, values: NamedTensors) -> Iterator[None]:
         """Within it `parameter` and `project` read these values of rows."""
         before, self._current = self._current, values
         try:
@@ -261,7 +252,7 @@ class MixedHooks(Hooks):
             self._current = before
 
 
-def rows_of(context: Context) -> Values:
+def rows_of(context: Context) -> NamedTensors:
     """Names the context's tensors [B, ...]."""
     fields = {
         "input_mask": context.input_mask,
@@ -270,7 +261,7 @@ def rows_of(context: Context) -> Values:
     return {name: x for name, x in fields.items() if x is not None}
 
 
-def map_rows(function: Callable, values: Values, *tensors: Any) -> Any:
+def map_rows(function: Callable, values: NamedTensors, *tensors: Any) -> Any:
     """Vectorizes a function of single rows; results are [B, ...].
 
     `function` takes a row's values and its slices [1, ...] of the tensors, and

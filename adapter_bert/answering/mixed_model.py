@@ -15,7 +15,7 @@ from adapter_bert.answering.mixed_hooks import (
 )
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import BertConfig
-from adapter_bert.bert.hooks import Context, NoHooks, layer_of
+from adapter_bert.bert.hooks import Context, NamedTensors, NoHooks, layer_of
 from adapter_bert.bert.shared_layers import OUTSIDE, POOLER, make_bert
 from adapter_bert.methods.base import TuningMethod, below
 from adapter_bert.tasks.task_model import BuildHead
@@ -70,7 +70,7 @@ class MixedModel:
 
     def __call__(
         self, features: Mapping[str, tf.Tensor], context: Context
-    ) -> dict[str, tf.Tensor]:
+    ) -> NamedTensors:
         """Computes tasks of texts.
 
         `features` are `FEATURES`: `task`, int32 [N, K], are each text's tasks,
@@ -92,7 +92,7 @@ class MixedModel:
         features: Mapping[str, tf.Tensor],
         context: Context,
         pool: Callable[[list[tf.Tensor], tf.Tensor], tf.Tensor],
-    ) -> dict[str, tf.Tensor]:
+    ) -> NamedTensors:
         """Makes vectors of texts, with the adapters of tasks.
 
         `pool` makes vectors [B, W] of all layers' outputs [B, T, D] and the
@@ -180,7 +180,7 @@ class MixedModel:
 
     def _answers(
         self, bert, sequence_output, heads, context, places, numbers
-    ) -> dict[str, tf.Tensor]:
+    ) -> NamedTensors:
         """Computes the heads; `heads`, without values, select their outputs."""
         answers, pooled = {}, {}
         if any(head.needs_pooler for head in heads):

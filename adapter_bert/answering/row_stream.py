@@ -92,7 +92,10 @@ def _rows(
     columns: Alternatives,
     takes_tokens: bool,
 ) -> Iterator[PlacedRow]:
-    lines = _texts_alone(name, lines, takes_tokens)
+    if takes_tokens:
+        from adapter_bert.tasks import character_spans
+
+        lines = character_spans.texts_alone(name, lines)
     first = next(lines, None)
     if first is None:
         return
@@ -141,16 +144,6 @@ def _rows(
     layout = Layout.of_texts(names, takes_tokens=takes_tokens)
     for number, texts in READERS[ending][0](name, lines, layout):
         yield tuple(texts), f"{name}:{number + 1}"
-
-
-def _texts_alone(
-    name: FileOrRows, lines: Iterator[Any], takes_tokens: bool
-) -> Iterator[Any]:
-    if not takes_tokens:
-        return lines
-    from adapter_bert.tasks import character_spans
-
-    return character_spans.texts_alone(name, lines)
 
 
 def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:

@@ -30,6 +30,14 @@ NUMBERS = {
         "a number above 0, at most 0.01",
     ),
 }
+# Least and greatest of sizes that do not go from 1 to 10^7.
+SIZES = {
+    "num_hidden_layers": (1, 1000),
+    "type_vocab_size": (0, 10**7),
+    "embedding_size": (0, 10**7),
+    "num_hidden_groups": (0, 1),
+    "relative_attention_num_buckets": (0, 10**7),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,19 +78,11 @@ class BertConfig:
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            value, least = getattr(self, field.name), 1
-            limit = 1000 if field.name == "num_hidden_layers" else 10**7
+            value = getattr(self, field.name)
+            least, limit = SIZES.get(field.name, (1, 10**7))
             if field.name == "first_position":
                 # At least one position is left.
                 least, limit = 0, self.max_position_embeddings - 1
-            if field.name in (
-                "type_vocab_size",
-                "embedding_size",
-                "relative_attention_num_buckets",
-            ):
-                least = 0
-            if field.name == "num_hidden_groups":
-                least, limit = 0, 1
             if field.type is int and not (
                 type(value) is int and least <= value <= limit
             ):

@@ -39,6 +39,8 @@ from adapter_bert.bert.hooks import (
 )
 
 Shape = tuple[int, ...]
+# Gives a pretrained variable by name.
+Read = Callable[[str], np.ndarray]
 # Draws values of a numpy generator and a shape, or is an `OfPretrained`.
 Initializer = Any
 # (variable name, shape, initializer) -> variable
@@ -86,7 +88,7 @@ class OfPretrained:
     `compute` takes a function that gives a pretrained variable by name.
     """
 
-    compute: Callable[[Callable[[str], np.ndarray]], np.ndarray]
+    compute: Callable[[Read], np.ndarray]
 
 
 def initial_values(
@@ -94,7 +96,7 @@ def initial_values(
     shape: Shape,
     initializer: Initializer,
     seed: int,
-    read: Optional[Callable[[str], np.ndarray]] = None,
+    read: Optional[Read] = None,
 ) -> np.ndarray:
     """Draws fresh values, a function of `seed` and the variable's name alone.
 

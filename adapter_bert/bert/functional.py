@@ -32,6 +32,8 @@ _is_for_accelerator, for_accelerator = setting()
 # Builds a graph of prediction that is converted for other runtimes. TensorFlow
 # Lite knows an activation as TensorFlow writes it.
 _is_for_runtimes, for_runtimes = setting()
+# A function of one tensor.
+OfTensor = Callable[[tf.Tensor], tf.Tensor]
 # A mask of dropout, or a function that draws the mask: in the backward pass, as
 # its argument tells, anew.
 Keep = Union[tf.Tensor, Callable[[bool], tf.Tensor]]
@@ -149,7 +151,7 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
     return losses
 
 
-ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
+ACTIVATIONS: dict[str, OfTensor] = {
     "gelu": gelu,
     "gelu_new": gelu,
     "gelu_erf": gelu_erf,
@@ -174,10 +176,10 @@ ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {
 
 
 # The name of an activation, or a function of any shape that is one.
-Activation = Union[str, Callable[[tf.Tensor], tf.Tensor]]
+Activation = Union[str, OfTensor]
 
 
-def activation(name: Activation) -> Callable[[tf.Tensor], tf.Tensor]:
+def activation(name: Activation) -> OfTensor:
     """Gives the activation function called `name`; a function is itself."""
     if callable(name):
         return name

@@ -14,6 +14,7 @@ import tensorflow as tf
 from adapter_bert.bert import functional
 from adapter_bert.bert.config import LAYER, BertConfig
 
+NamedTensors = dict[str, tf.Tensor]
 # The kind of layers that differ by the names of their variables alone.
 ALIKE = "alike"
 # In a mask, a virtual token whose output heads read as the first token's.
@@ -82,10 +83,6 @@ class Context:
     first_token: bool = False
     differentiates_inputs: bool = False
 
-    def number_of(self, layer: int) -> Any:
-        """Gives the number, int or int32 [], of what hooks call `layer`."""
-        return layer if self.layer is None else self.layer.number
-
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
@@ -96,7 +93,7 @@ class Kernel:
     [inputs, outputs] or `bias` [outputs].
     """
 
-    apply: Callable[[tf.Tensor], tf.Tensor]
+    apply: functional.OfTensor
     read: Callable[[str], tf.Tensor]
 
     def __call__(self, inputs: tf.Tensor) -> tf.Tensor:
@@ -203,7 +200,7 @@ class Hooks:
     def words(
         self,
         input_ids: tf.Tensor,
-        embed: Callable[[tf.Tensor], tf.Tensor],
+        embed: functional.OfTensor,
         context: Context,
     ) -> tf.Tensor:
         """Gives the word embeddings of int32 [B, T], float32 [B, T, E].
@@ -269,7 +266,7 @@ class Hooks:
         site: str,
         inputs: tf.Tensor,
         outputs: tf.Tensor,
-        layer_norm: Callable[[tf.Tensor], tf.Tensor],
+        layer_norm: functional.OfTensor,
         context: Context,
     ) -> Optional[tf.Tensor]:
         """Adds to a sublayer's outputs before they join its inputs.
@@ -299,7 +296,7 @@ class Hooks:
 
     def observe(
         self, shown: Mapping[str, tf.Tensor], context: Context
-    ) -> dict[str, tf.Tensor]:
+    ) -> NamedTensors:
         """Gives values of a batch for people to see, float32 [B, ...] by name.
 
         `shown` has what hooks gave `context.show`.
@@ -310,11 +307,11 @@ class Hooks:
         """Gives an addend of a training's loss, float32 [], or None."""
         return None
 
-    def begin(self, context: Context) -> dict[str, tf.Tensor]:
+    def begin(self, context: Context) -> NamedTensors:
         """Makes tensors for each layer's `context.handed_on`, once a pass."""
         return {}
 
-    def prepare(self, context: Context) -> dict[str, tf.Tensor]:
+    def prepare(self, context: Context) -> NamedTensors:
         """Makes tensors for `context.handed_on` that all rows of a step share.
 
         They depend on variables and `context.step_seed` alone. Gradients of the

@@ -14,13 +14,12 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods.base import Declared
 from adapter_bert.methods.lora import (
     Lora,
     LoraHooks,
-    check_pooler,
+    TargetsMethod,
     check_rank,
-    check_targets,
     place_of,
     write_pattern,
 )
@@ -72,7 +71,7 @@ class AdaLoraHooks(LoraHooks):
 
 
 @dataclasses.dataclass(frozen=True)
-class AdaLora(TuningMethod):
+class AdaLora(TargetsMethod):
     """Updates `W + (alpha / init_rank) A diag(E) B`, whose ranks shrink.
 
     A training begins with `init_rank` singular values E for each matrix. It
@@ -130,7 +129,6 @@ class AdaLora(TuningMethod):
 
     def __post_init__(self):
         super().__post_init__()
-        check_targets(self.name, self.targets)
         if self.rank >= self.init_rank or self.tfinal >= 1 - self.tinit:
             raise UserError(
                 f"{self}: expected rank below init_rank, and tinit + tfinal "
@@ -138,7 +136,7 @@ class AdaLora(TuningMethod):
             )
 
     def check(self, config):
-        check_pooler(self.name, self.targets, config)
+        super().check(config)
         for scope in self.lora.matrices(config):
             check_rank("adalora: init_rank", self.init_rank, scope, config)
 

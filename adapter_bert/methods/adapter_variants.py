@@ -174,8 +174,10 @@ def drop_at_random(
     dropped = tf.random.stateless_uniform(
         [], context.step_seed, 0, layers, tf.int32, alg="philox"
     )
+    # Within a shared layer hooks are told the number of the first one.
+    number = context.layer.number if context.layer else layer
     result = tf.cond(
-        dropped <= context.number_of(layer),
+        dropped <= number,
         added,
         lambda: tf.zeros_like(outputs),
     )

@@ -4,9 +4,10 @@ import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Callable, ClassVar, Optional
+from typing import Any, ClassVar, Optional
 
 import numpy as np
+import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.encoder import Declared
@@ -157,8 +158,8 @@ class TuningMethod:
         self,
         names: Sequence[str],
         others: Sequence[str],
-        read: Callable[[str], np.ndarray],
-        first: Callable[[str], np.ndarray],
+        read: encoder.Read,
+        first: encoder.Read,
     ) -> Values:
         """Gives first values that follow from the first phase, by name.
 
@@ -180,7 +181,7 @@ class TuningMethod:
     def merge(
         self,
         config: encoder.BertConfig,
-        read: Callable[[str], np.ndarray],
+        read: encoder.Read,
         values: Values,
     ) -> Values:
         """Gives the changed variables with which BERT alone computes the same.
@@ -258,6 +259,14 @@ def normal(stddev: float) -> encoder.Initializer:
     return initialize
 
 
+def over_tokens(values: Any) -> tf.Tensor:
+    """Shapes values of all rows [n] as [1, 1, n], of each [B, n] as [B, 1, n].
+
+    So they join what tokens have, [B, T, n].
+    """
+    return tf.reshape(values, [-1, 1, values.shape[-1]])
+
+
 def layer_numbers(text: str) -> list[int]:
     """Layers in rising order, of numbers and inclusive ranges as `0,2,6-11`."""
     numbers: list[int] = []
@@ -314,21 +323,6 @@ def layer_sizes(text: str) -> dict[int, int]:
 def sizes_text(sizes: Mapping[int, int]) -> str:
     """Gives the text that `layer_sizes` reads."""
     return ",".join(f"{layer}:{size}" for layer, size in sizes.items())
-
-
-def layer_norms_of(text: str, config: encoder.BertConfig) -> str:
-    """Makes a regular expression of these layers' LayerNorms, or of all."""
-    if text == ALL_LAYERS:
-        return LAYER_NORMS
-    if config.num_hidden_groups:
-        raise UserError(
-            f"adapter layers are {text!r}, but the layers of this model share "
-            "their LayerNorms, which some layers cannot train alone; pass "
-            f"layers={ALL_LAYERS!r} or layer_norms=False to houlsby, or "
-            "over='pfeiffer' to adapterdrop"
-        )
-    layers = "|".join(str(layer) for layer in choose_layers(text, config))
-    return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"
 
 
 def below(scope: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,16 +7,22 @@ name before theirs, or a method that is trained. So the trained part of
 
 import collections
 import dataclasses
+import functools
 import itertools
 import math
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
-from adapter_bert.bert.hooks import PLACES, Context, Hooks
+from adapter_bert.bert.hooks import (
+    PLACES,
+    Context,
+    Hooks,
+    NamedTensors,
+    seed_at,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.methods.base import (
     CHANGES,
@@ -51,15 +57,6 @@ HANDED_ON = (
 TRAITS = ("takes_rows", "by_token", "by_values")
 
 
-def _as_the_part(place: str) -> Callable:
-
-    def act(self, *arguments):
-        *others, context = arguments
-        return getattr(self.hooks, place)(*others, self.context_of(context))
-
-    return act
-
-
 @dataclasses.dataclass(eq=False)
 class PartHooks(Hooks):
     """Hooks of a part, with values and dropout of its own.
@@ -79,6 +76,10 @@ class PartHooks(Hooks):
         changed = {"parameter"} if self.changes else set()
         self.places = self.hooks.places | changed
 
+    def act(self, place, *arguments):
+        *others, context = arguments
+        return getattr(self.hooks, place)(*others, self.context_of(context))
+
     def change_of(
         self, name: str, variable: Any, context: Context
     ) -> Optional[tf.Tensor]:
@@ -95,8 +96,7 @@ class PartHooks(Hooks):
     def context_of(self, context: Context) -> Context:
         seed = context.seed
         if seed is not None:
-            number = zlib.crc32(self.mark.encode()) & 0x7FFFFFFF
-            seed = tf.stack([tf.bitwise.bitwise_xor(seed[0], number), seed[1]])
+            seed = seed_at(seed, self.mark, context)
         return dataclasses.replace(
             context,
             training=context.training and self.is_trained,
@@ -119,7 +119,7 @@ class PartHooks(Hooks):
 
 
 for _place in {*PLACES, "begin", "prepare"} - {"parameter"}:
-    setattr(PartHooks, _place, _as_the_part(_place))
+    setattr(PartHooks, _place, functools.partialmethod(PartHooks.act, _place))
 
 
 class ComposedHooks(Hooks):
@@ -161,7 +161,7 @@ class ComposedHooks(Hooks):
     def begin(self, context):
         return self._made("begin", context)
 
-    def _made(self, place: str, context: Context) -> dict[str, tf.Tensor]:
+    def _made(self, place: str, context: Context) -> NamedTensors:
         return {
             f"{part.mark}{name}": value
             for part in self.parts

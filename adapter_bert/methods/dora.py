@@ -1,14 +1,13 @@
 """DoRA: low-rank updates of directions, with trained lengths of columns."""
 
 import dataclasses
-import functools
-from typing import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.errors import UserError
+from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared
 from adapter_bert.methods.lora import Lora, LoraHooks, place_of
 
@@ -29,8 +28,7 @@ class DoraHooks(LoraHooks):
         # A column of zeros stays one.
         factor = tf.math.divide_no_nan(wanted, tf.stop_gradient(length))
         factor, bias = (
-            # Of rows' own, between rows and outputs.
-            tf.cast(x[:, tf.newaxis] if len(x.shape) == 2 else x, outputs.dtype)
+            base.over_tokens(tf.cast(x, outputs.dtype))
             for x in (factor, dense.read("bias"))
         )
         return (outputs - bias) * factor + bias
@@ -82,10 +80,14 @@ class Dora(Lora):
         shapes = encoder.list_variables(config)
         declared = super().variables(config, pooler)
         for scope in self.matrices(config):
-            lengths = functools.partial(_lengths_of, config.variable(scope))
+            kernel = config.variable(f"{scope}/kernel")
             declared[f"{scope}/dora_m"] = Declared(
-                shapes[config.variable(f"{scope}/bias")],
-                encoder.OfPretrained(lengths),
+                shapes[kernel][1:],
+                encoder.OfPretrained(
+                    lambda read, kernel=kernel: np.linalg.norm(
+                        read(kernel), axis=0
+                    )
+                ),
                 decays=False,
             )
         return declared
@@ -100,7 +102,3 @@ class Dora(Lora):
             )
             merged[name] = kernel * factor
         return merged
-
-
-def _lengths_of(scope: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
-    return np.linalg.norm(read(f"{scope}/kernel"), axis=0)

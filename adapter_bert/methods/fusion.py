@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +30,7 @@ def mix(
     variables: Tensors,
     query: tf.Tensor,
     values: Sequence[tf.Tensor],
-    drop: Callable[[tf.Tensor], tf.Tensor],
+    drop: functional.OfTensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Computes each token's attention to the outputs of adapters.
 

@@ -36,7 +36,7 @@ def opened(
         for name in ("kernel", "bias")
     )
     scores = tf.matmul(tf.cast(hidden, tf.float32), kernel)
-    scores += tf.reshape(bias, [-1, 1, bias.shape[-1]])
+    scores += base.over_tokens(bias)
     mask = tf.expand_dims(tf.cast(context.input_mask, tf.float32), 2)
     # A row without tokens, which fills up a batch, has no mean.
     mean = tf.math.divide_no_nan(

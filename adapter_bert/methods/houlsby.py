@@ -273,4 +273,14 @@ class Houlsby(BottleneckMethod):
     def trains(self, config):
         if not self.layer_norms:
             return ""
-        return base.layer_norms_of(self.layers, config)
+        if self.layers == ALL_LAYERS:
+            return base.LAYER_NORMS
+        if config.num_hidden_groups:
+            raise UserError(
+                f"adapter layers are {self.layers!r}, but the layers of this "
+                "model share their LayerNorms, which some layers cannot train "
+                f"alone; pass layers={ALL_LAYERS!r} or layer_norms=False to "
+                "houlsby, or over='pfeiffer' to adapterdrop"
+            )
+        layers = "|".join(map(str, base.choose_layers(self.layers, config)))
+        return rf"bert/encoder/layer_({layers})/.*/LayerNorm/.*"

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import TokenHooks
+from adapter_bert.methods import base
 from adapter_bert.methods.base import Declared, TuningMethod
 
 OUTPUT = "output/dense"
@@ -21,9 +22,8 @@ class Ia3Hooks(TokenHooks):
     def project(self, name, inputs, dense, context):
         if f"{name}/ia3_scale" not in self.values:
             return dense(inputs)
-        scale = tf.cast(self.values[f"{name}/ia3_scale"], context.dtype)
-        if len(scale.shape) == 2:
-            scale = scale[:, tf.newaxis]
+        scale = base.over_tokens(self.values[f"{name}/ia3_scale"])
+        scale = tf.cast(scale, context.dtype)
         if name.endswith(KEY_VALUE):
             return dense(inputs) * scale
         return dense(inputs * scale)

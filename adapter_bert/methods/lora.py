@@ -41,27 +41,6 @@ ENTRY = re.compile(
 )
 
 
-def check_targets(method: str, text: str) -> list[str]:
-    """Gives the names of `NAMES` in a text, with commas between them."""
-    names = text.split(",")
-    for name in names:
-        if name not in NAMES or names.count(name) > 1:
-            raise UserError(
-                f"{method}: targets is {text!r}, where {name!r} is "
-                f"unknown or named twice; expected some of {','.join(NAMES)}"
-            )
-    return names
-
-
-def check_pooler(method: str, targets: str, config: encoder.BertConfig) -> None:
-    """Refuses the pooler of a model that has none."""
-    if POOLER in targets.split(",") and not config.has_pooler:
-        raise UserError(
-            f"{method}: targets is {targets!r}, but this model has no "
-            "pooler; leave pooler out"
-        )
-
-
 def places(targets: Sequence[str], layers: Iterable[int]) -> Iterator[Place]:
     """Gives the targets of each layer in turn, then the pooler if it is one."""
     in_layers = [target for target in targets if target != POOLER]
@@ -225,7 +204,30 @@ def place_of(scope: str) -> Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lora(TuningMethod):
+class TargetsMethod(TuningMethod):
+    """A method whose argument `targets` names the kernels that it changes."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        names = self.targets.split(",")
+        for name in names:
+            if name not in NAMES or names.count(name) > 1:
+                raise UserError(
+                    f"{self.name}: targets is {self.targets!r}, where {name!r} "
+                    "is unknown or named twice; expected some of "
+                    f"{','.join(NAMES)}"
+                )
+
+    def check(self, config):
+        if POOLER in self.targets.split(",") and not config.has_pooler:
+            raise UserError(
+                f"{self.name}: targets is {self.targets!r}, but this model has "
+                "no pooler; leave pooler out"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora(TargetsMethod):
     """Low-rank updates `W + (alpha / rank) A B`; BERT is frozen.
 
     BERT-base, for each target in each layer: rank (inputs + outputs);
@@ -269,7 +271,6 @@ class Lora(TuningMethod):
 
     def __post_init__(self):
         super().__post_init__()
-        check_targets(self.name, self.targets)
         if self.gating and POOLER in self.targets.split(","):
             raise UserError(
                 f"{self.name}: gating is True, but a gate is a mean over a "
@@ -297,7 +298,7 @@ class Lora(TuningMethod):
                 )
 
     def check(self, config):
-        check_pooler(self.name, self.targets, config)
+        super().check(config)
         places = list(self._places(config))
         for argument in ("rank_pattern", "alpha_pattern"):
             left = places

@@ -12,7 +12,6 @@ from adapter_bert.errors import UserError
 from adapter_bert.methods.base import Declared, Part, TuningMethod
 from adapter_bert.methods.composition import Stack
 
-WORDS = "bert/embeddings/word_embeddings"
 NEW_WORDS = "bert/embeddings/new_words"
 
 

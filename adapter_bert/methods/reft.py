@@ -72,8 +72,7 @@ class ReftHooks(TokenHooks):
             for name in (SOURCE, BIAS)
         )
         basis = tf.cast(self.basis(scope), hidden.dtype)  # [D, R]
-        bias = tf.reshape(bias, [-1, 1, bias.shape[-1]])
-        inner = tf.matmul(hidden, kernel) + bias
+        inner = tf.matmul(hidden, kernel) + base.over_tokens(bias)
         inner = functional.activation(self.method.nonlinearity)(inner)
         if self.method.subtract:
             inner -= tf.matmul(hidden, basis)

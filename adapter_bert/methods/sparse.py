@@ -15,7 +15,7 @@ from adapter_bert.bert import encoder
 from adapter_bert.bert.functional import custom_gradient
 from adapter_bert.bert.hooks import Context, Hooks, seed_at
 from adapter_bert.errors import UserError
-from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods.base import Declared, TuningMethod, Values
 from adapter_bert.methods.fine_tuning import Full
 
 # The hard-concrete distribution is stretched to this interval (Louizos et al.
@@ -91,9 +91,7 @@ class SparseMethod(TuningMethod):
         return Full(), values
 
 
-def largest(
-    sizes: dict[str, np.ndarray], share: float
-) -> dict[str, np.ndarray]:
+def largest(sizes: Values, share: float) -> Values:
     """Marks the largest entries of all arrays together.
 
     Takes what is compared, not negative, by name. Gives float32 arrays like

@@ -10,10 +10,9 @@ import tensorflow as tf
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import TokenHooks, dropout
 from adapter_bert.methods import base
-from adapter_bert.methods.base import Declared, TuningMethod
+from adapter_bert.methods.base import Declared
 from adapter_bert.methods.lora import (
-    check_pooler,
-    check_targets,
+    TargetsMethod,
     places,
     scope_of,
 )
@@ -38,11 +37,11 @@ class VeraHooks(TokenHooks):
         if f"{name}/vera_d" not in self.values:
             return outputs
         inner, outer = (
-            tf.cast(self.values[f"{name}/vera_{part}"], context.dtype)
+            base.over_tokens(
+                tf.cast(self.values[f"{name}/vera_{part}"], context.dtype)
+            )
             for part in "db"
         )
-        if len(inner.shape) == 2:
-            inner, outer = inner[:, tf.newaxis], outer[:, tf.newaxis]
         x = tf.cast(inputs, context.dtype)
         x = dropout(x, self.method.dropout, f"{name}/vera", context)
         shared = context.handed_on
@@ -57,7 +56,7 @@ class VeraHooks(TokenHooks):
 
 
 @dataclasses.dataclass(frozen=True)
-class Vera(TuningMethod):
+class Vera(TargetsMethod):
     """Updates `W + A diag(d) B diag(b)` of random A and B; BERT is frozen.
 
     All layers share A and B, which follow from the seed and are in no file. A
@@ -92,13 +91,9 @@ class Vera(TuningMethod):
     d_initial: float = 0.1
     layers: str = base.ALL_LAYERS
 
-    def __post_init__(self):
-        super().__post_init__()
-        check_targets(self.name, self.targets)
-
     def check(self, config):
+        super().check(config)
         base.choose_layers(self.layers, config)
-        check_pooler(self.name, self.targets, config)
 
     def kernels(self, config: encoder.BertConfig) -> dict[str, tuple[int, ...]]:
         shapes = encoder.list_variables(config)

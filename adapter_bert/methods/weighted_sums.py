@@ -12,7 +12,7 @@ from one, so both agree where weights add up to one.
 import dataclasses
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Callable, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -141,7 +141,7 @@ class WeightedSum:
     def merge(
         self,
         config: encoder.BertConfig,
-        read: Callable[[str], np.ndarray],
+        read: encoder.Read,
         methods: Sequence[TuningMethod],
         values: Sequence[Values],
         weights: Sequence[float],
@@ -269,7 +269,7 @@ def _alike(arrays: Sequence[np.ndarray]) -> np.ndarray:
 def _start(
     name: str,
     declared: Mapping[str, encoder.Declared],
-    read: Callable[[str], np.ndarray],
+    read: encoder.Read,
 ) -> np.ndarray:
     one = declared[name]
     first, other = (

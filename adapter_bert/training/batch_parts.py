@@ -5,16 +5,17 @@ from typing import Any, Callable
 
 import tensorflow as tf
 
+from adapter_bert.bert.hooks import NamedTensors
 from adapter_bert.graph_building import leave_with_graph
 from adapter_bert.tasks.task import ROW_LOSSES, VECTOR_GRADIENTS, BatchHead
 
 
 def with_batch_loss(
     head: BatchHead,
-    forward: Callable[[dict[str, tf.Tensor]], tf.Tensor],
-    features: dict[str, tf.Tensor],
+    forward: Callable[[NamedTensors], tf.Tensor],
+    features: NamedTensors,
     parts: int,
-) -> dict[str, tf.Tensor]:
+) -> NamedTensors:
     """Adds to a device's features what `BatchHead.loss` reads.
 
     Each device computes the loss of the whole batch, from all devices' vectors.
@@ -52,9 +53,7 @@ def with_batch_loss(
     return {**features, **own_rows}
 
 
-def _divide_in_parts(
-    features: dict[str, tf.Tensor], parts: int
-) -> dict[str, tf.Tensor]:
+def _divide_in_parts(features: NamedTensors, parts: int) -> NamedTensors:
     """Divides rows into equal parts, [parts, B / parts, ...], in order."""
     divided = {}
     for name, value in features.items():
@@ -68,7 +67,7 @@ def _divide_in_parts(
 def sum_over_parts(
     compute: Callable,
     sources: Sequence[Any],
-    features: dict[str, tf.Tensor],
+    features: NamedTensors,
     parts: int,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Adds up losses, and gradients like `sources`, of parts of the rows."""

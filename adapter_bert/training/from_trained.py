@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 
 from adapter_bert import files
+from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.checkpoints import run_record, sources
 from adapter_bert.checkpoints.adapter_artifact import Artifact
 from adapter_bert.checkpoints.weights import Weights
@@ -109,7 +110,7 @@ def begin_words(model: Any, base: Weights) -> Weights:
     def read(name: str) -> np.ndarray:
         if name != new_words.NEW_WORDS:
             return base.read(name)
-        return new_words.first_rows(base.read(new_words.WORDS), pieces)
+        return new_words.first_rows(base.read(WORD_EMBEDDINGS), pieces)
 
     shapes = {**base.shapes, new_words.NEW_WORDS: shape}
     return dataclasses.replace(base, shapes=shapes, read=read)

@@ -7,6 +7,7 @@ share a file for each set of rows, BERT, number of layers and dtype.
 import contextlib
 import dataclasses
 import errno
+import functools
 import hashlib
 import json
 import math
@@ -254,14 +255,14 @@ class FrozenLayers:
 
         The rows may have other labels now.
         """
-        model, lowest = self._model, self._lowest
-
-        def build_model(create: Any) -> UpperLayers:
-            build_head = model.task.build_head
-            return UpperLayers(
-                lowest, model.config, model.method, build_head, create
-            )
-
+        model = self._model
+        build_model = functools.partial(
+            UpperLayers,
+            self._lowest,
+            model.config,
+            model.method,
+            model.task.build_head,
+        )
         known = KnownOutputs(features, self._outputs, self._first_token)
         return known, dataclasses.replace(job, build_model=build_model)
 
@@ -370,16 +371,13 @@ def predictor(
 ) -> Iterator[RowPredictor]:
     """Computes a head without variables on a BERT's lowest layers."""
     config = dataclasses.replace(model.config, num_hidden_layers=layers)
-
-    def build_model(create):
-        return task_model.TaskModel(config, HeadOnly(), build_head, create)
-
-    table = task_model.list_parameters(config, HeadOnly(), build_head)
+    made_of = config, HeadOnly(), build_head
+    table = task_model.list_parameters(*made_of)
     base = model.opened.weights
     with files.temporary_folder() as folder:
         lower = dataclasses.replace(
             job,
-            build_model=build_model,
+            build_model=functools.partial(task_model.TaskModel, *made_of),
             table=table,
             initial_values=choose_initial_values(
                 table.parameters, base, None, job.seed

@@ -1,6 +1,7 @@
 """Starts an adapter that learns new labels, and measures what it forgets."""
 
 import dataclasses
+import functools
 import os
 from typing import Any
 
@@ -49,8 +50,8 @@ class Imprinting(Extra):
 
         shown = dataclasses.replace(
             run.job,
-            build_model=lambda create: task_model.TaskModel(
-                model.config, model.method, build_head, create
+            build_model=functools.partial(
+                task_model.TaskModel, model.config, model.method, build_head
             ),
             # Settings that may change while a run goes on change no bits.
             predict_tokens=0,

@@ -1,6 +1,7 @@
 """Opens what a run names, and checks that it all fits together."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -171,7 +172,9 @@ def _task_of(experiment: Experiment, start: _Start) -> Task:
 
 def _method_of(
     experiment: Experiment, trained: Optional[Artifact], task: Task
-) -> TuningMethod:
+) -> tuple[TuningMethod, Any, list[str]]:
+    """Gives the method, and of a composition what `find_parts` gives."""
+    parts, around = None, []
     method, new = experiment.method, len(_new_tokens(experiment, trained))
     if trained is not None:
         from adapter_bert.training import from_trained
@@ -188,7 +191,12 @@ def _method_of(
         )
     if task.trained_together:
         method = method.for_tasks(task.trained_together)
-    return method
+    if method.parts or experiment.exchange_part:
+        from adapter_bert.training import from_trained
+
+        parts, around = from_trained.find_parts(experiment, trained, method)
+        method = parts.method
+    return method, parts, around
 
 
 def describe_parameters(experiment: Experiment) -> str:
@@ -197,12 +205,7 @@ def describe_parameters(experiment: Experiment) -> str:
     opened, trained, _ = start
     config = sources.read_config(opened, experiment.bert_config_file)
     task = _task_of(experiment, start)
-    method = _method_of(experiment, trained, task)
-    if method.parts or experiment.exchange_part:
-        from adapter_bert.training import from_trained
-
-        parts, _ = from_trained.find_parts(experiment, trained, method)
-        method = parts.method
+    method, _, _ = _method_of(experiment, trained, task)
     task, _ = task.read(experiment.data_dir, ())
     table = task_model.list_parameters(config, method, task.build_head)
     return table.to_text()
@@ -225,13 +228,8 @@ def open_model(experiment: Experiment) -> Model:
         _new_tokens(experiment, trained),
     )
     task = _task_of(experiment, start)
-    method = _method_of(experiment, trained, task)
-    parts = part_weights = None
-    if method.parts or experiment.exchange_part:
-        from adapter_bert.training import from_trained
-
-        parts, around = from_trained.find_parts(experiment, trained, method)
-        method = parts.method
+    method, parts, around = _method_of(experiment, trained, task)
+    part_weights = None
     sources.check_length(
         experiment.max_seq_length, task.least_length, config, tokenizer
     )
@@ -344,8 +342,8 @@ def make_job(engine: Engine, model: Model) -> Job:
         rows = experiment.training.batch_size // engine.shards // parts
         parts *= devices.divide(rows, engine.lanes)
     return Job(
-        build_model=lambda create: task_model.TaskModel(
-            config, method, task.build_head, create
+        build_model=functools.partial(
+            task_model.TaskModel, config, method, task.build_head
         ),
         table=table,
         initial_values=initial_values,

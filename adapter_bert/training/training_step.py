@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from adapter_bert.bert import functional, onednn
 from adapter_bert.bert.encoder import CreateVariable
-from adapter_bert.bert.hooks import Context
+from adapter_bert.bert.hooks import Context, NamedTensors
 from adapter_bert.checkpoints.weights import InitialValues
 from adapter_bert.errors import UserError
 from adapter_bert.tasks.task import BatchHead
@@ -108,7 +108,7 @@ def loss_and_gradients(
     job: Job,
     model: TaskModel,
     variables: Sequence[tuple[str, tf.Variable]],
-    features: dict[str, tf.Tensor],
+    features: NamedTensors,
     step: tf.Tensor,
     batch_size: int,
 ) -> tuple[tf.Tensor, Gradients]:
@@ -147,7 +147,7 @@ def loss_and_gradients(
         behind = [pair for pair, gradient in pairs if gradient is not None]
         direct = [pair for pair, gradient in pairs if gradient is None]
 
-    def compute(part: dict[str, tf.Tensor], prepared: dict[str, tf.Tensor]):
+    def compute(part: NamedTensors, prepared: NamedTensors):
         context = make_context(part, prepared)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([*trained, *prepared.values()])
@@ -236,9 +236,7 @@ def _once(job: Union[Job, Prediction], compute: Callable) -> Callable:
     )
 
 
-def _divide(
-    features: dict[str, tf.Tensor], lanes: int
-) -> list[dict[str, tf.Tensor]]:
+def _divide(features: NamedTensors, lanes: int) -> list[NamedTensors]:
     rows = features["input_ids"].shape[0]
     if rows is None:
         rows = tf.shape(features["input_ids"])[0]
@@ -253,12 +251,12 @@ def _divide(
 
 def predict(
     job: Union[Job, Prediction],
-    model: Callable[[dict[str, tf.Tensor], Context], dict[str, tf.Tensor]],
-    features: dict[str, tf.Tensor],
-) -> dict[str, tf.Tensor]:
+    model: Callable[[NamedTensors, Context], NamedTensors],
+    features: NamedTensors,
+) -> NamedTensors:
     """Gives the outputs of a model for a batch, without dropout, in lanes."""
 
-    def compute(lane: dict[str, Any]) -> dict[str, tf.Tensor]:
+    def compute(lane: dict[str, Any]) -> NamedTensors:
         context = Context(
             lane["input_mask"],
             dtype=tf.as_dtype(job.compute_dtype),

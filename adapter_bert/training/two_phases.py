@@ -74,8 +74,11 @@ class FirstPhase(Extra):
 
         first = dataclasses.replace(
             job,
-            build_model=lambda create: task_model.TaskModel(
-                model.config, self._method, self._build_head, create
+            build_model=functools.partial(
+                task_model.TaskModel,
+                model.config,
+                self._method,
+                self._build_head,
             ),
             table=self._table,
             initial_values={
