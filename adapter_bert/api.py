@@ -560,7 +560,16 @@ class Predictor:
                 )
             [task] = predictor.names
         names = [task] if isinstance(task, str) else list(task)
-        first = predictor.task((names or predictor.names)[0])
+        first, *others = map(
+            predictor.task, dict.fromkeys(names or predictor.names[:1])
+        )
+        if isinstance(texts, os.PathLike) and any(
+            one.columns != first.columns for one in others
+        ):
+            raise UserError(
+                f"{texts} is read by the columns of one task, but those named "
+                "read several; pass rows as dictionaries, or ask one by one"
+            )
         rows = _rows_of(texts, first, first.task.takes_tokens)
         if isinstance(task, str):
             names *= len(rows)
@@ -653,7 +662,9 @@ def _texts_at(row: Any, loaded: Optional[LoadedTask], where: str) -> Any:
         whole, columns = loaded.columns, loaded.task.columns
     usual = TEXT_COLUMNS[: len(columns)]
     for names in (whole, columns, usual):
-        if len(names) >= len(columns) and set(names) <= set(row):
+        # An empty second text is none.
+        has_all = all(row.get(x) for x in names[len(columns) :])
+        if len(names) >= len(columns) and has_all and set(names) <= set(row):
             try:
                 return tuple(
                     tuple(row[name])

@@ -110,6 +110,8 @@ def _as_argument(name: str, value: Any, kind: str) -> Any:
         return [f"{name}={part}" for name, part in value.items()]
     # Of numpy and pandas: arrays, columns and numbers.
     value = _plain(value)
+    if kind == "string" and type(value) is int:
+        return str(value)
     if isinstance(value, tuple):
         value = list(value)
     is_list = "list" in kind or kind.startswith("multi")

@@ -26,6 +26,8 @@ TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 class Schedule:
     """Warms up to the peak `learning_rate`, then decays to zero, linearly.
 
+    It is zero after the last step.
+
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at
     the end of the warm-up. Its steps count from 1 in practice.
@@ -40,9 +42,11 @@ class Schedule:
         if not tf.is_tensor(step):
             if step < self.num_warmup_steps:
                 return self.learning_rate * step / self.num_warmup_steps
-            return self.learning_rate * (1 - step / self.num_train_steps)
+            left = max(0.0, 1 - step / self.num_train_steps)
+            return self.learning_rate * left
         done = tf.cast(step, tf.float32)
-        decayed = self.learning_rate * (1.0 - done / self.num_train_steps)
+        left = tf.maximum(0.0, 1.0 - done / self.num_train_steps)
+        decayed = self.learning_rate * left
         if not self.num_warmup_steps:
             return decayed
         warming = self.learning_rate * (done / self.num_warmup_steps)

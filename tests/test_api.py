@@ -415,6 +415,17 @@ def test_columns_are_the_adapters(run, bert, other_columns):
 
 
 @pytest.mark.newer_stack
+def test_a_file_has_the_columns_of_one_task(run, bert, other_columns, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    write_json_lines(path, [{"text": "a cat", "said": "a dog"}] * 2)
+    predictor = ab.Predictor(bert, {"run": run.adapter, "other": other_columns})
+    refusals.check(
+        lambda: predictor.predict(path, task=["run", "other"]),
+        "is read by the columns of one task",
+    )
+
+
+@pytest.mark.newer_stack
 def test_tables_have_vectors(bert, other_columns, tmp_path):
     texts = [text for text, _ in SENTENCES]
     expected = ab.embed(bert, texts, adapter=other_columns)

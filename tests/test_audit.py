@@ -140,6 +140,7 @@ BAD = [
         (PLAIN, {name: value, **more}, f"--{name} {message}")
         for name, value, more, message in (
             ("folds", 1, {}, "is 1"),
+            ("cpu_lanes", 2, {}, "means nothing without --tuning_method"),
             ("calibrate", True, HEAD, "is for a run"),
             ("init_checkpoint", "", {}, "is missing"),
             ("learning_rate", 1e-3, {}, "means nothing without --tuning_"),

@@ -10,6 +10,7 @@ from conftest import (
     TINY_WORDS,
     load_predictor,
     module_fixture,
+    open_checkpoint,
     read_adapter_config,
     read_json,
     read_lines,
@@ -21,7 +22,7 @@ from test_exported_kinds import COLUMNS, PLAIN
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.checkpoints import adapter_artifact
-from adapter_bert.commands import merge
+from adapter_bert.commands import convert, merge
 from adapter_bert.exchange import foreign_base
 from adapter_bert.tasks import metrics
 from adapter_bert.tasks.from_description import restore_task
@@ -316,7 +317,7 @@ def stop(*_):
 
 
 def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
-    classify, fitting_flags, tiny_bert, tmp_path
+    classify, fitting_flags, tiny_bert, tmp_path, run_main
 ):
     plain = {**fitting_flags, "output_dir": tmp_path / "plain"}
     del plain["calibrate"]
@@ -364,6 +365,17 @@ def test_a_run_calibrates_its_adapter_and_keeps_the_weights(
         assert (answer["label"] or "") == label
         expected = pytest.approx(float(probability), rel=1e-4)
         assert answer["probability"] == expected
+    # Other programs have the same head of the run and of its adapter.
+    converted = []
+    for named in (
+        [f"--init_checkpoint={out}"],
+        [f"--init_checkpoint={tiny_bert}", f"--adapter={out / 'adapter'}"],
+    ):
+        place = tmp_path / f"converted{len(named)}"
+        more = "--to=adapter_bert", "--activation=gelu"
+        run_main(convert, *named, *more, f"--output_dir={place}")
+        converted.append(open_checkpoint(place).weights.read("output_weights"))
+    np.testing.assert_array_equal(*converted)
     # Begun again, and killed before it is fitted anew.
     with (
         pytest.MonkeyPatch.context() as patch,

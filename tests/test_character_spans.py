@@ -298,7 +298,11 @@ def of_spans(*spans, **more):
         "two": (of_spans(as_objects([0, 2, ["X", "Y"]])[0]), "['X', 'Y']"),
         "no label": (of_spans({"start": 0, "end": 2}), "the label None, exp"),
         "no end": (of_spans({"start": 0, "label": "X"}), "expected a span"),
-        "an object": (of_spans(spans="X"), "expected a list of spans, found"),
+        "an object": (
+            of_spans(spans="X"),
+            "expected a list of spans, found",
+            "tag_column",
+        ),
         "by label": (of_spans(spans={"PER": [[0, 2]]}), "expected a list of"),
         "point": (of_spans({"label": "X", "points": [3]}), "found 3, expec"),
         "order": (

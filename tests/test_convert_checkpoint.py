@@ -125,6 +125,8 @@ def test_from_hugging_face_and_back(convert, tmp_path, tiny_bert):
     convert(first, "hugging_face", back)
     written = read_json(back / "config.json")
     assert written["hidden_act"] == "gelu_new"
+    length = read_json(back / "tokenizer_config.json")["model_max_length"]
+    assert length == written["max_position_embeddings"]
     for flag, message in (
         ("--pooling=cls", "--pooling and --normalize are for --to=sentence"),
         ("--normalize=false", "leave them out"),
@@ -183,6 +185,19 @@ def test_a_head_keeps_labels_and_kind(convert, tmp_path, tiny_bert):
         assert opened.labels == ("so so", "good", "bad")
         assert opened.head == head
         assert opened.weights.read("output_bias").tolist() == [0, 1, 2]
+
+
+def test_labels_without_names_are_counted(convert, tmp_path, tiny_bert):
+    source = shutil.copytree(tiny_bert, tmp_path / "source")
+    head = {
+        "architectures": ["BertForSequenceClassification"],
+        "id2label": {str(n): f"LABEL_{n}" for n in range(3)},
+    }
+    path = source / "config.json"
+    write_json(path, {**read_json(path), **head})
+    convert(source, "hugging_face", tmp_path / "out")
+    written = read_json(tmp_path / "out" / "config.json")
+    assert {name: written[name] for name in head} == head
 
 
 def test_a_case_that_no_word_tells_is_kept(

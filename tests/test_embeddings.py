@@ -83,6 +83,8 @@ def test_no_rows_and_many(bert):
     assert [len(part) for part in parts] == [1024, 476]
     assert embedder.cut_rows == 300
     assert_allclose(parts[1][4], parts[0][3], atol=1e-6)
+    rows = ["a cat"] * 1500 + ["\ud800"]
+    refusals.check(lambda: list(embedder.stream(rows)), "row 1501: the text")
 
 
 @pytest.mark.newer_stack

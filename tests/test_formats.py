@@ -403,7 +403,7 @@ NAMED = Layout("text", label="label")
                 [(1, ["a", label]), (2, ["b", "c"])],
             )
             for label, cell in [
-                *((x, x) for x in ("[1]", "[]", "[NaN]", "1", "{}")),
+                *((x, x) for x in ("[1]", "[NaN]", "1", "{}")),
                 ("[1, 2]", '"[1, 2]"'),
             ]
         ),
@@ -559,9 +559,14 @@ def test_lines_keep_their_numbers():
     ],
 )
 def test_rows_to_answer(name, column, texts, caplog):
-    rows = row_stream.file_rows(str(case(name)), [[column]], lambda _: None)
-    answered = [text for (text,), _ in rows]
-    assert answered == list(texts) if texts else len(answered) == 5
+    path = str(case(name))
+    sources = [path]
+    if name.startswith("argilla_"):
+        sources.append(MemoryRows(json.loads(case(name).read_text()), "rows"))
+    for source in sources:
+        rows = row_stream.file_rows(source, [[column]], lambda _: None)
+        answered = [text for (text,), _ in rows]
+        assert answered == list(texts) if texts else len(answered) == 5
     assert not caplog.text
 
 
@@ -646,6 +651,21 @@ def test_questions_are_read(name, answers):
     for question in questions:
         [(text, start)] = question.answers
         assert question.context.startswith(text, start)
+
+
+@refusals.table(
+    {
+        "an empty list of labels": ("b,,[]", "a.csv:3: found 0 labels"),
+        "negatives": ('b,"[""p""]",c', "a.csv:3: a cell holds a list of texts"),
+    }
+)
+def test_lists_in_cells_that_are_refused(tmp_path, call, parts):
+    path = put(tmp_path / "a.csv", f"text,negative,label\na,q,c\n{call}\n")
+    negatives = {"choices": ("negative",), "lists_choices": True}
+    is_label = call.endswith("[]")
+    more = {"label": "label"} if is_label else negatives
+    layout = Layout("text", **more)
+    refusals.check(lambda: tables.read_rows(str(path), layout), *parts)
 
 
 @refusals.table(

@@ -44,6 +44,7 @@ WORDS = [
     "\u0301",
     "\u2764\ufe0f",
     "caf\ufffd",
+    "mat\ufffe",
     "\uac01\u0301",
 ]
 # All that Python takes for white space, and some that joins words.

@@ -10,6 +10,7 @@ from tiny_artifacts import CLASSIFICATION, make_adapters, make_artifact
 from adapter_bert.answering import predictor as predictor_module
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.answering.task_tables import MixedBert
+from adapter_bert.tasks.text_task import TextTask
 
 pytestmark = pytest.mark.newer_stack
 
@@ -151,6 +152,10 @@ def test_texts_are_tokenized_once_for_tasks_that_read_alike(load, monkeypatch):
     )
     predictor(["small", "large", "score"], TEXTS)
     assert [len(group.tasks) for group in made] == [3]
+    made.clear()
+    monkeypatch.setattr(TextTask, "reading", None)
+    predictor(["small", "large", "score"], TEXTS)
+    assert [len(group.tasks) for group in made] == [1, 1, 1]
 
 
 @pytest.mark.gate
@@ -190,6 +195,7 @@ def test_adapters_are_kept_in_bfloat16(load):
     exact = load("small", "large")
     predictor = load("small", "large", adapter_dtype="bfloat16")
     questions = [("small", TEXTS[0]), ("large", TEXTS[1])]
+    alone = predictor("small", TEXTS[0])
     for rounded, one in zip(predictor.ask(questions), exact.ask(questions)):
         assert rounded != one
         assert rounded["probability"] == pytest.approx(
@@ -200,5 +206,6 @@ def test_adapters_are_kept_in_bfloat16(load):
     others = {table.dtype for name, table in tables if "adapters" not in name}
     assert (adapters, others) == ({tf.bfloat16}, {tf.float32})
     # One task alone is computed in float32, with the rounded values.
+    assert predictor("small", TEXTS[0]) == alone
     values = predictor.task("small").values.get().values()
     assert {value.dtype for value in values} == {tf.float32}

@@ -71,6 +71,17 @@ def write_lines(path, content):
     return lines_of(path)
 
 
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("a.jsonl", b'{"text": "the cat"}\n'),
+        ("a.csv", b"text,label\nthe cat,x\n"),
+    ],
+)
+def test_tables_have_their_texts_in_a_column(tmp_path, name, content):
+    assert list(write_lines(tmp_path / name, content)) == ["the cat"]
+
+
 def test_lines_are_rows_and_empty_ones_are_passed_over(tmp_path, tokenizer):
     rows = write_lines(
         tmp_path / "a.txt",

@@ -10,7 +10,9 @@ from conftest import (
     open_checkpoint,
     read_adapter,
     read_adapter_config,
+    read_json,
     read_lines,
+    write_lines,
 )
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
@@ -20,6 +22,7 @@ from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, google, written_form
 from adapter_bert.checkpoints.hugging_face import kind_of_head
+from adapter_bert.commands import convert as convert_command
 from adapter_bert.commands import merge as merge_command
 from adapter_bert.tasks.kinds import TASKS, kind_of
 
@@ -234,6 +237,39 @@ def test_a_vocabulary_may_lie_elsewhere(merge, tiny_bert, tmp_path):
     assert not target.exists()
     merge(target, tmp_path / "a", bert=bert, more=[f"--vocab_file={words}"])
     assert (target / "vocab.txt").read_bytes() == words.read_bytes()
+
+
+def test_a_merged_bert_has_the_tokens_of_its_adapters(
+    merge, tiny_bert, tmp_path, run_main
+):
+    adapter, target = tmp_path / "adapter", tmp_path / "merged"
+    make_artifact(adapter, tiny_bert, "lora(rank=2)")
+    words = tmp_path / "words.txt"
+    lines = read_lines(tiny_bert / "vocab.txt")
+    write_lines(words, [*lines[:5], *lines[:4:-1]])
+    convert = f"--init_checkpoint={tiny_bert}", "--to=google"
+    convert += "--activation=gelu", f"--adapter={adapter}"
+    for more, part in (
+        (f"--vocab_file={words}", "another vocabulary"),
+        ("--bert_config_file=/none", "leave out --bert_config_file"),
+    ):
+        refusals.check(lambda x=more: merge(target, adapter, more=[x]), part)
+        refusals.check(
+            lambda x=more: run_main(
+                convert_command, *convert, f"--output_dir={target}", x
+            ),
+            part,
+        )
+    assert not target.exists()
+
+
+def test_googles_form_has_one_epsilon(merge, tiny_bert, tmp_path):
+    bert, target = tmp_path / "bert", tmp_path / "merged"
+    shutil.copytree(tiny_bert, bert)
+    change(bert / "config.json", layer_norm_eps=1e-5)
+    make_artifact(tmp_path / "a", bert, "lora(rank=2)")
+    merge(target, tmp_path / "a", bert=bert)
+    assert read_json(target / "config.json")["layer_norm_eps"] == 1e-5
 
 
 def test_what_cannot_be_merged_is_refused(merge, tiny_bert, tmp_path):

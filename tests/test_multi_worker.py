@@ -369,3 +369,8 @@ def test_workers_compare_their_rows_labels_and_flags(
         call = functools.partial(train, engine, job, one, learning_rate=rate)
         refusals.check(call, "enough")
     assert seen[0] == seen[1] and len(set(seen)) == 3
+    job = dataclasses.replace(job, about="class_weights")
+    refusals.check(
+        lambda: train(engine, job, rows, learning_rate=0.2), "enough"
+    )
+    assert seen[-1] not in seen[:-1]

@@ -75,6 +75,8 @@ SENTENCES = [
     *ONE[:4],
     ("",),
     ("the cat\u00a0sat " * 40,),
+    # Unicode leaves it free.
+    ("mat mat\U0001ffff",),
     # Words without tokens, and with more than a window holds.
     (f"a\u3000cat \u200b {'cat,' * 30} sat\tin \u4eac\u4eac .",),
 ]

@@ -30,7 +30,7 @@ DECAYED = (NAMES[0], NAMES[5])
 @pytest.mark.parametrize(
     "steps, warm_up, rates",
     [
-        (10, 4, {1: 0.5, 2: 1, 3: 1.5, 4: 1.2, 5: 1, 10: 0}),
+        (10, 4, {1: 0.5, 2: 1, 3: 1.5, 4: 1.2, 5: 1, 10: 0, 15: 0}),
         (4, 0, {1: 1.5, 2: 1, 4: 0}),
     ],
 )
@@ -47,7 +47,7 @@ def test_the_rate_rises_to_the_end_of_the_warm_up_then_falls(
 def test_numbers_and_tensors_have_the_same_rates(warmup, dtype):
     schedule = Schedule(3e-4, num_train_steps=50, num_warmup_steps=warmup)
     in_graph = tf.function(schedule)
-    for step in range(1, 51):
+    for step in range(1, 61):
         rate = in_graph(tf.constant(step, dtype))
         assert rate.dtype == tf.float32
         assert rate.shape == ()

@@ -550,7 +550,7 @@ def merged(convert, tiny_bert, tmp_path):  # noqa: F811
     make_artifact(adapter, tiny_bert, "lora(rank=2)", None, about)
     convert(tiny_bert, "hugging_face", folder, f"--adapter={adapter}")
     bert = ab.load_bert(tiny_bert)
-    return folder, scores_of(ab.Predictor(bert, adapter, max_seq_length=32))
+    return folder, scores_of(ab.Predictor(bert, adapter))
 
 
 def test_a_merged_reranker_is_a_cross_encoder(merged):

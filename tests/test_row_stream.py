@@ -51,6 +51,15 @@ def test_words_may_come_as_a_list(tmp_path):
     )
 
 
+def test_a_second_text_may_be_missing(tmp_path):
+    """Of tasks that read a text or a pair, whatever the first row has."""
+    rows = [("a",), ("b", "c"), ("d", ""), ("e", None)]
+    path = tmp_path / "a.jsonl"
+    write_json_lines(path, [dict(zip(("text", "text_b"), x)) for x in rows])
+    read_rows = read(path, [("text",), ("text", "text_b")])
+    assert texts(read_rows) == [("a",), ("b", "c"), ("d",), ("e",)]
+
+
 def pipe(content, columns):
     stream = BytesIO(content)
     return list(row_stream.pipe_rows(stream, columns))

@@ -42,7 +42,8 @@ def pretraining_flags(tiny_flags, tmp_path):
 def from_nothing(pretraining_flags, tiny_bert, tiny_config, tmp_path):
     """Flags of a training that begins with random values."""
     config = tmp_path / "bert_config.json"
-    write_json(config, {**vars(tiny_config), "hidden_act": "gelu"})
+    described = {**vars(tiny_config), "hidden_act": "gelu"}
+    write_json(config, {**described, "model_type": "bert"})
     del pretraining_flags["init_checkpoint"]
     return {
         **pretraining_flags,
@@ -60,6 +61,8 @@ def test_a_published_command_from_nothing(
     done = run_process(*words, program="run_pretraining.py")
     out = from_nothing["output_dir"]
     assert "trained: 100.00% of all parameters" in done.stderr
+    begun = read_json(out / "initial", "bert_config.json")
+    assert begun["hidden_act"] == "gelu_erf"
     scores = read_json(out, "eval_results.json")
     # Three rows are repeated.
     assert scores["eval_masked_lm_accuracy"] > 0.9

@@ -108,6 +108,9 @@ def test_all_versions_folders_are_read(tmp_path, tiny_bert, tiny_weights):
         for place in ("", "0_Transformer"):
             made = tmp_path / f"{number}{place}"
             write(made, tiny_bert, pooled, place)
+            if place:
+                # No module is there.
+                (made / "model.safetensors").write_bytes(b"others")
             opened = open_checkpoint(made)
             assert opened.pooled == pooled
             assert sources.read_config(opened).hidden_size == 16
@@ -159,7 +162,6 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
             (modules(kinds[0]), f"the modules are Transformer; {readable}"),
             (modules("mine.Transformer", kinds[1]), "are mine.Transformer, P"),
             (modules(), f"the modules are missing; {readable}"),
-            (path_of_module, "the folder of a module is '../elsewhere'"),
             (
                 fields(pooling, pooling_mode_max_tokens=True),
                 "pooled by max, mean, expected cls or mean",
@@ -185,6 +187,8 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         copytree(folder, copy)
         spoiled(copy)
         refuses(copy, message, "pass its model.safetensors")
+    path_of_module(copy)
+    refuses(copy, "the folder of a module is '../elsewhere'")
     # What has no effect.
     change(folder, "tokenizer_config.json", do_lower_case=True)
     change(folder, model, do_lower_case=True, unpad_inputs=None)
@@ -326,7 +330,8 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
         "--pooling=cls",
         "--normalize=true",
     )
-    assert open_checkpoint(first).pooled == Pooled("cls", True)
+    # The longest input is the BERT's.
+    assert open_checkpoint(first).pooled == Pooled("cls", True, 32)
     assert_array_equal(
         embed(open_bert(first), TEXTS),
         embed(open_bert(tiny_bert), TEXTS, pooling="cls", normalize=True),

@@ -117,6 +117,13 @@ def test_runs_on_other_data_are_not_compared(fake, other, what):
     refusals.check(fake.settings, first, second, f"differ in their {what} (")
 
 
+def test_thresholds_of_the_dev_rows_make_other_scores(fake):
+    first = fake.add("rte", "full", 0.6)
+    second = fake.add("rte", "full", 0.9, seed=2)
+    (second / "label_thresholds.json").write_text("{}")
+    refusals.check(fake.settings, first, second, "fitted thresholds (")
+
+
 def test_there_is_no_mean_over_different_berts(fake):
     fake.add("rte", "full", 0.6)
     fake.add("qnli", "full", 0.9, bert="g")

@@ -225,6 +225,18 @@ def test_what_cannot_share_a_bert_is_refused(load, tiny_bert, tmp_path):
     refusals.check(
         lambda: TextModel(bert, {**tasks, "norms": norms}, 4), "has a part that"
     )
+    pooled = {"name": "vectors", "pooling": "mean", "normalize": True}
+    narrow = {"in_features": 16, "out_features": 4, "bias": False}
+    dense = {"dense": [{**narrow, "activation": "tanh"}]}
+    both = {}
+    for name, more in (("narrow", dense), ("wide", {})):
+        described = {**pooled, **more}
+        make_artifact(tmp_path / name, tiny_bert, "ia3", description=described)
+        both[name] = trained_task(bert, tmp_path / name)
+    model = TextModel(bert, both, 4)
+    refusals.check(
+        lambda: ask(model, [("wide", (TEXTS[0],))]), "vectors of several sizes"
+    )
 
 
 @pytest.mark.gate

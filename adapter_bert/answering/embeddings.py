@@ -352,7 +352,9 @@ class Embedder:
 
     def stream(self, rows: Iterable[Union[str, TextRow]]) -> Iterator[Vectors]:
         """Yields the vectors of `CHUNK` rows at a time, as calls give them."""
-        return map(self, chunks(rows))
+        places = map("row {}".format, itertools.count(1))
+        for chunk in chunks(rows):
+            yield self(chunk, [next(places) for _ in chunk])
 
     def _featurize(
         self, rows: Sequence[Union[str, TextRow]], places: Sequence[str]

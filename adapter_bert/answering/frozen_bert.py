@@ -19,7 +19,6 @@ from adapter_bert.bert.encoder import BertConfig
 from adapter_bert.bert.hooks import NamedTensors
 from adapter_bert.checkpoints import sources
 from adapter_bert.checkpoints.changed_weights import rounded_to_int8
-from adapter_bert.checkpoints.sources import open_init_checkpoint
 from adapter_bert.checkpoints.weights import (
     Base,
     Pretrained,
@@ -30,7 +29,6 @@ from adapter_bert.checkpoints.weights import (
 from adapter_bert.data.added_tokens import NewToken
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import TextTokenizer
-from adapter_bert.errors import UserError
 from adapter_bert.methods.base import TuningMethod
 from adapter_bert.tasks import task_model
 from adapter_bert.tasks.task import Task
@@ -138,13 +136,7 @@ class FrozenBert:
         base_dtype: str = FLOAT32,
     ) -> "FrozenBert":
         """Opens what `--init_checkpoint` names; arguments as the flags."""
-        opened = open_init_checkpoint(init_checkpoint)
-        if opened.trained is not None:
-            raise UserError(
-                f"{opened.path} is a training's checkpoint; pass the "
-                f"pretrained BERT as --init_checkpoint ({opened.folder}), and "
-                "the run's folder adapter/ as --adapter"
-            )
+        opened = sources.open_untrained(init_checkpoint)
         config = sources.read_config(opened, bert_config_file)
         read_tokenizer = functools.partial(
             sources.read_tokenizer, opened, config, vocab_file

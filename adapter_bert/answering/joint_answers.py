@@ -72,7 +72,8 @@ def compute(
     Values of tasks that can be mixed move into the tables.
     """
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
-    if len(mixed) < 2:
+    # Tables of another type round.
+    if len(mixed) < 2 and tables.dtype == tf.float32:
         mixed = {}
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)
     # One batch has at most `batch_size` tasks for a text, and equally many

@@ -235,7 +235,7 @@ class Predictor:
             if shares_texts:
                 # Tokenizers exist once for each BERT and case.
                 tokenizer = id(loaded.tokenizer), loaded.max_seq_length
-                key = loaded.task.reading, tokenizer, rows
+                key = loaded.task.reading or id(loaded), tokenizer, rows
             group = groups.setdefault(key, Group([], rows))
             group.tasks.append(loaded)
             group.numbers.append(numbers)

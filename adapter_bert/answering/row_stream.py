@@ -51,7 +51,9 @@ def file_rows(
     text.
     """
     if isinstance(path, MemoryRows):
-        rows = path.objects(columns[0])
+        from adapter_bert.data import formats
+
+        rows = formats.accepted(path, path.objects(columns[0]), ())
         yield from _rows(path, rows, ".jsonl", columns, takes_tokens)
         return
     if takes_tokens and tables.ending_of(path) in CONLL:
@@ -141,9 +143,16 @@ def _rows(
             )
         yield from _unnamed(name, lines, ending, count)
         return
-    layout = Layout.of_texts(names, takes_tokens=takes_tokens)
+    longest = max(columns, key=len)
+    if ending in (".jsonl", ".json") and [*names] == [*longest[: len(names)]]:
+        # A row of JSON may lack its second text.
+        names = longest
+    layout = Layout.of_texts(
+        names, takes_tokens=takes_tokens, lacks_texts=len(names) > count
+    )
     for number, texts in READERS[ending][0](name, lines, layout):
-        yield tuple(texts), f"{name}:{number + 1}"
+        texts = *texts[:count], *filter(None, texts[count:])
+        yield texts, f"{name}:{number + 1}"
 
 
 def _choose(columns: Alternatives, keys: Collection[str]) -> Sequence[str]:

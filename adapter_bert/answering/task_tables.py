@@ -174,7 +174,7 @@ class MixedBert:
                 LayerNorms are float32.
         """
         self._bert = bert
-        self._adapter_dtype = tf.as_dtype(adapter_dtype)
+        self.dtype = tf.as_dtype(adapter_dtype)
         self._methods: dict[Hashable, _Tables] = {}
         self._heads: dict[Hashable, _Tables] = {}
         # The two of each kind of tasks.
@@ -246,7 +246,7 @@ class MixedBert:
         if key not in self._methods:
             number = len(self._methods)
             self._methods[key] = _Tables(
-                scope_of(number), shapes, self._adapter_dtype, method, number
+                scope_of(number), shapes, self.dtype, method, number
             )
             self._renew(self._methods[key])
         shapes = {

@@ -51,6 +51,18 @@ FOREIGN = (
 )
 
 
+def open_untrained(path: str) -> Pretrained:
+    """Opens what `--init_checkpoint` names; refuses a training."""
+    opened = open_init_checkpoint(path)
+    if opened.trained is not None:
+        raise UserError(
+            f"{opened.path} is a training's checkpoint; pass the pretrained "
+            f"BERT as --init_checkpoint ({opened.folder}), and the run's "
+            "folder adapter/ as --adapter"
+        )
+    return opened
+
+
 def open_init_checkpoint(path: str) -> Pretrained:
     """Opens any of the layouts that can start a run.
 
@@ -161,21 +173,14 @@ def _open_archive(path: str) -> Pretrained:
 
 def _open_vectors(path: str) -> Pretrained:
     # Most models are in the folder itself. Old folders have a config.json too.
-    place = path
-    if not any(
-        files.exists(os.path.join(path, name))
-        for name in (SAFETENSORS_FILE, TORCH_FILE)
-    ):
-        from adapter_bert.checkpoints import sentence_transformers
+    from adapter_bert.checkpoints import sentence_transformers
 
-        place = os.path.join(path, *sentence_transformers.places(path)[:1])
+    place = os.path.join(path, *sentence_transformers.places(path)[:1])
     model = _open_file(_find_model(place))
     if hugging_face.kind_of_head(model.head) == hugging_face.RERANK:
         return model
 
     def read_pooled() -> Any:
-        from adapter_bert.checkpoints import sentence_transformers
-
         try:
             _, pooled = sentence_transformers.read(path)
         except UserError as error:
@@ -325,7 +330,7 @@ def _head(config: dict[str, Any]) -> dict[str, Any]:
         # transformers writes these for labels without names.
         if not all(labels) or labels == tuple(f"LABEL_{i}" for i in numbers):
             labels = ()
-    if not labels and not hugging_face.kind_of_head(config):
+    if not labels and "For" not in str(config.get("architectures")):
         return {}
     head = {
         key: config[key] for key in hugging_face.HEAD_FIELDS if key in config

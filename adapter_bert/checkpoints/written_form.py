@@ -6,7 +6,7 @@ In Google's form or in Hugging Face's, with the vocabulary.
 import dataclasses
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import safetensors.numpy
@@ -141,21 +141,24 @@ def _config(
 
 
 def tokenizer_fields(
-    config: BertConfig, tokenizer: TextTokenizer
+    config: BertConfig, tokenizer: TextTokenizer, length: Optional[int] = None
 ) -> dict[str, Any]:
-    """Gives the content of `tokenizer_config.json`."""
+    """Gives the content of `tokenizer_config.json`; length in tokens."""
+    most = {"model_max_length": length or config.max_tokens}
     if isinstance(tokenizer, SubwordTokenizer):
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
             **({"add_prefix_space": True} if tokenizer.adds_space else {}),
             **tokenizer.special,
+            **most,
         }
     # The one of a model without segments, or with one, gives none.
     is_plain = config.type_vocab_size > 1
     kind = "BertTokenizer" if is_plain else "DistilBertTokenizer"
     if tokenizer.special is OF_MPNET:
         kind = "MPNetTokenizer"
-    return {"tokenizer_class": kind, "do_lower_case": tokenizer.do_lower_case}
+    is_lower = tokenizer.do_lower_case
+    return {"tokenizer_class": kind, "do_lower_case": is_lower, **most}
 
 
 def write_files(folder: str, contents: Mapping[str, Any]) -> None:

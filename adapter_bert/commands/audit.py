@@ -56,7 +56,9 @@ LAYERS = 3
 # What scikit-learn calls C, from the strongest regularization.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # Topics of flags that models have, but linear heads lack.
-OF_TRAINING = Topic.TRAINING, Topic.METHOD, Topic.EVALUATION
+OF_TRAINING = Topic.TRAINING, Topic.METHOD, Topic.EVALUATION, Topic.HARDWARE
+# But these two.
+OF_HEADS = "compute_dtype", "base_dtype"
 # Flags of a run that an audit refuses; --help leaves them out.
 REFUSED = (
     *run_classifier.LABEL_FLAGS,
@@ -321,7 +323,7 @@ def main() -> Audit:
                 "own; leave it out"
             )
     for name, about, _ in declared(SETTINGS):
-        is_of_training = about.topic in OF_TRAINING
+        is_of_training = about.topic in OF_TRAINING and name not in OF_HEADS
         if is_of_training and is_given(name) and not is_given("tuning_method"):
             raise UserError(
                 f"--{name} means nothing without --tuning_method; pass that "

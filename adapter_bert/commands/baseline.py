@@ -204,6 +204,7 @@ def run(task: TextTask, data_dir: str, output_dir: str) -> dict[str, float]:
     splits = [split for _, split in task.dev_splits]
     task, rows = task.read(data_dir, ["train", *splits])
     train = rows["train"]
+    task = task.learn(train)
     texts = divisions.number_texts(train.texts)
     folds = min(FOLDS, texts.max() + 1)
     if len(train) < FOLDS or folds < 2:

@@ -24,6 +24,7 @@ Google's programs do not know. --activation=gelu writes theirs instead.
 """
 
 import dataclasses
+import os
 from typing import Any, Optional
 
 import adapter_bert.start_tensorflow  # noqa: F401
@@ -35,6 +36,7 @@ from adapter_bert.checkpoints import (
     adapter_artifact,
     google,
     run_record,
+    same_model,
     sentence_transformers,
     sources,
 )
@@ -125,8 +127,11 @@ def read_training(opened: Pretrained) -> adapter_artifact.Artifact:
         {name: weights.read(name) for name in names},
     )
     shapes = {name: value.shape for name, value in values.items()}
+    # A calibration, which follows a training, is in the adapter alone.
+    folder = os.path.join(os.path.dirname(opened.path), "adapter")
+    settings = adapter_artifact.settings_of(folder)
     return adapter_artifact.Artifact(
-        {**run, "method": str(method)},
+        {**run, "method": str(method), "task_settings": settings},
         Weights(opened.path, shapes, values.__getitem__),
     )
 
@@ -209,6 +214,11 @@ def main() -> None:
         config = run_record.bert_config(
             artifact.config, artifact.weights.source
         )
+        if settings.bert_config_file:
+            raise UserError(
+                "an adapter says the sizes of its BERT; leave out "
+                "--bert_config_file"
+            )
         if lower is None:
             lower = artifact.config["tokenizer"].get("do_lower_case")
     as_written = HUGGING_FACE if is_hugging_face else GOOGLE
@@ -221,9 +231,9 @@ def main() -> None:
     vocabulary = settings.vocab_file or sources.find_vocabulary(opened)
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     fingerprint, size = "", 0
+    base = identify(opened.weights, encoder.list_variables(config))
     if artifact is None:
         values, head = read_values(opened.weights, config), opened.head
-        base = identify(opened.weights, encoder.list_variables(config))
         fingerprint = f"fingerprint {base.fingerprint[:12]}, "
     elif form == ADAPTER_BERT:
         trained = artifact.weights.read_all()
@@ -242,8 +252,15 @@ def main() -> None:
     difference = None
     if not same_activation(config.hidden_act, written.hidden_act):
         difference = largest_difference(config, written, values, size)
+    if artifact:
+        source = artifact.weights.source
+        same_model.check(artifact.config, source, base, config, tokenizer)
     files.prepare_folder(folder)
-    fields = tokenizer_fields(config, tokenizer) if is_hugging_face else {}
+    fields: dict[str, Any] = {}
+    if is_hugging_face:
+        training = artifact.config.get("training", {}) if artifact else {}
+        length = training.get("max_seq_length")
+        fields = tokenizer_fields(config, tokenizer, length)
     write_files(folder, tokenizer_files(vocabulary, tokenizer, **fields))
     path = write_model(folder, as_written, written, values, head)
     if pooled:

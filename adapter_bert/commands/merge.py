@@ -41,10 +41,12 @@ import numpy as np
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
+from adapter_bert.bert.functional import LAYER_NORM_EPSILON
 from adapter_bert.checkpoints import (
     adapter_artifact,
     google,
     run_record,
+    same_model,
     sources,
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles
@@ -58,11 +60,10 @@ from adapter_bert.checkpoints.merged_adapters import (
     merge_adapters,
     read_adapter,
 )
-from adapter_bert.checkpoints.weights import Weights, check_shape
+from adapter_bert.checkpoints.weights import Weights, check_shape, identify
 from adapter_bert.checkpoints.written_form import (
     GOOGLE,
     HUGGING_FACE,
-    check_form,
     check_free,
     tokenizer_fields,
     tokenizer_files,
@@ -88,18 +89,20 @@ from adapter_bert.tasks.text_regression import LabelUnit
 
 def form_of(config: encoder.BertConfig) -> str:
     """Chooses the form of what is merged: Google's where it can describe it."""
-    is_googles = config.model_type == "bert" and config.tie_word_embeddings
+    is_googles = (
+        config.model_type == "bert"
+        and config.tie_word_embeddings
+        and config.layer_norm_eps == LAYER_NORM_EPSILON
+    )
     return GOOGLE if is_googles else HUGGING_FACE
 
 
 def read_all(
     base: Weights, folders: list[str]
 ) -> list[adapter_artifact.Artifact]:
-    """Reads adapters whose BERT can be written."""
+    """Reads adapters without layers after BERT."""
     artifacts = [read_adapter(base, folder) for folder in folders]
     for artifact, folder in zip(artifacts, folders):
-        config = run_record.bert_config(artifact.config, folder)
-        check_form(config, form_of(config))
         check_plain(artifact, folder)
     return artifacts
 
@@ -320,7 +323,11 @@ def main() -> None:
     how = settings.weighted_sum
     is_mean = how is not None and how.by == AVERAGE
     weights = read_weights(settings.weights, len(adapters), is_mean)
-    opened = sources.open_init_checkpoint(settings.init_checkpoint)
+    if settings.bert_config_file:
+        raise UserError(
+            "adapters say the sizes of their BERT; leave out --bert_config_file"
+        )
+    opened = sources.open_untrained(settings.init_checkpoint)
     if how is not None:
         if files.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
             raise UserError(f"{folder} holds an adapter; choose another folder")
@@ -340,8 +347,13 @@ def main() -> None:
     lower = artifacts[0].config["tokenizer"].get("do_lower_case")
     tokenizer = sources.read_tokenizer(opened, config, vocabulary, lower)
     if form != GOOGLE:
-        fields = tokenizer_fields(config, tokenizer)
+        trainings = [a.config.get("training", {}) for a in artifacts]
+        lengths = [x.get("max_seq_length") or 0 for x in trainings]
+        fields = tokenizer_fields(config, tokenizer, max(lengths))
     model = add(opened.weights, artifacts, weights)
+    base = identify(opened.weights, encoder.list_variables(config))
+    for artifact, adapter in zip(artifacts, adapters):
+        same_model.check(artifact.config, adapter, base, config, tokenizer)
     files.prepare_folder(folder)
     write_files(folder, tokenizer_files(vocabulary, tokenizer, **fields))
     prefix = write_model(folder, form, **model)

@@ -64,7 +64,6 @@ def write_initial(output_dir: str) -> str:
             )
     config = sources.read_config(None, FLAGS.bert_config_file)
     written_form.check_form(config, written_form.GOOGLE)
-    config = written_form.google_activation(config, "")
     tokenizer = sources.read_tokenizer(
         None, config, FLAGS.vocab_file, FLAGS.do_lower_case
     )

@@ -374,7 +374,7 @@ def sorted_batches(
         # The last row is the longest: tokens of a batch by its number of rows.
         most = lengths[first : first + max(tokens, 1)]
         sizes = np.arange(1, len(most) + 1) * most
-        size = max(batch_size, np.count_nonzero(sizes <= tokens))
+        size = max(1, batch_size, np.count_nonzero(sizes <= tokens))
         batches.append(order[first : first + size])
         first += size
     return batches

@@ -535,6 +535,12 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
 
 
 def _spread(rows: Rows, column: list[Any]) -> list[list[str]]:
+    for row, cell in enumerate(column):
+        if cell[:2] in ('["', "['"):
+            raise UserError(
+                f"{rows.where(row)}: a cell holds a list of texts, which only "
+                ".jsonl and .json may have; write such a file"
+            )
     cells = [(x,) if isinstance(x, str) else x for x in column]
     for row, texts in enumerate(cells):
         if len(texts) != (len(cells[0]) or 1):
@@ -611,7 +617,7 @@ def _unlisted(cell: str, separator: Optional[str], where: str) -> str:
     try:
         value = {"label": labels}
         if separator is None:
-            if {*map(type, labels)} != {str}:
+            if {*map(type, labels)} - {str}:
                 # A label, as `[1]`.
                 return cell
             return json_lines.text_at({"label": _one_label(labels)}, "label")

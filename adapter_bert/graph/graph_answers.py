@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from adapter_bert.data.table_flags import MAX, MEAN, POOLS, SEPARATOR
+from adapter_bert.errors import UserError
 from adapter_bert.graph.graph_tokenizer import before, keep, places_of
 from adapter_bert.graph.sentence_windows import Words
 from adapter_bert.graph.text_windows import (
@@ -564,6 +565,11 @@ class VectorRules(Rule):
         for head in self.heads:
             values, is_mine = batch.of_head(head, "vectors")
             missing = values.shape[1] - vector.shape[1]
+            if missing and vector.shape[1]:
+                raise UserError(
+                    "the tasks have vectors of several sizes; export them one "
+                    "apart from the other (--task)"
+                )
             vector = tf.pad(vector, [[0, 0], [0, missing]])
             vector = tf.where(is_mine[:, tf.newaxis], values, vector)
         lengths = tf.norm(vector, axis=1, keepdims=True)

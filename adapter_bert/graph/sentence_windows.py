@@ -29,7 +29,8 @@ class Words(NamedTuple):
         row: int32 [words], their texts.
         start, end: int32 [words], first characters, and one past the last,
             among those of all texts.
-        codes: int32 [C], the characters of all texts.
+        letters: string [bytes], the bytes of all texts.
+        byte: int32 [C + 1], the first byte of each of their characters.
         first: int32 [N], each text's first character.
         number: int32 [words], the window, within the row, that tags a word, or
             -1; None until there are windows.
@@ -40,16 +41,19 @@ class Words(NamedTuple):
     row: tf.Tensor
     start: tf.Tensor
     end: tf.Tensor
-    codes: tf.Tensor
+    letters: tf.Tensor
+    byte: tf.Tensor
     first: tf.Tensor
     number: Optional[tf.Tensor] = None
     place: Optional[tf.Tensor] = None
 
     def encode(self, start: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """Makes texts, string [n], of characters from `start` up to `end`."""
-        places = tf.ragged.range(start, end)
-        codes = places.with_values(tf.gather(self.codes, places.values))
-        return tf.strings.unicode_encode(codes, "UTF-8")
+        # `unicode_encode` replaces characters that Unicode leaves free.
+        bounds = (tf.gather(self.byte, x) for x in (start, end))
+        places = tf.ragged.range(*bounds)
+        letters = places.with_values(tf.gather(self.letters, places.values))
+        return tf.strings.reduce_join(letters, axis=1)
 
 
 class WordCutter(tf.Module):
@@ -68,6 +72,8 @@ class WordCutter(tf.Module):
         )
         codes = decoded.values
         row = tf.cast(decoded.value_rowids(), tf.int32)
+        more = [tf.cast(codes >= x, tf.int32) for x in (0x80, 0x800, 0x10000)]
+        sizes = 1 + tf.add_n(more)
 
         def is_within(bounds: tf.Variable) -> tf.Tensor:
             number = tf.searchsorted(bounds, codes, side="right")
@@ -87,7 +93,8 @@ class WordCutter(tf.Module):
             row=tf.gather(row, start),
             start=start,
             end=end,
-            codes=codes,
+            letters=tf.strings.bytes_split(texts).values,
+            byte=tf.cumsum(tf.pad(sizes, [[1, 0]])),
             first=tf.cast(decoded.row_starts(), tf.int32),
         )
         return words._replace(text=words.encode(start, end))

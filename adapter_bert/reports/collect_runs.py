@@ -81,6 +81,7 @@ RUN = {
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
 # What is equal for comparable runs of a task, and of runs of a setting.
 EQUAL = ["BERT", "description of the task", "training data", "dev data"]
+EQUAL += ["fitted thresholds"]
 SETTING = ["task", "method", "conditions"]
 # Of settings, a value for each seed.
 LISTS = ("folder", "seed", "scores", "cost")
@@ -174,6 +175,7 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         "description of the task": json.dumps(run["task"], sort_keys=True),
         "training data": training["data"],
         "dev data": json.dumps(results["dev_data"], sort_keys=True),
+        "fitted thresholds": (folder / "label_thresholds.json").exists(),
         "conditions": json.dumps(
             {
                 **{k: v for k, v in training.items() if k != "seed"},
@@ -185,7 +187,10 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
             },
             sort_keys=True,
         ),
-        "examples": training.get("examples"),
+        # Windows are not the rows of a baseline.
+        "examples": None
+        if "window_stride" in training
+        else training.get("examples"),
         # The costs of the last process alone would mislead.
         "cost": None if cost.get("resumed") else cost or None,
         "processor": cost.get("processor"),

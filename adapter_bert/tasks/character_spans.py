@@ -286,7 +286,10 @@ def _flat(spans: Any) -> list[Any]:
     if isinstance(spans, Mapping):
         spans = spans.get("entities", spans or None)
     if not isinstance(spans, (list, tuple)) and spans is not None:
-        raise ValueError(f"expected a list of spans, found {_shown(spans)}")
+        raise ValueError(
+            f"expected a list of spans, found {_shown(spans)}; --tag_column "
+            "names the key of spans"
+        )
     flat = []
     for span in spans or ():
         points = span.get("points") if isinstance(span, Mapping) else None

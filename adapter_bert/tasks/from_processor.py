@@ -73,7 +73,8 @@ def _examples(processor: Any, data_dir: str, split: str) -> Rows:
     text_b = [None if x.text_b is None else _text(x.text_b) for x in examples]
     label = [names.get(x.label, _text(x.label)) for x in examples]
     row_id = [
-        _text(number if x.guid is None else x.guid)
+        # In a table of predictions it is one cell.
+        " ".join(_text(number if x.guid is None else x.guid).split())
         for number, x in enumerate(examples)
     ]
     if not any(text_b):

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from adapter_bert import files, json_lines
+from adapter_bert import files
 from adapter_bert.bert import encoder, functional
 from adapter_bert.bert.architectures import (
     OUTPUT_BIAS,
@@ -28,8 +28,8 @@ from adapter_bert.bert.architectures import (
 from adapter_bert.bert.encoder import WORD_EMBEDDINGS
 from adapter_bert.bert.hooks import NoHooks
 from adapter_bert.data.input_pipeline import Features, token_weights
-from adapter_bert.data.memory_rows import FileOrRows, MemoryRows
-from adapter_bert.data.tables import read_objects
+from adapter_bert.data.memory_rows import FileOrRows
+from adapter_bert.data.tables import READERS, Layout, ending_of, read_rows
 from adapter_bert.data.tokenization import TextTokenizer, in_chunks
 from adapter_bert.errors import UserError
 from adapter_bert.flags import Range, Topic
@@ -427,13 +427,8 @@ class Counted:
 
 
 def _lines(path: FileOrRows) -> Iterator[str]:
-    if isinstance(path, MemoryRows):
-        texts = read_objects(
-            path,
-            path.objects(["text"]),
-            lambda row, where: json_lines.text_at(row, "text"),
-        )
-        lines = (text for _, text in texts)
+    if ending_of(path) in READERS:
+        lines = read_rows(path, Layout("text")).text_a
     else:
         lines = files.read_lines(path, "the text", newline="")
     # At a form feed too, which tokenizers delete.

@@ -407,7 +407,9 @@ class TextTask(Task[Rows]):
                     f"{rows.where(row)}: the row's id {row_id[:80]!r} holds a "
                     "tab or a line break; is it the right --id_column?"
                 )
-        rows.places_by_id()
+        # Each document of a list has its query's.
+        if not layout.has_lists:
+            rows.places_by_id()
         if self.names_rows:
             from adapter_bert.data import hints
 

@@ -68,9 +68,9 @@ class Fitting(Extra, abc.ABC):
     def fit(self, run: Run, answers: Answers) -> Task:
         """Gives the task with what is fitted, and writes the file."""
 
+    @abc.abstractmethod
     def restore(self, run: Run, settings: dict[str, Any], folder: str) -> Task:
         """Gives the task with what an adapter's settings have."""
-        return run.task
 
     def path(self, run: Run) -> str:
         """Names the file."""

@@ -62,6 +62,9 @@ class Novelty(Fitting):
                 "--new_tokens"
             )
 
+    def restore(self, run, settings, folder):
+        return novelty.with_novelty(run.task, settings, folder)
+
     def fit(self, run: Run, answers: Answers) -> Task:
         texts = run.features["train"].unlabelled()
         distinct = novelty.distinct(texts)

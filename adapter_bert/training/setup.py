@@ -345,6 +345,7 @@ def make_job(engine: Engine, model: Model) -> Job:
         build_model=functools.partial(
             task_model.TaskModel, config, method, task.build_head
         ),
+        about=repr((task.describe_named(), task.training_settings)),
         table=table,
         initial_values=initial_values,
         start=weights.start_fingerprint(

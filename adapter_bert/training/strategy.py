@@ -71,6 +71,7 @@ class StrategyEngine(Engine):
             job.table.method,
             job.compute_dtype,
             job.adam_bias_correction,
+            job.about,
             course.plan,
             course.features.fingerprint(),
         )

@@ -47,6 +47,7 @@ class Job:
             since they are cast to it wherever they are read.
         quantized: names of frozen matrices that are kept in int8.
         start: SHA-256 of the trained values that training starts from, or None.
+        about: the task and its loss, for workers to compare.
         predict_tokens: tokens up to which a batch of prediction may have more
             rows than asked for, if batches have no static length.
     """
@@ -71,6 +72,7 @@ class Job:
     quantized: frozenset[str] = frozenset()
     predict_tokens: int = 0
     start: Optional[str] = None
+    about: str = ""
 
     def beginning_with(self, values: Mapping[str, Any]) -> "Job":
         """Gives the job other first values, by name."""
