@@ -80,8 +80,10 @@ RUN = {
 }
 RESULTS = {"global_step": float, "dev_data": dict, "eval_*": float}
 # What is equal for comparable runs of a task, and of runs of a setting.
-EQUAL = ["BERT", "description of the task", "training data", "dev data"]
-EQUAL += ["fitted thresholds"]
+EQUAL = [
+    *("BERT", "description of the task", "training data", "dev data"),
+    "fitted thresholds",
+]
 SETTING = ["task", "method", "conditions"]
 # Of settings, a value for each seed.
 LISTS = ("folder", "seed", "scores", "cost")

@@ -1,6 +1,6 @@
 """Kinds of trials: a fault, and the judgement of the run.
 
-docs/reliability.md says what each kind tries.
+results/reliability.md says what each kind tries.
 """
 
 import contextlib
