@@ -563,14 +563,16 @@ class Predictor:
         first, *others = map(
             predictor.task, dict.fromkeys(names or predictor.names[:1])
         )
+        rows = _rows_of(texts, first, first.task.takes_tokens)
         if isinstance(texts, os.PathLike) and any(
-            one.columns != first.columns for one in others
+            one.columns != first.columns
+            and _rows_of(texts, one, first.task.takes_tokens) != rows
+            for one in others
         ):
             raise UserError(
                 f"{texts} is read by the columns of one task, but those named "
                 "read several; pass rows as dictionaries, or ask one by one"
             )
-        rows = _rows_of(texts, first, first.task.takes_tokens)
         if isinstance(task, str):
             names *= len(rows)
         if len(names) != len(rows):

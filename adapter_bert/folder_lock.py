@@ -4,8 +4,8 @@ The lock (flock, or Windows' own) ends with the process that holds it, also on a
 disk that several machines share. Its file is never deleted, since two processes
 could then lock two files of one name. Remote folders (`gs://`) have no locks.
 
-Whoever gets the lock deletes the temporary files that it names, if a killed
-process left them.
+Whoever gets the lock names temporary files; those that a killed process left
+are deleted.
 
 A folder may be moved or unmounted while a process writes into it, and another
 may take its place; so `check` precedes every write.

@@ -26,7 +26,7 @@ TASK_SCOPE = re.compile(r"^tasks\.[^/]*/")
 class Schedule:
     """Warms up to the peak `learning_rate`, then decays to zero, linearly.
 
-    It is zero after the last step.
+    From step `num_train_steps` on it is zero.
 
     Source: google-research/bert, `optimization.py`, `create_optimizer`: the
     decay counts from the first step, so the rate falls from `1 - warmup` at

@@ -56,6 +56,8 @@ def test_what_words_tell_is_learned_and_written(data, tmp_path, kind):
     assert {**scores, **added} == results
     record = read_json(out / "baseline.json")
     assert record["examples"] == 40 and record["data_name"] == "data"
+    # As a run of BERT describes its task.
+    assert ("label_unit" in record["task"]) == (kind == "numbers")
     tried = record["cross_validation"]
     assert len(tried) == len(baseline.STRENGTHS)
     assert tried[f"{record['C']:g}"] == max(tried.values())

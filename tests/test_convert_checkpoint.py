@@ -195,9 +195,12 @@ def test_labels_without_names_are_counted(convert, tmp_path, tiny_bert):
     }
     path = source / "config.json"
     write_json(path, {**read_json(path), **head})
+    write_json(source / "tokenizer_config.json", {"model_max_length": 20})
     convert(source, "hugging_face", tmp_path / "out")
     written = read_json(tmp_path / "out" / "config.json")
     assert {name: written[name] for name in head} == head
+    described = read_json(tmp_path / "out" / "tokenizer_config.json")
+    assert described["model_max_length"] == 20
 
 
 def test_a_case_that_no_word_tells_is_kept(

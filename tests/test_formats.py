@@ -653,6 +653,13 @@ def test_questions_are_read(name, answers):
         assert question.context.startswith(text, start)
 
 
+def test_a_text_in_json_may_look_like_a_list(tmp_path):
+    path = tmp_path / "a.jsonl"
+    write_json_lines(path, [{"text": "a", "negative": '["x"]'}])
+    layout = Layout("text", choices=("negative",), lists_choices=True)
+    assert tables.read_rows(str(path), layout).choices == (['["x"]'],)
+
+
 @refusals.table(
     {
         "an empty list of labels": ("b,,[]", "a.csv:3: found 0 labels"),

@@ -205,7 +205,7 @@ def test_adapters_are_kept_in_bfloat16(load):
     adapters = {table.dtype for name, table in tables if "adapters" in name}
     others = {table.dtype for name, table in tables if "adapters" not in name}
     assert (adapters, others) == ({tf.bfloat16}, {tf.float32})
-    # One task alone is computed in float32, with the rounded values.
+    # The values given back are float32, and rounded.
     assert predictor("small", TEXTS[0]) == alone
     values = predictor.task("small").values.get().values()
     assert {value.dtype for value in values} == {tf.float32}

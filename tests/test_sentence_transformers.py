@@ -162,6 +162,7 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
             (modules(kinds[0]), f"the modules are Transformer; {readable}"),
             (modules("mine.Transformer", kinds[1]), "are mine.Transformer, P"),
             (modules(), f"the modules are missing; {readable}"),
+            (path_of_module, "the folder of a module is '../elsewhere'"),
             (
                 fields(pooling, pooling_mode_max_tokens=True),
                 "pooled by max, mean, expected cls or mean",
@@ -187,8 +188,6 @@ def test_what_has_no_counterpart_is_refused(folder, tmp_path):
         copytree(folder, copy)
         spoiled(copy)
         refuses(copy, message, "pass its model.safetensors")
-    path_of_module(copy)
-    refuses(copy, "the folder of a module is '../elsewhere'")
     # What has no effect.
     change(folder, "tokenizer_config.json", do_lower_case=True)
     change(folder, model, do_lower_case=True, unpad_inputs=None)

@@ -93,6 +93,7 @@ def test_runs_behind_links_are_read_once(fake, tmp_path_factory):
     fake.add("rte", "full", 0.5).rename(elsewhere / "run")
     # Where sweeps link to their tasks, other runs may lie.
     fake.add("rte", "full", 0.6, seed=2).rename(elsewhere / "task")
+    (elsewhere / "task" / "train.tsv").touch()
     (fake.folder / "data").mkdir()
     for name, target in {
         "moved": elsewhere / "run",

@@ -214,7 +214,7 @@ def processor_of(labels, **changes):
             {"text_a": "d\u00e9j\u00e0 vu".encode()},
             ("d\u00e9j\u00e0 vu", "good", "dev-2"),
         ),
-        ({"label": b"bad", "guid": b"x"}, (None, "bad", "x")),
+        ({"label": b"bad", "guid": b"x\ty"}, (None, "bad", "x y")),
         ({"label": 1.0, "guid": None}, (None, "1", "2")),
         ({"label": True, "guid": 7}, (None, "1", "7")),
         ({"label": 1}, (None, "1", "dev-2")),

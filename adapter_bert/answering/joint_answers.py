@@ -72,7 +72,7 @@ def compute(
     Values of tasks that can be mixed move into the tables.
     """
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
-    # Tables of another type round.
+    # A task alone needs no tables; but those of another type round its values.
     if len(mixed) < 2 and tables.dtype == tf.float32:
         mixed = {}
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)

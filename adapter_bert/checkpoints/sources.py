@@ -3,9 +3,10 @@
 Beside the weights lie the sizes and the vocabulary.
 """
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 from absl import logging
@@ -21,7 +22,11 @@ from adapter_bert.checkpoints import (
     training_state,
 )
 from adapter_bert.checkpoints.weights import HUB, POOLER, Pretrained
-from adapter_bert.data.added_tokens import TOKENIZER_FILE, NewToken
+from adapter_bert.data.added_tokens import (
+    TOKENIZER_CONFIG_FILE,
+    TOKENIZER_FILE,
+    NewToken,
+)
 from adapter_bert.data.tokenization import FullTokenizer, TextTokenizer
 from adapter_bert.data.tokenizer_config import read_rules
 from adapter_bert.errors import UserError
@@ -172,27 +177,34 @@ def _open_archive(path: str) -> Pretrained:
 
 
 def _open_vectors(path: str) -> Pretrained:
-    # Most models are in the folder itself. Old folders have a config.json too.
     from adapter_bert.checkpoints import sentence_transformers
 
-    place = os.path.join(path, *sentence_transformers.places(path)[:1])
+    # The model is in the folder itself, or in one below it.
+    with _naming_the_model():
+        place = os.path.join(path, *sentence_transformers.places(path)[:1])
     model = _open_file(_find_model(place))
     if hugging_face.kind_of_head(model.head) == hugging_face.RERANK:
         return model
 
     def read_pooled() -> Any:
-        try:
+        with _naming_the_model():
             _, pooled = sentence_transformers.read(path)
-        except UserError as error:
-            raise UserError(
-                f"{error}; to take the BERT without its vectors, pass its "
-                f"{SAFETENSORS_FILE}"
-            ) from error
         width = read_config(model).hidden_size
         sentence_transformers.check_width(path, pooled, width)
         return pooled
 
     return dataclasses.replace(model, read_pooled=read_pooled)
+
+
+@contextlib.contextmanager
+def _naming_the_model() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        raise UserError(
+            f"{error}; to take the BERT without its vectors, pass its "
+            f"{SAFETENSORS_FILE}"
+        ) from error
 
 
 def _open_folder(path: str) -> Pretrained:
@@ -251,6 +263,13 @@ def _open_checkpoint(path: str) -> Pretrained:
     # A merged BERT's head is described here.
     config = _read_near(folder, BERT_CONFIG_FILE)
     return Pretrained(path, folder, weights, **_head(config))
+
+
+def longest_input(opened: Pretrained) -> Optional[int]:
+    """Reads the tokens of the longest input that a tokenizer's files tell."""
+    described = _read_near(opened.folder or "", TOKENIZER_CONFIG_FILE)
+    length = described.get("model_max_length")
+    return length if type(length) is int and length > 0 else None
 
 
 def _read_near(folder: str, name: str) -> dict[str, Any]:

@@ -144,7 +144,9 @@ def tokenizer_fields(
     config: BertConfig, tokenizer: TextTokenizer, length: Optional[int] = None
 ) -> dict[str, Any]:
     """Gives the content of `tokenizer_config.json`; length in tokens."""
-    most = {"model_max_length": length or config.max_tokens}
+    most = {
+        "model_max_length": min(length or config.max_tokens, config.max_tokens)
+    }
     if isinstance(tokenizer, SubwordTokenizer):
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",

@@ -1,8 +1,8 @@
 """Writes a run's adapter without the adapters of each span of layers.
 
-    .venv/bin/adapter-bert ablate RUN OUTPUT_DIR
+    .venv/bin/adapter-bert ablate RUN OUTPUT_DIR [BERT]
 
-Prints the path of the run's BERT, then the name of each artifact.
+Prints BERT, or the path of the run's BERT, then the name of each artifact.
 OUTPUT_DIR/adapters gets the artifacts: `none`, where nothing is taken out, and
 `layers<first>-<last>`; ablation.json describes them. Zeros in an adapter's
 up-projection make the adapter the exact identity.

@@ -57,7 +57,7 @@ LAYERS = 3
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 # Topics of flags that models have, but linear heads lack.
 OF_TRAINING = Topic.TRAINING, Topic.METHOD, Topic.EVALUATION, Topic.HARDWARE
-# But these two.
+# Flags of hardware that heads have, too.
 OF_HEADS = "compute_dtype", "base_dtype"
 # Flags of a run that an audit refuses; --help leaves them out.
 REFUSED = (
@@ -324,7 +324,8 @@ def main() -> Audit:
             )
     for name, about, _ in declared(SETTINGS):
         is_of_training = about.topic in OF_TRAINING and name not in OF_HEADS
-        if is_of_training and is_given(name) and not is_given("tuning_method"):
+        is_other = FLAGS[name].value != FLAGS[name].default
+        if is_of_training and is_other and not is_given("tuning_method"):
             raise UserError(
                 f"--{name} means nothing without --tuning_method; pass that "
                 f"too, or leave --{name} out"

@@ -269,7 +269,10 @@ def _check_folder(output_dir: str, described: Mapping[str, Any]) -> None:
         )
     path = os.path.join(output_dir, BASELINE_FILE)
     before = files.read_optional(path, "the baseline", {"task": dict})
-    if before and before["task"] != json.loads(json.dumps(described)):
+    now = json.loads(json.dumps(described))
+    # Baselines of older versions lack it.
+    unit = {name: x for name, x in now.items() if name == "label_unit"}
+    if before and {**unit, **before["task"]} != now:
         raise UserError(
             f"{output_dir} holds the baseline of another task; choose "
             "another --output_dir"

@@ -258,8 +258,10 @@ def main() -> None:
     files.prepare_folder(folder)
     fields: dict[str, Any] = {}
     if is_hugging_face:
-        training = artifact.config.get("training", {}) if artifact else {}
-        length = training.get("max_seq_length")
+        if artifact:
+            length = artifact.config.get("training", {}).get("max_seq_length")
+        else:
+            length = sources.longest_input(opened)
         fields = tokenizer_fields(config, tokenizer, length)
     write_files(folder, tokenizer_files(vocabulary, tokenizer, **fields))
     path = write_model(folder, as_written, written, values, head)

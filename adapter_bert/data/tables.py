@@ -535,8 +535,9 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
 
 
 def _spread(rows: Rows, column: list[Any]) -> list[list[str]]:
-    for row, cell in enumerate(column):
-        if cell[:2] in ('["', "['"):
+    is_json = ending_of(rows.path) in (".jsonl", ".json")
+    for row, cell in enumerate(() if is_json else column):
+        if cell[:2] in ('["', "['") and cell[-2:] in ('"]', "']"):
             raise UserError(
                 f"{rows.where(row)}: a cell holds a list of texts, which only "
                 ".jsonl and .json may have; write such a file"

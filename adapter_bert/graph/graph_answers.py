@@ -567,8 +567,8 @@ class VectorRules(Rule):
             missing = values.shape[1] - vector.shape[1]
             if missing and vector.shape[1]:
                 raise UserError(
-                    "the tasks have vectors of several sizes; export them one "
-                    "apart from the other (--task)"
+                    "the tasks have vectors of several sizes; export each size "
+                    "by itself (--task)"
                 )
             vector = tf.pad(vector, [[0, 0], [0, missing]])
             vector = tf.where(is_mine[:, tf.newaxis], values, vector)

@@ -153,7 +153,7 @@ def move(library: AdapterLibrary, settings: Move) -> list[Moved]:
     for name in ("eval_steps", "keep_best", "early_stopping"):
         if getattr(settings.training, name):
             raise UserError(
-                f"--{name} needs a dev set, without which a move trains; "
+                f"--{name} needs a dev set, and a move trains without one; "
                 "leave it out"
             )
     output_dir = settings.output_dir

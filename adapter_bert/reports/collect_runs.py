@@ -134,9 +134,10 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         scores: by name without `eval_`; in points of 100, except losses.
         main: the score by which settings of the task are chosen.
         kept, bert: parameters in the adapter's file, and of the BERT.
-        EQUAL: what is equal for comparable runs of a task, as texts.
+        EQUAL: what is equal for comparable runs of a task.
         conditions: all that the training depends on but the seed, as JSON.
-        examples: rows of the training set; None if not recorded.
+        examples: rows of the training set; None if not recorded, or if texts
+            were read in windows.
         cost: `cost.json`; None if missing, or if the training was resumed.
     """
     path, spent = (str(folder / x) for x in ("run.json", "cost.json"))
@@ -189,7 +190,6 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
             },
             sort_keys=True,
         ),
-        # Windows are not the rows of a baseline.
         "examples": None
         if "window_stride" in training
         else training.get("examples"),
@@ -263,9 +263,13 @@ def find_files(folder: pathlib.Path, name: str) -> list[pathlib.Path]:
         elif name in names:
             paths.append(pathlib.Path(place, name))
         seen.add(real)
-        if os.path.basename(place) == "data":
-            # Sweeps link to their tasks there.
-            below[:] = [x for x in below if not os.path.islink(f"{place}/{x}")]
+        # Sweeps link to their tasks, where others' runs may lie.
+        below[:] = [
+            x
+            for x in below
+            if not os.path.islink(path := os.path.join(place, x))
+            or not os.path.exists(os.path.join(path, "train.tsv"))
+        ]
     return sorted(paths)
 
 

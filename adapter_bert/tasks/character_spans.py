@@ -287,8 +287,8 @@ def _flat(spans: Any) -> list[Any]:
         spans = spans.get("entities", spans or None)
     if not isinstance(spans, (list, tuple)) and spans is not None:
         raise ValueError(
-            f"expected a list of spans, found {_shown(spans)}; --tag_column "
-            "names the key of spans"
+            f"expected a list of spans, found {_shown(spans)}; pass the key "
+            "that holds the spans as --tag_column"
         )
     flat = []
     for span in spans or ():

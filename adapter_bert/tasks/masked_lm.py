@@ -439,16 +439,19 @@ def _lines(path: FileOrRows) -> Iterator[str]:
 class MaskedLM(Task[Counted]):
     """Masked language modelling on raw text, with the flags of `run_mlm.py`.
 
-    A line makes a row, a long one several rows of nearly equal length. Empty
-    lines are left out, and ends of documents need no mark.
+    A line of text, or a table's row, makes a row, a long one several rows of
+    nearly equal length. Empty lines are left out, and ends of documents need no
+    mark.
     """
 
     name: str = NAME
     train_file: str = Topic.DATA.setting(
-        "", "Text to train on, one sentence per line."
+        "",
+        "Text to train on, one sentence per line; a .csv, .tsv, .json or "
+        ".jsonl table has it in the column text.",
     )
     eval_file: str = Topic.DATA.setting(
-        "", "Text to evaluate on, one sentence per line."
+        "", "Text to evaluate on, as --train_file."
     )
     masking: Masking = Masking()
 

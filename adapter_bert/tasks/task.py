@@ -175,8 +175,8 @@ class Reading(abc.ABC, Generic[RowsType]):
     # cuts texts off.
     can_have_windows = False
     window_stride = 0
-    # Equal for tasks that make equal features of equal texts; None for one that
-    # shares no features.
+    # Equal for tasks that make equal features of equal texts; None is shared
+    # with no other task.
     reading = None
 
     # Endings of names of the files that `find` finds.

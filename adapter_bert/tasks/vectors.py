@@ -538,8 +538,8 @@ class Vectors(Task[Union[Rows, Search]]):
             raise UserError(
                 f"the prompts {self.prompts} differ in their number of tokens, "
                 "which the BERT's folder leaves out of the pooling "
-                "(include_prompt); pass --document_prompt and --query_prompt "
-                "of as many tokens"
+                "(include_prompt); pass a --query_prompt and a "
+                "--document_prompt with equally many tokens"
             )
         if isinstance(rows, Search):
             return SearchTexts.from_rows(
@@ -651,7 +651,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
 
 def _sequences(columns: Sequence[Iterator[tuple]]) -> Iterator[tuple]:
-    """Yields the texts of each row, of which the first says if one is cut."""
+    """Yields each row's texts in turn, and whether any of them is cut."""
     for texts in zip(*columns):
         is_cut = any(cut for *_, cut in texts)
         for tokens, segments, _ in texts:

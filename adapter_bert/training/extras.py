@@ -97,7 +97,8 @@ class Fitting(Extra, abc.ABC):
             )
 
     def begin(self, run: Run) -> None:
-        # The artifact of a finished training is written anew before its end.
+        # A finished run writes its adapter before it fits again; if it is
+        # killed between, the adapter has what it had.
         if run.is_over and self._has_flag(run):
             folder = os.path.join(run.folder, ADAPTER)
             settings = adapter_artifact.settings_of(folder)

@@ -47,7 +47,7 @@ class Job:
             since they are cast to it wherever they are read.
         quantized: names of frozen matrices that are kept in int8.
         start: SHA-256 of the trained values that training starts from, or None.
-        about: the task and its loss, for workers to compare.
+        about: text of the task and its loss, the same in all workers.
         predict_tokens: tokens up to which a batch of prediction may have more
             rows than asked for, if batches have no static length.
     """

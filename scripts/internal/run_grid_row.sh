@@ -57,7 +57,7 @@ if [ -f "$run/done" ] && [ -f "$run/flags" ] && [ "$(< "$run/flags")" != "$flags
   exit 1
 fi
 if [ -f "$run/done" ]; then
-  # A full disk would leave an empty one.
+  # On a full disk another write would empty it.
   [ -f "$run/flags" ] || echo "$flags" > "$run/flags"
   echo "[$row] $name: finished already"
   exit 0
