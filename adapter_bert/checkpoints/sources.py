@@ -34,6 +34,8 @@ from adapter_bert.errors import UserError
 SAFETENSORS_FILE = "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
 MODULE_FILE = "saved_model.pb"
+# Of sentence-transformers.
+MODULES_FILE = "modules.json"
 GOOGLE_CHECKPOINT = "bert_model.ckpt"
 VOCABULARY_FILE = "vocab.txt"
 # Of `spiece.model` and `sentencepiece.bpe.model`.
@@ -148,7 +150,7 @@ def _is_archive(path: str) -> bool:
 
 
 def _has_modules(path: str) -> bool:
-    modules = os.path.join(path, "modules.json")
+    modules = os.path.join(path, MODULES_FILE)
     return files.is_folder(path) and files.exists(modules)
 
 
@@ -177,16 +179,20 @@ def _open_archive(path: str) -> Pretrained:
 
 
 def _open_vectors(path: str) -> Pretrained:
-    from adapter_bert.checkpoints import sentence_transformers
+    place, modules = path, os.path.join(path, MODULES_FILE)
+    # Most models are in the folder itself.
+    if b'"path": ""' not in files.read_bytes(modules, "the modules"):
+        from adapter_bert.checkpoints import sentence_transformers
 
-    # The model is in the folder itself, or in one below it.
-    with _naming_the_model():
-        place = os.path.join(path, *sentence_transformers.places(path)[:1])
+        with _naming_the_model():
+            place = os.path.join(path, *sentence_transformers.places(path)[:1])
     model = _open_file(_find_model(place))
     if hugging_face.kind_of_head(model.head) == hugging_face.RERANK:
         return model
 
     def read_pooled() -> Any:
+        from adapter_bert.checkpoints import sentence_transformers
+
         with _naming_the_model():
             _, pooled = sentence_transformers.read(path)
         width = read_config(model).hidden_size
