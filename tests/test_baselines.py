@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import refusals
+from conftest import read_json, write_json
 
 from adapter_bert.commands import summarize
 from adapter_bert.reports.baselines import find_baselines
@@ -73,6 +74,15 @@ def test_a_baseline_of_other_data_is_refused(fake, changes, part):
     fake.add("rte", "full", 0.8)
     fake.add_baseline("rte", {"accuracy": 0.5}, **changes)
     refusals.check(lambda: baselines_of(fake), part)
+
+
+def test_windows_are_not_the_rows_of_a_baseline(fake):
+    path = fake.add("rte", "full", 0.8, examples=40) / "run.json"
+    run = read_json(path)
+    run["training"]["window_stride"] = 4
+    write_json(path, run)
+    fake.add_baseline("rte", {"accuracy": 0.5})
+    assert len(baselines_of(fake)) == 1
 
 
 def test_a_baseline_without_runs_is_left_out(fake, capsys):

@@ -293,6 +293,11 @@ class Paths:
     mark: str = Topic.DATA.setting("", "A separator.")
 
 
+def test_a_number_may_be_the_value_of_a_text():
+    with of_keywords((Paths,), {"mark": 2}, "call()"):
+        assert read(Paths).mark == "2"
+
+
 def test_a_text_of_two_lines_is_one_word():
     values = {"mark": "one:\ntwo", "parts": ["a", "b"]}
     with of_keywords((Paths,), values, "call()"):
