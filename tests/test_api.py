@@ -39,6 +39,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from task_files import squad_file
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import ops
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
 import adapter_bert as ab
 from adapter_bert import api
@@ -423,6 +424,18 @@ def test_a_file_has_the_columns_of_one_task(run, bert, other_columns, tmp_path):
         lambda: predictor.predict(path, task=["run", "other"]),
         "is read by the columns of one task",
     )
+
+
+@pytest.mark.newer_stack
+def test_an_empty_second_text_is_none(tiny_bert, tmp_path):
+    """Of a task that reads a text or a pair."""
+    described = {**CLASSIFICATION, "pairs": None}
+    make_artifact(tmp_path / "a", tiny_bert, "ia3", description=described)
+    predictor = ab.Predictor(ab.load_bert(tiny_bert), tmp_path / "a")
+    [expected] = predictor.predict(["the cat"])
+    rows = [{"text": "the cat", "text_b": second} for second in ("", None)]
+    for answer in predictor.predict(rows):
+        assert answer.scores == pytest.approx(expected.scores, abs=1e-6)
 
 
 @pytest.mark.newer_stack

@@ -72,7 +72,8 @@ def compute(
     Values of tasks that can be mixed move into the tables.
     """
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
-    # A task alone needs no tables; but those of another type round its values.
+    # A single task needs no tables. In bfloat16 it uses them all the same, so
+    # that its answers do not depend on the tasks that are asked with it.
     if len(mixed) < 2 and tables.dtype == tf.float32:
         mixed = {}
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)
