@@ -237,6 +237,7 @@ def _apart(places: tf.Tensor, past: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
     return taken[:count]
 
 
+@functools.cache
 def _letters() -> np.ndarray:
     """Marks what the library takes for letters, bool [CODES]."""
     is_letter = np.zeros(CODES, bool)
