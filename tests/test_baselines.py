@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import refusals
-from conftest import read_json, write_json
+from conftest import read_json, write_json, write_table
 
 from adapter_bert.commands import summarize
 from adapter_bert.reports.baselines import find_baselines
@@ -74,6 +74,18 @@ def test_a_baseline_of_other_data_is_refused(fake, changes, part):
     fake.add("rte", "full", 0.8)
     fake.add_baseline("rte", {"accuracy": 0.5}, **changes)
     refusals.check(lambda: baselines_of(fake), part)
+
+
+def test_a_baseline_of_other_dev_rows_is_refused(fake):
+    """As of runs with --max_eval_examples."""
+    for folder, count in (
+        (fake.add("rte", "full", 0.8), "70"),
+        (fake.add_baseline("rte", {"accuracy": 0.5}), "277"),
+    ):
+        table = [("yes", count, "0.5")]
+        header = ("label", "examples", "f1")
+        write_table(folder / "eval_labels.tsv", table, header)
+    refusals.check(lambda: baselines_of(fake), "differ in their dev rows")
 
 
 def test_windows_are_not_the_rows_of_a_baseline(fake):

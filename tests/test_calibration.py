@@ -107,6 +107,20 @@ def test_the_expected_error_by_hand():
     assert calibrating.calibration_error(points) == pytest.approx(expected)
 
 
+def test_the_error_s_interval_allows_for_few_rows():
+    """The error of rows that are right as often as promised is above 0."""
+    errors, lows = [], []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        promised = rng.uniform(0.5, 1, 436)
+        is_right = rng.random(436) < promised
+        points = calibrating.reliability(promised, is_right)
+        errors.append(calibrating.calibration_error(points))
+        lows.append(calibrating.error_interval(promised, is_right)[0])
+    assert np.mean(errors) > 0.04
+    assert np.median(lows) < 0.01
+
+
 def test_a_threshold_that_is_not_reached_is_told(caplog):
     """The surest rows are wrong, and all are answered."""
     logits = np.float32([[0, 9]] * 4 + [[0, 1]] * 4)

@@ -462,7 +462,8 @@ def test_rows_that_other_runs_answered_are_refused(tmp_path):
     for answers in ([0, 0, 1, 1] * 2, [0, 1] * 5):
         rows[-1]["answers"] = answers
         message = refusal(show, tmp_path, "table_1", rows)
-        assert str(report) in message and rows[-1]["run"] in message
+        for part in (report, rows[-1]["run"], f"commit, {rows[-1]['commit']}"):
+            assert str(part) in message
 
 
 def test_runs_of_another_bert_do_not_spoil_results(tmp_path, monkeypatch):

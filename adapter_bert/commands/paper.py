@@ -416,7 +416,8 @@ def table_1(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
                 ):
                     raise UserError(
                         f"{report} has other rows than {run['run']} answered; "
-                        "choose another OUT, or the DATA of these runs"
+                        "choose another OUT, the DATA of these runs, or their "
+                        f"commit, {run['commit']}"
                     )
             compared = difference.compare(
                 metric,
@@ -550,8 +551,7 @@ def trade_off(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
     points = points_of(rows, POINT).sort_values("trained", kind="stable")
     is_glue = points.task.str.lower().isin(collect_runs.GLUE)
     points["panel"] = np.where(is_glue, "GLUE", "other tasks")
-    full = points[points.method == "full"]
-    full = full.drop_duplicates("task", keep="last").set_index("task")
+    full = points[points.method == "full"].set_index("task")
     points = points[points.task.isin(full.index)].copy()
     points["gain"] = points["mean score"] - points.task.map(full["mean score"])
     lines = [["tasks", "method", "size", "trained", "20%", "50%", "80%"]]
@@ -591,7 +591,6 @@ def section_3_6(rows: Runs, picture: pathlib.Path, published: Any) -> Table:
         f"{method}, size {None if pandas.isna(size) else int(size)}"
         for method, size in zip(points.method, points["size"])
     ]
-    points = points.drop_duplicates(["kind", "task"], keep="last")
     means = points.pivot(index="kind", columns="task", values="mean score")
     shared = means.loc[points.kind.unique()].dropna(axis="columns")
     lines = [["", *tasks, "mean", "paper"]]

@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Optional
 
 import pandas
 
@@ -17,6 +17,7 @@ from adapter_bert.reports.collect_runs import (
     scores_of,
     task_name_of,
 )
+from adapter_bert.reports.known_scores import read_table
 
 # Members of the file, as `files.read_object` takes them.
 RECORD = {
@@ -51,6 +52,14 @@ def read_baseline(folder: pathlib.Path) -> dict[str, Any]:
     }
 
 
+def _dev_labels(folder: pathlib.Path) -> Optional[str]:
+    """Counts the dev rows of each label, as JSON; None without a table."""
+    path = folder / "eval_labels.tsv"
+    if not path.exists():
+        return None
+    return json.dumps([row[:2] for row in read_table(path)])
+
+
 def find_baselines(
     folders: Iterable[str], runs: pandas.DataFrame
 ) -> dict[str, dict[str, float]]:
@@ -66,10 +75,14 @@ def find_baselines(
         if task not in firsts:
             notice(f"{folder} is left out: {task} has no run")
             continue
-        run = firsts[task]
+        run, baseline = (
+            {**x, "dev labels": _dev_labels(x["folder"])}
+            for x in (firsts[task], baseline)
+        )
         for what, name in (
             ("labels or held-out rows", "description of the task"),
             ("number of training rows", "examples"),
+            ("dev rows", "dev labels"),
         ):
             if not pandas.isna(run[name]) and run[name] != baseline[name]:
                 raise UserError(

@@ -93,8 +93,9 @@ def compare(
     """Compares predictions of the same rows, and resamples both kinds of luck.
 
     A draw takes as many rows as there are, with replacement and the same for
-    all runs, and of each method as many seeds as it has, with replacement.
-    Source: the bootstrap (Efron 1979), over two crossed factors (Owen 2007).
+    all runs. Of a method with n seeds it takes n - 1 with replacement, whose
+    means vary as means of n seeds do. Source: the bootstrap (Efron 1979), over
+    two crossed factors (Owen 2007); n - 1 as Rao and Wu 1988.
 
     Args:
         score: a name of `SCORES`.
@@ -117,7 +118,8 @@ def compare(
 
     def resampled(scores: np.ndarray) -> np.ndarray:
         """float64 [draws, seeds] -> means over drawn seeds, [draws]."""
-        chosen = rng.integers(scores.shape[1], size=scores.shape)
+        draws, seeds = scores.shape
+        chosen = rng.integers(seeds, size=(draws, max(1, seeds - 1)))
         return np.take_along_axis(scores, chosen, axis=1).mean(axis=1)
 
     difference = scored(times[np.newaxis])[0]

@@ -138,8 +138,9 @@ def rerank_scores(
 
     Takes each query's labels, float [C], above 0 for right documents, and the
     scores of its C documents. Of equal scores the last comes first in
-    `mrr_at_10`; `ndcg_at_10`, whose gains are the labels, and `map` average
-    over their orders. A query without a right document counts as 0.
+    `mrr_at_10`; `ndcg_at_10`, whose gains are the labels, averages over their
+    orders; `map` takes the precision behind all of them. A query without a
+    right document counts as 0.
 
     Source: sentence-transformers 5.7.0, `CrossEncoderRerankingEvaluator`.
     """

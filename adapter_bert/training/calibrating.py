@@ -178,8 +178,9 @@ def error_interval(
 ) -> list[float]:
     """Computes the 95% interval of the calibration error, by a bootstrap.
 
-    Percentiles of the errors of `RESAMPLES` draws of the rows with replacement
-    (Efron 1979).
+    Draws `RESAMPLES` times the rows with replacement. A draw's error exceeds
+    the rows' error about as much as that exceeds the true one, so percentiles
+    are mirrored: the basic bootstrap (Davison and Hinkley 1997, section 5.2).
     """
     rng = np.random.default_rng(MEASURED.seed)
     count = len(is_right)
@@ -187,7 +188,9 @@ def error_interval(
         calibration_error(reliability(probabilities[rows], is_right[rows]))
         for rows in (rng.integers(0, count, count) for _ in range(RESAMPLES))
     ]
-    return np.percentile(errors, [2.5, 97.5]).tolist()
+    error = calibration_error(reliability(probabilities, is_right))
+    bounds = 2 * error - np.percentile(errors, [97.5, 2.5])
+    return np.maximum(bounds, 0).tolist()
 
 
 def choose_threshold(
