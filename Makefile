@@ -194,12 +194,12 @@ $(VENV)/docs/installed: $(INSTALLED) requirements/docs.txt
 release: $(VENV)/release/installed
 	rm -rf build/release dist && mkdir -p build/release/source
 	git archive HEAD | tar -x -C build/release/source
-	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONPATH=$(CURDIR)/$(VENV)/release && \
+	export SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PYTHONPATH=$(abspath $(VENV)/release) && \
 		$(IN_VENV) -m build --no-isolation --outdir build/release build/release/source > build/release/log && \
 		cd build/release && rm -r source && tar -xzf *.tar.gz && rm *.tar.gz && \
 		tar --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$$SOURCE_DATE_EPOCH -cf - */ | \
 			gzip -n9 > $$(basename */).tar.gz && rm -r */ && \
-		$(CURDIR)/$(IN_VENV) -m twine check --strict *.whl *.tar.gz
+		$(abspath $(IN_VENV)) -m twine check --strict *.whl *.tar.gz
 	mkdir dist && mv build/release/*.whl build/release/*.tar.gz dist && (cd dist && sha256sum *)
 
 $(VENV)/release/installed: $(INSTALLED) requirements/release.txt

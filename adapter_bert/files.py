@@ -242,7 +242,8 @@ def check_output(path: str, flag: str) -> None:
         raise UserError(f"{flag} is {path}, a folder; expected a file")
     check_plain(path, flag, is_replaced=True)
     folder = os.path.dirname(absolute(path))
-    if not is_folder(folder):
+    # A bucket has no folder before its first file.
+    if "://" not in path and not is_folder(folder):
         raise UserError(f"the folder {folder} of {flag} does not exist")
 
 
@@ -508,8 +509,17 @@ def temporary_folder() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def check_local(folder: str) -> None:
+    """Refuses a folder of another machine."""
+    if "://" in folder:
+        raise UserError(
+            f"{folder} is no local folder; write to one, and copy that"
+        )
+
+
 def check_new(path: str) -> None:
-    """Refuses what is there already, but an empty folder."""
+    """Refuses a remote folder, and what is there already but an empty one."""
+    check_local(path)
     # Neither a link nor a mounted folder can be renamed over.
     is_other = os.path.islink(path) or os.path.ismount(path)
     is_empty = os.path.isdir(path) and not os.listdir(path)
@@ -526,8 +536,8 @@ def new_folder(path: str) -> Iterator[str]:
     Args:
         path: a local folder that does not exist, or is empty.
     """
-    hidden = temporary_name(os.path.abspath(path))
     check_new(path)
+    hidden = temporary_name(os.path.abspath(path))
     try:
         with writing(path):
             make_folder(hidden)

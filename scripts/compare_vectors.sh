@@ -39,8 +39,8 @@ if [ "$task" != status ]; then
       # Tables call a task as its folder.
       data=$output/data/SQuAD
       mkdir -p "$data"
-      ln -sfn "$(realpath "$train")" "$data/train.json"
-      ln -sfn "$(realpath "$dev")" "$data/dev.json"
+      point "$data/train.json" "$train"
+      point "$data/dev.json" "$dev"
     else
       need GLUE_DIR 'the folder of the tasks, GLUE_DIR/MRPC and so on' folder
       data=$(absolute "$GLUE_DIR")/$name

@@ -47,9 +47,9 @@ fusions() { # options of the sweep ...
 }
 
 mkdir -p "$out/data/spam" "$out/data/reviews"
-for name in MRPC RTE CoLA STS-B; do ln -sfn "$GLUE_DIR/$name" "$out/data/$name"; done
-ln -sfn "$(realpath "$SPAM")" "$out/data/spam/train.tsv"
-ln -sfn "$(realpath "$REVIEWS")" "$out/data/reviews/train.tsv"
+for name in MRPC RTE CoLA STS-B; do point "$out/data/$name" "$GLUE_DIR/$name"; done
+point "$out/data/spam/train.tsv" "$SPAM"
+point "$out/data/reviews/train.tsv" "$REVIEWS"
 "$internal/cut_training_set.sh" "$GLUE_DIR/SST-2" "$out/data/SST-2" 5000
 
 if [ "$task" = grid ]; then

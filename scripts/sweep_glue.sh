@@ -11,7 +11,7 @@ source "$(dirname "$0")/internal/grid.sh"
 : "${TASKS=CoLA SST-2 MRPC STS-B QQP MNLI QNLI RTE}"  # a name with a blank in quotes: "MRPC 'my task'"
 : "${METHODS=houlsby}"            # also full, top_layers, pfeiffer, lora, ...
 : "${SIZES=8 64 256}"             # of adapters whose method names none
-: "${INIT_SCALES=}"               # of houlsby's adapters; nothing: its own
+: "${INIT_SCALES=}"               # of houlsby in SIZES; nothing: its own
 : "${LAYERS=1 2 3 5 7 9 11 12}"   # k of top_layers
 : "${RATES=3e-5 3e-4 3e-3}"       # learning rates
 : "${EPOCHS=3 20}"

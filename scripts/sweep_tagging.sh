@@ -12,7 +12,7 @@ source "$(dirname "$0")/internal/grid.sh"
 : "${TASKS=.}"
 : "${METHODS=houlsby full head}"  # also top_layers, pfeiffer, lora, ...
 : "${SIZES=8 64 256}"             # of adapters whose method names none
-: "${INIT_SCALES=}"               # of houlsby's adapters; nothing: its own
+: "${INIT_SCALES=}"               # of houlsby in SIZES; nothing: its own
 : "${LAYERS=1 2 3 5 7 9 11 12}"   # k of top_layers
 : "${RATES=1e-4 3e-4 1e-3}"       # learning rates
 : "${EPOCHS=5}"

@@ -227,6 +227,14 @@ def test_a_seal_tells_whether_an_object_was_changed(tmp_path):
     assert files.read_object(str(path), "mine", FIELDS)["name"] == "a"
 
 
+def test_a_new_folder_of_a_bucket_takes_a_file(tmp_path):
+    files.check_output("ram://bucket/new/answers", "--output")
+    refusals.check(
+        lambda: files.check_output(f"{tmp_path}/new/answers", "--output"),
+        "new of --output does not exist",
+    )
+
+
 def test_a_prepared_folder_keeps_its_files_and_gets_no_others(tmp_path):
     path = tmp_path / "a" / "b"
     files.prepare_folder(str(path))

@@ -30,6 +30,7 @@ from adapter_bert import folder_lock
 from adapter_bert.errors import UserError
 from adapter_bert.training import multi_worker, two_phases
 from adapter_bert.training.engines import choose_engine
+from adapter_bert.training.experiment import start
 from adapter_bert.training.settings import Hardware
 from adapter_bert.training.strategy import StrategyEngine
 
@@ -286,6 +287,13 @@ def test_a_cluster_is_a_matter_of_the_strategy_engine(monkeypatch):
     chosen, why = choose_engine("auto")
     assert chosen is StrategyEngine and "names several processes" in why
     refusals.check(lambda: choose_engine("estimator"), "--engine=strategy")
+
+
+def test_one_machine_alone_uses_a_tpu(monkeypatch):
+    experiment = mock.MagicMock()
+    experiment.hardware.use_tpu = True
+    monkeypatch.setenv("TF_CONFIG", CLUSTER)
+    refusals.check(lambda: start(experiment), "--use_tpu needs one process")
 
 
 def test_two_phases_are_trained_on_a_machine_alone(monkeypatch):

@@ -285,6 +285,23 @@ def test_a_grid_has_all_missing_runs_of_its_preset(study):
         done = study("figure_7", *other)
         assert done.returncode == 1
         assert "begun with --preset=quick" in done.stderr
+    # As a loss of power may leave it.
+    (study.sweep.out / "begun").write_text("")
+    assert study("figure_7", "--quick", "--grid").returncode == 0
+
+
+def test_rows_that_another_study_has_divided_are_not_taken_whole(study):
+    assert study("table_1", "--quick", "--grid").returncode == 0
+    done = study("figure_1", "--quick", "--grid")
+    assert done.returncode == 1
+    assert "data/RTE is there and is not " in done.stderr
+
+
+def test_a_flag_of_the_grid_is_not_replaced(study):
+    """Which has --noadam_bias_correction."""
+    done = study("figure_7", "--quick", "--", "--adam_bias_correction")
+    assert "each run has its own" in done.stderr
+    assert started(study) == []
 
 
 @pytest.mark.gate

@@ -236,6 +236,7 @@ BAD = {
         ({"output_dir": "/nowhere/[1]"}, "a name with ["),
         ({"use_tpu": True}, "--tpu_name"),
         ({"use_tpu": True, "tpu_name": "local"}, "TPU"),
+        ({"use_tpu": True, "num_devices": 2}, "a TPU has --num_tpu_cores"),
         ({"do_train": False}, "nothing to do"),
         (UNTRAINED, "no trained adapters"),
         (

@@ -3,6 +3,7 @@
 import os
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import refusals
@@ -241,6 +242,18 @@ def test_what_cannot_be_written_is_one_line(tmp_path, monkeypatch):
         written.close,
     ):
         refusals.check(call, "cannot write the curves", "no space")
+
+
+def test_a_remote_file_is_not_written_anew_at_each_point(monkeypatch):
+    written = Curves("ram://bucket/run")
+    monkeypatch.setattr(written, "_writer", mock.Mock())
+    now = progress.time.monotonic()
+    for seconds, count in ((1, 0), (progress.LOG_INTERVAL + 1, 1), (12, 1)):
+        monkeypatch.setattr(
+            progress.time, "monotonic", lambda seconds=seconds: now + seconds
+        )
+        written.flush()
+        assert written._writer.flush.call_count == count
 
 
 def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):

@@ -98,6 +98,15 @@ def test_a_published_command_from_nothing(
     assert (first != second).any()
 
 
+def test_a_bucket_begins_with_no_random_values(
+    from_nothing, pretrain, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    from_nothing["output_dir"] = "ram://bucket/out"
+    refusals.check(lambda: pretrain(**from_nothing), "is no local folder")
+    assert not (tmp_path / "ram:").exists()
+
+
 def test_a_folder_of_another_kind_is_kept(from_nothing, pretrain):
     kept = from_nothing["output_dir"] / "initial" / "thesis.txt"
     kept.parent.mkdir(parents=True)

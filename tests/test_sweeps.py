@@ -60,6 +60,19 @@ def test_a_run_that_outlives_its_driver_is_waited_for(sweep):
     assert sorted(sweep.started()) == [str(sweep.name(n)) for n in RUNS]
 
 
+def test_a_driver_runs_the_grid_that_it_wrote(sweep):
+    sweep.mark("slow", RUNS[0])
+    process = sweep.start()
+    wait_for(lambda: len(sweep.started()) == 1)
+    # As another one that began with it does.
+    other = sweep.out / "other"
+    other.write_text("")
+    other.rename(sweep.out / "grid.tsv")
+    (sweep.folder / "go").touch()
+    process.communicate(timeout=60)
+    assert sweep.started() == [str(sweep.name(name)) for name in RUNS]
+
+
 def test_jobs_share_the_gpus(sweep, folders):
     driver, gpus = folders("bin") / "nvidia-smi", sweep.folder / "gpus"
     driver.write_text("#!/bin/sh\nseq 0 3\n")

@@ -61,6 +61,8 @@ def test_languages_come_before_what_is_tagged_upon_them(sweep):
         paths[name].write_text("hello\n")
     for name in names[3:]:
         paths[name].mkdir()
+    # Runs of the second grid have it.
+    assert run("--", "--adam_bias_correction=true").returncode == 1
     assert sweep.started() == []
     done = run("--grid")
     assert done.returncode == 0, done.stderr

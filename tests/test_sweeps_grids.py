@@ -219,6 +219,8 @@ def test_odd_paths_are_found_and_those_of_a_cloud_left_alone(sweep):
     row = sweep.rows()[0]
     assert " --init_checkpoint=gs://bucket/bert " in row
     assert " --data_dir=gs://bucket/glue/RTE " in row
+    sweep.out = "gs://bucket/sweep"
+    assert "expected a folder of this machine" in sweep.refused("--grid")
 
 
 def test_the_comparison_has_every_method_on_every_task(sweep, folders):
@@ -293,3 +295,7 @@ def test_vectors_are_compared_on_questions_too(sweep, folders):
     assert "--data_dir=OUTPUT_DIR/data/SQuAD" in trained
     link = sweep.out / "data/SQuAD/dev.json"
     assert link.resolve() == (sweep.folder / "dev.json").resolve()
+    # Runs that are finished may have read the first.
+    changes = {"SQUAD_DIR": str(sweep.folder), "TRAIN_FILE": "dev.json"}
+    done = run(**changes, METHODS="full", SEEDS="1 2")
+    assert "train.json is there and is not " in done.stderr

@@ -17,7 +17,7 @@ import adapter_bert.start_tensorflow  # noqa: F401
 
 from absl import logging
 
-from adapter_bert import environments
+from adapter_bert import environments, files
 from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask, load_task
 from adapter_bert.checkpoints import adapter_artifact
@@ -99,7 +99,7 @@ def run(bert: Optional[FrozenBert] = None) -> str:
                 f"out, or pass --format={SAVED_MODEL}"
             )
         runtimes.check_packages(FLAGS.format)
-        runtimes.check_folder(output_dir)
+        files.check_new(output_dir)
     tasks = flags.task
     if flags.library and not tasks:
         if flags.adapter:

@@ -288,15 +288,6 @@ def refusal(error: tf.errors.InvalidArgumentError) -> str:
     return match.group(1) if match else line
 
 
-def check_local(folder: str) -> None:
-    """Refuses a folder of another machine."""
-    if "://" in folder:
-        raise UserError(
-            f"--output_dir {folder} is no local folder; write to one, and copy "
-            "that"
-        )
-
-
 def _newest(folder: str) -> str:
     names = files.names(folder) if files.is_folder(folder) else []
     versions = sorted(filter(is_version, names), key=int)

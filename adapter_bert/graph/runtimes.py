@@ -30,7 +30,7 @@ from adapter_bert.answering.frozen_bert import FrozenBert
 from adapter_bert.answering.trained_task import LoadedTask, describe
 from adapter_bert.bert import int8
 from adapter_bert.errors import UserError, first_line
-from adapter_bert.graph.exported import check_local, digest
+from adapter_bert.graph.exported import digest
 from adapter_bert.graph.ids_model import INPUTS, IdsModel
 from adapter_bert.tasks.squad import NEVER
 from adapter_bert.training.settings import FLOAT32, INT8
@@ -88,7 +88,7 @@ def export(
     key of `RUNTIMES`, `weights` of `LIMITS`. Returns the outputs' greatest
     difference from TensorFlow's, in units of `LIMITS`.
     """
-    check_folder(folder)
+    files.check_new(folder)
     runtime = RUNTIMES[form]
     if task.task.window_stride:
         raise UserError(
@@ -146,12 +146,6 @@ def export(
         }
         files.write_sealed(os.path.join(place, TASK), described)
     return difference
-
-
-def check_folder(folder: str) -> None:
-    """Refuses a folder that cannot be a new one."""
-    check_local(folder)
-    files.check_new(folder)
 
 
 def check_packages(form: str) -> None:

@@ -28,7 +28,6 @@ from adapter_bert.graph.exported import (
     TASKS,
     TEXTS,
     Row,
-    check_local,
     choice_count,
     columns,
     digest,
@@ -132,7 +131,7 @@ def _write(
 
 def next_version(folder: str) -> int:
     """Finds a folder's next version, from 1; refuses other files there."""
-    check_local(folder)
+    files.check_local(folder)
     if not os.path.lexists(folder):
         return 1
     if not os.path.isdir(folder):

@@ -119,6 +119,8 @@ def _choose_splits(experiment: Experiment) -> tuple[SplitNames, SplitNames]:
 def start(experiment: Experiment) -> tuple[Engine, Experiment]:
     """Makes the engine, and chooses the dtype that it computes in."""
     hardware, training = experiment.hardware, experiment.training
+    if hardware.use_tpu:
+        check_alone("--use_tpu")
     if experiment.base_dtype == INT8:
         if hardware.use_tpu:
             raise UserError(

@@ -127,6 +127,10 @@ def experiment_from_flags(task: Task, **settings: Any) -> Experiment:
         "predict_batch_size": values.predict_batch_size,
     }
     cores = values.hardware.num_tpu_cores
+    if values.hardware.use_tpu and values.hardware.num_devices:
+        raise UserError(
+            "--num_devices is for GPUs and CPUs; a TPU has --num_tpu_cores"
+        )
     for name, size in sizes.items():
         if values.hardware.use_tpu and size % cores:
             raise UserError(

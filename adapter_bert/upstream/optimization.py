@@ -47,7 +47,7 @@ def create_optimizer(
     """Makes a training step: gradients, clipping, Adam, step count.
 
     `init_lr` is the peak; lengths are in steps. With `use_tpu` gradients are
-    averaged over TPU cores.
+    clipped on each TPU core and added up, as in google-research/bert.
     """
     step = v1.train.get_or_create_global_step()
     schedule = optimization.Schedule(

@@ -84,6 +84,7 @@ open_grid() { # usage, arguments ...
     exit 1
   fi
   command -v "$python" > /dev/null || refuse "there is no interpreter $python; run \`make setup\`, or set PYTHON"
+  [[ $output != *://* ]] || refuse "OUTPUT_DIR is $output, expected a folder of this machine; copy it to a bucket afterwards"
   output=$(realpath -m "$output")
   [[ $output != *[\\*?[]* ]] || refuse "OUTPUT_DIR is $output; TensorFlow finds no checkpoint under a name with * ? [ or \\, choose another"
   runs=$output/runs
@@ -146,6 +147,12 @@ need() { # variable, what it is, `file`, `folder` or `prefix` of files
   esac
 }
 
+point() { # link, what it leads to
+  [ ! -e "$1" ] || [ "$1" -ef "$2" ] ||
+    refuse "$1 is there and is not $2; earlier runs may have read it, so choose another OUTPUT_DIR, or delete it if the same data have moved"
+  ln -sfT "$(realpath -m "$2")" "$1"
+}
+
 split_words() { # variable
   local found
   # Not by the shell, which would take a name for a pattern of files.
@@ -158,13 +165,13 @@ split_words() { # variable
 add_run() { # name, command ...
   local name=$1 same command own flag
   shift
-  own=" ${*%%=*} --output_dir "
+  own=" ${*%%=*} --output_dir " own=${own// --no/ --}
   for flag in "${flags[@]%%=*}"; do
     [[ $flag == -* ]] || continue
     flag=${flag#-} flag=--${flag#-}
     [ "$flag" != --flagfile ] || refuse "--flagfile is given after --; write its flags there"
     [ "$flag" != --epochs ] || flag=--num_train_epochs # its other name
-    if [[ $REPLACEABLE != *" $flag "* && ($own == *" $flag "* || $own == *" --${flag#--no} "*) ]]; then
+    if [[ $REPLACEABLE != *" $flag "* && $own == *" ${flag/#--no/--} "* ]]; then
       refuse "$flag is given after --, but each run has its own; the script says by which variable it is chosen, if any"
     fi
   done
@@ -231,7 +238,8 @@ _write_grid() {
   local new alive=0
   mkdir -p "$output"
   new=$(mktemp "$output/grid.XXXXXX")
-  printf '%s\n' "${rows[@]}" > "$new"
+  # `set -e` is off where a caller has `||`.
+  printf '%s\n' "${rows[@]}" > "$new" || exit 1
   if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv"; then
     grid_status "$output" --is_running || alive=$?
     if [ $alive -ne 3 ]; then rm "$new"; fi
@@ -243,6 +251,8 @@ _write_grid() {
   fi
   chmod 644 "$new"
   sync "$new"
+  # Another driver may replace the file.
+  exec 8< "$new"
   mv "$new" "$output/grid.tsv"
 }
 
@@ -282,7 +292,7 @@ run_grid() {
     done
     return
   fi
-  seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus xargs -P "$jobs" -n 1 \
+  seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus GRID=/dev/fd/8 xargs -P "$jobs" -n 1 \
     --process-slot-var=SLOT "$internal/run_grid_row.sh" "$output" || failed=1
   grid_status "$output"
   return $failed

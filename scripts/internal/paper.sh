@@ -48,7 +48,7 @@ open_study() { # name, its presets between blanks, arguments ...
   # Before any long work.
   adapter_bert paper missing "$results" "$commit" < /dev/null > /dev/null
   begun="--preset=$preset${flags[*]:+ ${flags[*]}} of commit $commit"
-  [ ! -f "$output/begun" ] || [ "$(< "$output/begun")" = "$begun" ] ||
+  [ ! -s "$output/begun" ] || [ "$(< "$output/begun")" = "$begun" ] ||
     refuse "$output was begun with $(< "$output/begun"), expected $begun; choose another OUT"
   collected=
 }
@@ -62,7 +62,7 @@ link() { # task, its folder or file
     "$internal/cut_training_set.sh" "$2" "$output/data/$1" 5000
   else
     mkdir -p "$output/data"
-    ln -sfn "$2" "$output/data/$1"
+    point "$output/data/$1" "$2"
   fi
 }
 
@@ -105,7 +105,7 @@ run_rows() {
     'BEGIN { split(names, list, "\n"); for (i in list) wanted[list[i]] } $1 in wanted')
   grid+=("${rows[@]}")
   [ ${#rows[@]} -gt 0 ] && [ "$task" = run ] || return 0
-  echo "$begun" > "$output/begun"
+  [ -s "$output/begun" ] || echo "$begun" > "$output/begun"
   run_grid || failed=1
   collect
 }
