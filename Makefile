@@ -179,9 +179,9 @@ $(VENV)/notebooks/installed: $(INSTALLED) requirements/notebooks.txt
 
 # The pages, with README as the first, and those of the Python API, into build/docs.
 docs: $(VENV)/docs/installed
-	rm -rf build/pages && mkdir -p build && cp -r docs build/pages
-	sed 's#](docs/#](#g' README.md > build/pages/index.md
-	PYTHONPATH=$(VENV)/docs $(IN_VENV) -m mkdocs build --quiet --strict
+	rm -rf build/pages && mkdir -p build/pages
+	cp -r --parents CITATION.cff *.md data docs lab/README.md notebooks results build/pages
+	PYTHONPATH=$(VENV)/docs $(IN_VENV) -m mkdocs build --strict
 
 # Beside the other packages: TensorBoard has another version of what these need.
 $(VENV)/docs/installed: $(INSTALLED) requirements/docs.txt

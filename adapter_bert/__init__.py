@@ -58,7 +58,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports a name of the API from the module that defines it."""
     if name == "__version__":
-        return importlib.metadata.version("adapter-bert-tf")
+        # A checkout may be used as it is.
+        installed = importlib.metadata.distributions(name="adapter-bert-tf")
+        return next((one.version for one in installed), "unknown")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = "errors" if name == "UserError" else "api"

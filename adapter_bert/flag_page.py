@@ -72,7 +72,9 @@ def page(
     for topic, shown in by_topic(classes, values, without):
         rows += [("", ""), (f"{topic}:", "")]
         for flag in shown:
-            meaning, default = flag.help, shown_default(flag)
+            # absl adds to sentences how some flags are repeated.
+            meaning = flag.help.replace(".;", ";")
+            default = shown_default(flag)
             if default:
                 meaning = f"{meaning.rstrip('.')}; default: {default}."
             value = VALUES.get(flag.flag_type(), "TEXT")
@@ -80,7 +82,8 @@ def page(
             if not flag.boolean:
                 name = f"--{flag.name} {value}"
             rows.append((f"  {name}", " ".join(meaning.split())))
-    indent = min(MOST, max(len(name) for name, text in rows if text) + 2)
+    longest = max((len(name) for name, text in rows if text), default=0)
+    indent = min(MOST, longest + 2)
     lines = [f"usage: {program} [flags]", "", doc.strip()]
     for name, text in rows:
         if not text or len(name) + 2 > indent:

@@ -275,7 +275,7 @@ EXPECTED = {
 }
 # More than any flag's name has, in characters.
 LONGEST_NAME = 40
-HELP = re.compile(r"--?(help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
+HELP = re.compile(r"--?(h|help|helpshort|\?)(=(true|t|1|yes|y))?", re.I)
 
 
 def of_wrong_value(

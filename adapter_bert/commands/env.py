@@ -16,7 +16,7 @@ VARIABLES = ("TF_ENABLE_", "TF_NUM_", "TF_XLA_", "XLA_", "OMP_", "CUDA_")
 
 def main() -> None:
     """Prints a line for each fact."""
-    if sys.argv[1:] not in ([], ["--help"]):
+    if sys.argv[1:]:
         sys.exit("usage: adapter-bert env")
 
     import adapter_bert.start_tensorflow  # noqa: F401

@@ -1,6 +1,6 @@
 """Merges trained adapters into their BERT, or several of them into one.
 
-    .venv/bin/adapter-bert merge --init_checkpoint=BERT \
+    .venv/bin/adapter-bert merge --init_checkpoint=BERT \\
         --adapter=RUN/adapter --output_dir=MERGED
 
 The result is a plain BERT in Google's form (`bert_model.ckpt`,
@@ -21,7 +21,7 @@ method, as linear, TIES, DARE or of LoRA's updates by an SVD. --average is the
 weighted mean of their parameters, which all methods have (Chronopoulou et al.
 2023).
 
-    .venv/bin/adapter-bert merge --init_checkpoint=BERT --by=ties \
+    .venv/bin/adapter-bert merge --init_checkpoint=BERT --by=ties \\
         --density=0.5 --weights=1,0.5 --adapter=A --adapter=B --output_dir=NEW
 
 Heads of one task have a mean, also if their labels have another order.
@@ -252,7 +252,7 @@ class Merging(BertFiles):
     REQUIRED = ("init_checkpoint", "adapter", "output_dir")
     adapter: list[str] = Topic.METHOD.setting(
         [],
-        "Folder of a trained adapter; repeat it for several adapters.",
+        "Folder of a trained adapter.",
         repeated=True,
     )
     output_dir: str = Topic.TO_DO.setting("", "Folder for the result.")

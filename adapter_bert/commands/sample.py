@@ -22,7 +22,9 @@ from adapter_bert.flags import Topic
 class Folder:
     """Names the folder of the files."""
 
-    output_dir: str = Topic.TO_DO.setting(".", "Folder for the files.")
+    output_dir: str = Topic.TO_DO.setting(
+        ".", "Folder for the files; default: this one."
+    )
 
 
 FOLDERS = "customer_intents", "same_meaning", "short_articles"
