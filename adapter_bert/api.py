@@ -47,7 +47,7 @@ from adapter_bert.keywords import of_keywords
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.library.adapter_library import ALL, AdapterLibrary
 from adapter_bert.library.flags import Answering, Embedding
-from adapter_bert.tasks import masked_lm, tagging
+from adapter_bert.tasks import character_spans, masked_lm, tagging
 from adapter_bert.tasks.kinds import RERANK, VECTORS
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
 from adapter_bert.training import devices, process_options
@@ -182,8 +182,8 @@ def load_bert(
         "bert_config_file": _path(bert_config_file or ""),
         "vocab_file": _path(vocab_file or ""),
         "do_lower_case": do_lower_case,
-        "compute_dtype": compute_dtype,
-        "base_dtype": base_dtype,
+        "compute_dtype": compute_dtype or "float32",
+        "base_dtype": base_dtype or "float32",
     }
     with of_keywords(run_classifier.SETTINGS, settings, "load_bert()"):
         opened = sources.open_init_checkpoint(path)
@@ -333,6 +333,7 @@ def train(
         The run, whose folder is `output_dir`.
     """
     tables = dict(zip(SPLITS, (rows, eval_rows, predict_rows)))
+    task_name = task_name or CUSTOM
     return _run("train()", bert, task_name, tables, settings, True)
 
 
@@ -381,7 +382,7 @@ def _run(
     settings: Mapping[str, Any],
     do_train: bool,
 ) -> Run:
-    fixed = {**_files(bert), "do_train": do_train}
+    fixed = {**_files(bert), "do_train": do_train, "describe": False}
     program = PROGRAMS.get(task_name.lower(), run_classifier)
     if program is run_classifier:
         fixed["task_name"] = task_name
@@ -414,7 +415,7 @@ def _run(
         **{name: bert.settings[name] for name in DTYPES},
         "do_eval": is_scored or any(map(settings.get, OF_DEV_SET)),
         "do_predict": bool(is_predicted),
-        **settings,
+        **{name: x for name, x in settings.items() if x is not None},
     }
     if settings.get("adapter"):
         values["adapter"] = _folder(settings["adapter"])
@@ -614,18 +615,12 @@ class Predictor:
                 f"task is {task!r}, expected one of the kind {RERANK}: "
                 f"{', '.join(names)[:200] or 'none is loaded'}"
             )
-        is_list = isinstance(documents, Iterable)
-        if not is_list or isinstance(documents, (str, bytes, Mapping)):
-            raise UserError(
-                f"documents is a {type(documents).__name__}, expected a list "
-                "of texts"
-            )
         is_count = isinstance(top_n, (int, np.integer)) and top_n > 0
         if not (top_n is None or is_count):
             raise UserError(
                 f"top_n is {top_n!r:.80}, expected a whole number above 0"
             )
-        texts = list(documents)
+        texts = list(memory_rows.records(documents, "documents"))
         answers = self.predict([(query, text) for text in texts], *chosen)
         order = ranked(answers, top_n)
         return Answers(Answer(**x, document=texts[x.index]) for x in order)
@@ -646,7 +641,10 @@ def _rows_of(
         return [texts]
     columns = loaded.task.columns if loaded else TEXT_COLUMNS[:1]
     if not isinstance(texts, os.PathLike):
-        return list(memory_rows.records(texts, "texts", columns))
+        rows = list(memory_rows.records(texts, "texts", columns))
+        if takes_tokens and rows and isinstance(rows[0], Mapping):
+            rows = list(character_spans.texts_alone("texts", iter(rows)))
+        return rows
     alternatives = [columns, TEXT_COLUMNS[: len(columns)]]
     if loaded:
         alternatives.append(loaded.columns)
@@ -665,7 +663,8 @@ def _texts_at(row: Any, loaded: Optional[LoadedTask], where: str) -> Any:
     usual = TEXT_COLUMNS[: len(columns)]
     for names in (whole, columns, usual):
         # An empty second text is none.
-        has_all = all(row.get(x) for x in names[len(columns) :])
+        more = names[len(columns) :]
+        has_all = all(row.get(x) not in (None, "") for x in more)
         if len(names) >= len(columns) and has_all and set(names) <= set(row):
             try:
                 return tuple(
@@ -855,7 +854,6 @@ def select(
         row in the pool, from 1), `text` and of pairs `text_b`, and `margin` or
         `k_centre`.
     """
-    columns = [columns] if isinstance(columns, str) else list(columns)
     if isinstance(pool, (str, os.PathLike)):
         source = _path(pool)
     else:

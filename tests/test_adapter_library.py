@@ -183,6 +183,9 @@ def test_golden_adapters_of_others_come_in_and_go_out(call, tmp_path, capsys):
     shown = json.loads(call("show", shelf, "peft.1"))["adapter_config"]
     assert shown["imported"] == {"program": "peft", "version": "0.21.2"}
     assert shown["task"]["pairs"] is True
+    # Scores are of what answers.
+    positions = shown["bert_config"]["max_position_embeddings"]
+    assert shown["training"] == {"max_seq_length": positions}
     out = tmp_path / "out"
     out.mkdir()  # The help says that an empty folder will do.
     with pytest.raises(SystemExit):

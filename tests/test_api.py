@@ -326,6 +326,8 @@ def test_rows_to_label_next(run, bert, place):
         ({"num_epochs": 3}, "did you mean num_train_epochs?"),
         ({"compute_dtype": "int8"}, "should be one of"),
         ({"do_train": False}, "its arguments, or"),
+        ({"describe": True}, "its arguments, or"),
+        ({"task_name": None, "output_dir": None}, "--output_dir is missing"),
         ({"vocab_file": "v"}, "load_bert(), say it"),
         ({"bert_hub_module_handle": "v"}, "no keyword 'init_checkpoint': its"),
         ({"label_column": "lable"}, "rows:1: no key 'lable', found 'text'"),
@@ -427,15 +429,23 @@ def test_a_file_has_the_columns_of_one_task(run, bert, other_columns, tmp_path):
 
 
 @pytest.mark.newer_stack
-def test_an_empty_second_text_is_none(tiny_bert, tmp_path):
+def test_an_empty_second_text_is_none(tiny_bert, tmp_path, caplog):
     """Of a task that reads a text or a pair."""
     described = {**CLASSIFICATION, "pairs": None}
     make_artifact(tmp_path / "a", tiny_bert, "ia3", description=described)
-    predictor = ab.Predictor(ab.load_bert(tiny_bert), tmp_path / "a")
+    bert = ab.load_bert(tiny_bert, compute_dtype=None)
+    predictor = ab.Predictor(bert, tmp_path / "a")
     [expected] = predictor.predict(["the cat"])
     rows = [{"text": "the cat", "text_b": second} for second in ("", None)]
     for answer in predictor.predict(rows):
         assert answer.scores == pytest.approx(expected.scores, abs=1e-6)
+    zero, text = predictor.predict(
+        [{"text": "the cat", "text_b": second} for second in (0, "0")]
+    )
+    assert zero.scores == text.scores != expected.scores
+    labelled = [{"text": "the cat", "text_b": "a dog", "label": "good"}]
+    ab.evaluate(bert, tmp_path / "a", labelled)
+    assert "takes one text or two, and one is read" in caplog.text
 
 
 @pytest.mark.newer_stack
@@ -718,6 +728,7 @@ def write_rows(folder, kind, rows):
 def test_rows_of_every_kind_are_those_of_a_file(bert, tmp_path, kind):
     rows, settings = TASKS[kind]
     settings = {**SETTINGS, "num_train_epochs": 1, **settings}
+    settings["do_eval"] = None
     if settings.get("task_name"):
         del settings["dev_share"]
         settings["eval_rows"] = rows
@@ -742,8 +753,10 @@ def test_rows_of_every_kind_are_those_of_a_file(bert, tmp_path, kind):
         )
         assert scores == run.scores
     if kind == "tagging":
-        [answer] = ab.Predictor(bert, run).predict([["the", "cat"]])
-        assert set(answer.tags) <= {"O", "B-ART"}
+        annotated = {"content": "the cat", "annotation": []}
+        for row in (["the", "cat"], annotated):
+            [answer] = ab.Predictor(bert, run).predict([row])
+            assert set(answer.tags) <= {"O", "B-ART"}
 
 
 @pytest.mark.gate

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import cross_encoders
 import numpy as np
+import pandas
 import pytest
 import refusals
 import tensorflow as tf
@@ -454,6 +455,10 @@ WRONG = [
     [
         (lambda p: p.rerank("a", "text"), ("documents", "list")),
         (lambda p: p.rerank("a", None), ("documents", "NoneType", "list")),
+        (
+            lambda p: p.rerank("a", pandas.DataFrame({"x": ["b"]})),
+            ("found a dict",),
+        ),
         (lambda p: p.rerank("a", ["b"], top_n=0), ("top_n is 0",)),
         (lambda p: p.rerank("a", ["b"], top_n=1.5), ("top_n is 1.5",)),
         (lambda p: p.rerank("a", ["b", None]), ("row 2", "NoneType")),

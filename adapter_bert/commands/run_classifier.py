@@ -13,6 +13,8 @@ import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+from absl import logging
+
 from adapter_bert.data.table_flags import LongTexts, OwnTables
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Topic, is_given, read
@@ -165,6 +167,13 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in adapter_arguments.items():
             if not (is_given(name) or is_other_kind and name in LABEL_FLAGS):
                 arguments[name] = value
+        is_either = trained["task"].get("pairs", 0) is None
+        if is_either and not arguments["text_b_column"]:
+            logging.warning(
+                "%s takes one text or two, and one is read; --text_b_column "
+                "names the second",
+                FLAGS.adapter,
+            )
     return arguments
 
 

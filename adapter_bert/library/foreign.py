@@ -187,7 +187,8 @@ def describe(
     """Describes another program's adapter, but its BERT and its tokenizer."""
     task = restore_task(foreign.task, {}, folder)
     table = task_model.list_parameters(config, foreign.method, task.build_head)
-    length = foreign.max_seq_length
+    # What answers and scores by default.
+    length = foreign.max_seq_length or config.max_tokens
     return {
         "method": str(foreign.method),
         "task": foreign.task,
@@ -199,7 +200,7 @@ def describe(
         },
         "versions": run_record.versions(),
         "imported": {**foreign.origin, **({"hub": hub} if hub else {})},
-        **({"training": {"max_seq_length": length}} if length else {}),
+        "training": {"max_seq_length": length},
     }
 
 
