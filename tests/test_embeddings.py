@@ -13,10 +13,19 @@ from adapter_bert.answering.embeddings import (
     EmbeddingModel,
     VectorForm,
     embed,
+    vector_function,
 )
 from adapter_bert.methods.houlsby import Houlsby
 
 ROWS = ["the cat sat", ("a dog", "on the mat"), "", "the mat " * 40, "a cat"]
+
+
+def test_texts_with_another_prompt_have_the_same_graph(bert):
+    first, second = (
+        vector_function(bert, None, VectorForm(prompt=prompt))
+        for prompt in ("the", "a")
+    )
+    assert first is second
 
 
 def test_golden_hidden_states(golden_dir):

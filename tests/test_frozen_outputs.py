@@ -270,6 +270,7 @@ def test_runs_share_a_file_and_others_have_their_own(
         return "are taken from" in caplog.text
 
     assert not run("one")
+    assert "frozen layers, part 1 of 1: " in caplog.text
     # Of the same bits, whoever computes them.
     first = adapter(tmp_path / "one")
     assert run("two") and len(kept_files(cached)) == 1

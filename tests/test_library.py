@@ -31,6 +31,12 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter.safetensors"
 BIAS, NAN = "output_bias", np.float32([np.nan, 0])
 
 
+def test_an_adapter_is_looked_up_without_all_others(shelf, make, monkeypatch):
+    shelf.add(str(make()), "a")
+    monkeypatch.setattr(AdapterLibrary, "names", None)
+    assert shelf.folder("a") == os.path.join(shelf.path, "a")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -377,7 +377,7 @@ def trained(tiny_bert, tmp_path_factory):
 @pytest.mark.gate
 @pytest.mark.newer_stack
 def test_one_reranker_in_python_at_the_command_line_and_over_http(
-    trained, tiny_bert, tiny_adapters, tmp_path
+    trained, tiny_bert, tiny_adapters, tmp_path, monkeypatch
 ):
     assert trained.scores["ndcg_at_10"] > 0.99 and trained.scores["map"] > 0.99
     folder, bert = pathlib.Path(trained.output_dir), ab.load_bert(tiny_bert)
@@ -385,6 +385,7 @@ def test_one_reranker_in_python_at_the_command_line_and_over_http(
     config = read_adapter_config(folder / "adapter")
     assert config["task"]["activation"] == "linear"
     assert config["task_settings"]["rank_loss"] == "ranknet"
+    monkeypatch.setattr(reranking, "LISTS_AT_ONCE", 2)
     again = ab.evaluate(bert, trained, LISTS)
     assert again == pytest.approx(trained.scores)
     lines = read_lines(folder / "test_predictions.tsv")

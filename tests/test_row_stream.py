@@ -7,7 +7,7 @@ from threading import Event
 import hypothesis
 import pytest
 import refusals
-from conftest import write_json_lines
+from conftest import write_json, write_json_lines
 from hypothesis import strategies as st
 
 from adapter_bert.answering import row_stream
@@ -49,6 +49,20 @@ def test_words_may_come_as_a_list(tmp_path):
         "stdin:1: 'text' is ",
         " list of texts",
     )
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "judged.jsonl"])
+def test_the_bytes_that_are_read_are_those_of_the_file(tmp_path, name):
+    rows = [{"text": f"bücher {number}"} for number in range(50)]
+    if name.startswith("judged"):
+        rows = [{**row, "answer": "accept"} for row in rows]
+    path, sizes = tmp_path / name, []
+    if name.endswith(".json"):
+        write_json(path, rows)
+    else:
+        write_json_lines(path, rows)
+    list(row_stream.file_rows(str(path), [["text"]], sizes.append))
+    assert sum(sizes) == pytest.approx(path.stat().st_size, rel=0.25)
 
 
 def test_a_second_text_may_be_missing(tmp_path):

@@ -257,6 +257,8 @@ def vector_function(
     if task:
         kind = task.kind
         table, method, key = kind.table, kind.method, kind.key
+    # The graph reads no prompt.
+    form = dataclasses.replace(form, prompt=None)
     return bert.function(
         ("vectors", key, form),
         table,

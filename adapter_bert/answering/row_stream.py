@@ -65,8 +65,11 @@ def file_rows(
 
     def counted() -> Iterator[Any]:
         for line in lines:
-            if isinstance(line, str):
-                note_bytes(len(line.encode()))
+            # Objects take about these bytes of the file.
+            text = line
+            if not isinstance(line, str):
+                text = json.dumps(line, ensure_ascii=False)
+            note_bytes(len(text.encode(errors="replace")))
             yield line
 
     yield from _rows(path, counted(), ending, columns, takes_tokens)

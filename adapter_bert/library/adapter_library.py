@@ -114,20 +114,19 @@ class AdapterLibrary:
         `check_name` refuses, are passed over with a warning.
         """
         real = os.path.realpath(self.path)
-        names = []
-        for name in files.names(self.path):
-            folder = os.path.join(self.path, name)
-            if name.startswith(".") or not os.path.isdir(folder):
-                continue
-            if os.path.dirname(os.path.realpath(folder)) != real:
-                self._pass_over(name, "is a link out of the library")
-            elif _is_name(name):
-                names.append(name)
-            elif os.path.exists(
-                os.path.join(folder, adapter_artifact.CONFIG_FILE)
-            ):
-                self._pass_over(name, "has a name that no adapter can have")
-        return names
+        return [x for x in files.names(self.path) if self._is_adapter(x, real)]
+
+    def _is_adapter(self, name: str, real: str) -> bool:
+        folder = os.path.join(self.path, name)
+        if name.startswith(".") or not os.path.isdir(folder):
+            return False
+        if os.path.dirname(os.path.realpath(folder)) != real:
+            self._pass_over(name, "is a link out of the library")
+        elif _is_name(name):
+            return True
+        elif os.path.exists(os.path.join(folder, adapter_artifact.CONFIG_FILE)):
+            self._pass_over(name, "has a name that no adapter can have")
+        return False
 
     def _pass_over(self, name: str, why: str) -> None:
         if name not in self._passed_over:
@@ -169,9 +168,10 @@ class AdapterLibrary:
         return folder
 
     def _place(self, name: str) -> str:
-        names = self.names()
-        if name not in names:
-            listed = ", ".join(names)[:200] or "none"
+        # Without a look at all others, which may be thousands.
+        real = os.path.realpath(self.path)
+        if not (_is_name(name) and self._is_adapter(name, real)):
+            listed = ", ".join(self.names())[:200] or "none"
             raise UserError(
                 f"the library {self.path} has no adapter {name!r}; it has: "
                 f"{listed}"

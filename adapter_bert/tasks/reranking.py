@@ -46,6 +46,8 @@ TORCH = {
 }
 # Below all scores.
 LEAST = -1e9
+# Lists whose loss is computed at once, of dev rows.
+LISTS_AT_ONCE = 16
 
 
 def _mean(losses: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
@@ -378,14 +380,26 @@ class Reranking(TextRegression):
         """Scores lists, and gives the loss of pairs or lists, in nats."""
         ends, scores = first_pairs(rows)[1:-1], predictions["scores"]
         labels = np.split(np.array(rows.label, float), ends)
-        placed = scores
+        placed, some = scores, len(scores)
         if isinstance(features, Lists):
             placed = np.zeros(features.labels["is_there"].shape, np.float32)
             placed[features.labels["is_there"]] = scores
-        losses = _loss(self.rank_loss, tf.constant(placed), features.labels)
+            # Some losses compare all pairs of a query's documents.
+            some = LISTS_AT_ONCE
+        losses = [
+            _loss(
+                self.rank_loss,
+                tf.constant(placed[first : first + some]),
+                {
+                    name: x[first : first + some]
+                    for name, x in features.labels.items()
+                },
+            )
+            for first in range(0, len(placed), some)
+        ]
         return {
             **rerank_scores(labels, np.split(scores, ends)),
-            "loss": float(tf.reduce_mean(losses)),
+            "loss": float(tf.reduce_mean(tf.concat(losses, 0))),
         }
 
     def results(self, predictions):

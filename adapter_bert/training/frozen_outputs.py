@@ -347,11 +347,12 @@ class FrozenLayers:
             self._lowest,
             lambda config, create: _Outputs(first_token),
         ) as computing:
-            for chosen in sorted_batches(rows, 1, most):
+            parts = sorted_batches(rows, 1, most)
+            for number, chosen in enumerate(parts, 1):
                 predicted = computing.predict(
                     rows.take(chosen),
                     experiment.predict_batch_size,
-                    "frozen layers",
+                    f"frozen layers, part {number} of {len(parts)}",
                 )
                 for row, value in zip(chosen, predicted["outputs"]):
                     place = slice(row, row + 1)

@@ -257,9 +257,15 @@ def truncate_seq_pair(
     rng,
 ):
     """Cuts two texts in place: the longer one, at its start or its end."""
-    while len(tokens_a) + len(tokens_b) > max_num_tokens:
-        longer = tokens_a if len(tokens_a) > len(tokens_b) else tokens_b
-        longer.pop(0 if rng.random() < 0.5 else -1)
+    ends = [[0, len(tokens_a)], [0, len(tokens_b)]]
+    counts = [end for _, end in ends]
+    while sum(counts) > max_num_tokens:
+        longer = int(counts[0] <= counts[1])
+        at_end = rng.random() >= 0.5
+        ends[longer][at_end] += -1 if at_end else 1
+        counts[longer] -= 1
+    for tokens, end in zip((tokens_a, tokens_b), ends):
+        tokens[:] = tokens[slice(*end)]
 
 
 def create_float_feature(values):
