@@ -17,7 +17,7 @@ from conftest import (
 from exchanged import change
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
-from tiny_artifacts import CLASSIFICATION, LENGTH, make_artifact, read_base
+from tiny_artifacts import CLASSIFICATION, LENGTH, read_base
 
 from adapter_bert import files
 from adapter_bert.checkpoints import adapter_artifact, google, written_form
@@ -26,6 +26,8 @@ from adapter_bert.commands import convert as convert_command
 from adapter_bert.commands import merge as merge_command
 from adapter_bert.tasks.kinds import TASKS, kind_of
 
+# Has `make`.
+pytest_plugins = ["library_folders"]
 pytestmark = pytest.mark.newer_stack
 
 
@@ -46,32 +48,35 @@ def merge(tiny_bert, run_main, capsys):
     return run
 
 
-def sum_of(base, folders, weights):
+@pytest.fixture
+def add(tiny_bert):
     """Arguments of `write_model` of adapters that are added up."""
-    artifacts = merge_command.read_all(base, folders)
-    return merge_command.add(base, artifacts, weights)
-
-
-def test_a_merged_head_is_as_a_training_would_have_it(tiny_bert, tmp_path):
-    """Of a table, whose labels are sorted."""
     base, *_ = read_base(tiny_bert)
-    folder = tmp_path / "good first"
+
+    def sum_of(*folders):
+        artifacts = merge_command.read_all(base, list(map(str, folders)))
+        return merge_command.add(base, artifacts, [1.0] * len(folders))
+
+    return sum_of
+
+
+LORA = "lora(rank=2)"
+
+
+def test_a_merged_head_is_as_a_training_would_have_it(add, make):
+    """Of a table, whose labels are sorted."""
     described = {**CLASSIFICATION, "labels": ["good", "bad"]}
-    make_artifact(folder, tiny_bert, "lora(rank=2)", description=described)
-    values = sum_of(base, [str(folder)], [1.0])["values"]
+    folder = make("good first", LORA, description=described)
+    values = add(folder)["values"]
     kept = read_adapter(folder).weights
     for name in ("output_weights", "output_bias"):
         assert_array_equal(values[name], kept.read(name)[::-1])
     # Of another program, whose head is another one.
-    folder = tmp_path / "two layers"
     described = {**CLASSIFICATION, "head": {"layers": 2, "pooler": False}}
-    make_artifact(folder, tiny_bert, "lora(rank=2)", description=described)
-    refusals.check(
-        lambda: sum_of(base, [str(folder)], [1.0]),
-        "a head of another form, {'layers': 2",
-    )
+    folder = make("two layers", LORA, description=described)
+    refusals.check(lambda: add(folder), "a head of another form, {'layers': 2")
     # Of two adapters no head is kept.
-    sum_of(base, [str(folder)] * 2, [0.5, 0.5])
+    add(folder, folder)
 
 
 SEQUENCES = "BertForSequenceClassification"
@@ -113,12 +118,9 @@ KINDS = [
 
 @pytest.mark.parametrize("described, kind, labels", KINDS)
 def test_a_merged_bert_keeps_labels_and_kind(
-    tiny_bert, tmp_path, described, kind, labels
+    add, make, tmp_path, described, kind, labels
 ):
-    base, *_ = read_base(tiny_bert)
-    folder = tmp_path / "a"
-    make_artifact(folder, tiny_bert, "lora(rank=2)", description=described)
-    model = sum_of(base, [str(folder)], [1.0])
+    model = add(make("a", LORA, description=described))
     head = model["head"]
     assert head["architectures"] == [kind[0]]
     assert head.get("problem_type") == kind[1]
@@ -138,13 +140,12 @@ def test_a_merged_bert_keeps_labels_and_kind(
 
 
 @pytest.fixture
-def merged(merge, tiny_bert, tmp_path):
+def merged(merge, make, tmp_path):
     """Flags of a run on a BERT with an adapter of a task merged into it."""
 
-    def make(described):
-        adapter, folder = tmp_path / "adapter", tmp_path / "merged"
-        make_artifact(adapter, tiny_bert, "lora(rank=2)", description=described)
-        printed = merge(folder, adapter)
+    def flags(described):
+        folder = tmp_path / "merged"
+        printed = merge(folder, make(text=LORA, description=described))
         assert printed == f"the merged BERT is {folder}/bert_model.ckpt\n"
         return {
             "init_checkpoint": folder,
@@ -154,7 +155,7 @@ def merged(merge, tiny_bert, tmp_path):
             "output_dir": tmp_path / "out",
         }
 
-    return make
+    return flags
 
 
 def test_a_merged_bert_answers_as_bert_and_adapter(
@@ -179,6 +180,7 @@ def test_a_merged_bert_answers_as_bert_and_adapter(
 def test_a_merged_bert_answers_for_its_labels_alone(
     classify, merged, tiny_data, tmp_path
 ):
+    """Another kind of head is none, although it has as many outputs."""
     flags = merged({**CLASSIFICATION, "labels": ["good", "bad"]})
     flags["task_name"] = "custom"
     for name in ("train", "dev"):
@@ -203,18 +205,6 @@ def test_a_merged_bert_answers_for_its_labels_alone(
     assert not (tmp_path / "out" / "eval_results.txt").exists()
 
 
-def test_a_head_of_another_kind_is_none(classify, merged, tmp_path):
-    """Although it has as many outputs."""
-    flags = merged({"name": "custom", "regression": True, "pairs": False})
-    rows = "text\tc\td\tlabel\na cat\ta\tb\t0\na dog\ta\tb\t1\n"
-    (tmp_path / "dev.tsv").write_text(rows)
-    flags.update(task_name="custom", eval_file=tmp_path / "dev.tsv")
-    refusals.check(
-        lambda: classify(**flags, choice_columns="c,d", do_eval=True),
-        "expected of multiple choice",
-    )
-
-
 def test_a_merged_tagger_tags_without_tags(tag, merged, tmp_path):
     flags = merged({"name": "tagging", "tags": ["O", "B-PER", "I-PER"]})
     for name, text in (("a", "a\ncat\n\n"), ("b", "a B-LOC\ncat O\n\n")):
@@ -225,25 +215,21 @@ def test_a_merged_tagger_tags_without_tags(tag, merged, tmp_path):
     refusals.check(lambda: tag(**flags, do_eval=True), "LOC")
 
 
-def test_a_vocabulary_may_lie_elsewhere(merge, tiny_bert, tmp_path):
+def test_a_vocabulary_may_lie_elsewhere(merge, make, tiny_bert, tmp_path):
     bert, words = tmp_path / "bert", tmp_path / "words.txt"
     shutil.copytree(tiny_bert, bert)
     (bert / "vocab.txt").rename(words)
-    make_artifact(tmp_path / "a", tiny_bert, "lora(rank=2)")
-    target = tmp_path / "merged"
-    refusals.check(
-        lambda: merge(target, tmp_path / "a", bert=bert), "--vocab_file"
-    )
+    adapter, target = make(text=LORA), tmp_path / "merged"
+    refusals.check(lambda: merge(target, adapter, bert=bert), "--vocab_file")
     assert not target.exists()
-    merge(target, tmp_path / "a", bert=bert, more=[f"--vocab_file={words}"])
+    merge(target, adapter, bert=bert, more=[f"--vocab_file={words}"])
     assert (target / "vocab.txt").read_bytes() == words.read_bytes()
 
 
 def test_a_merged_bert_has_the_tokens_of_its_adapters(
-    merge, tiny_bert, tmp_path, run_main
+    merge, make, tiny_bert, tmp_path, run_main
 ):
-    adapter, target = tmp_path / "adapter", tmp_path / "merged"
-    make_artifact(adapter, tiny_bert, "lora(rank=2)")
+    adapter, target = make(text=LORA), tmp_path / "merged"
     words = tmp_path / "words.txt"
     lines = read_lines(tiny_bert / "vocab.txt")
     write_lines(words, [*lines[:5], *lines[:4:-1]])
@@ -263,18 +249,16 @@ def test_a_merged_bert_has_the_tokens_of_its_adapters(
     assert not target.exists()
 
 
-def test_googles_form_has_one_epsilon(merge, tiny_bert, tmp_path):
+def test_googles_form_has_one_epsilon(merge, make, tiny_bert, tmp_path):
     bert, target = tmp_path / "bert", tmp_path / "merged"
     shutil.copytree(tiny_bert, bert)
     change(bert / "config.json", layer_norm_eps=1e-5)
-    make_artifact(tmp_path / "a", bert, "lora(rank=2)")
-    merge(target, tmp_path / "a", bert=bert)
+    merge(target, make(text=LORA, bert=bert), bert=bert)
     assert read_json(target / "config.json")["layer_norm_eps"] == 1e-5
 
 
-def test_what_cannot_be_merged_is_refused(merge, tiny_bert, tmp_path):
-    adapter, target = tmp_path / "adapter", tmp_path / "merged"
-    make_artifact(adapter, tiny_bert, "houlsby(size=4)")
+def test_what_cannot_be_merged_is_refused(merge, make, tmp_path):
+    adapter, target = make(), tmp_path / "merged"
 
     def refuse(*parts, to=target):
         refusals.check(lambda: merge(to, adapter), *parts)
@@ -290,27 +274,19 @@ def test_what_cannot_be_merged_is_refused(merge, tiny_bert, tmp_path):
     )
     refuse("another BERT")
     shutil.rmtree(adapter)
-    pooled = {"pooling": "mean", "normalize": True}
     layer = {"in_features": 16, "out_features": 4, "bias": False}
-    make_artifact(
-        adapter,
-        tiny_bert,
-        "lora(rank=2)",
-        description={
-            "name": "vectors",
-            **pooled,
-            "dense": [{**layer, "activation": "tanh"}],
-        },
-    )
+    layer["activation"] = "tanh"
+    described = {"name": "vectors", "pooling": "mean", "normalize": True}
+    make(text=LORA, description={**described, "dense": [layer]})
     refuse("dense layers", "--to=sentence_transformers")
     assert not target.exists()
 
 
-def test_adapters_are_averaged(merge, tiny_bert, tmp_path):
-    folders = [tmp_path / name for name in "abc"]
-    texts = ("houlsby(size=4)",) * 2 + ("houlsby(size=5)",)
-    for seed, (folder, text) in enumerate(zip(folders, texts)):
-        make_artifact(folder, tiny_bert, text, seed=seed)
+def test_adapters_are_averaged(merge, make, tiny_bert, tmp_path):
+    folders = [
+        make(str(seed), f"houlsby(size={size})", seed=seed)
+        for seed, size in enumerate((4, 4, 5))
+    ]
     mean, both = tmp_path / "mean", folders[:2]
     printed = merge(mean, *both, more=["--average", "--weights=3,1"])
     assert printed == f"the averaged adapter is {mean}\n"
@@ -348,13 +324,14 @@ def rewrite(folder, edit):
     adapter_artifact.write(str(folder), config, values)
 
 
-def test_the_mean_of_few_changes_is_few_changes(merge, tiny_bert, tmp_path):
+def test_the_mean_of_few_changes_is_few_changes(
+    merge, make, tiny_bert, tmp_path
+):
     base, _, _ = read_base(tiny_bert)
     text = "lt_sft(sparsity=0.1)"
     name = "bert/pooler/dense/kernel"
-    folders = [tmp_path / "a", tmp_path / "b"]
+    folders = [make(name, text, trained_with=text) for name in "ab"]
     for number, folder in enumerate(folders):
-        make_artifact(folder, tiny_bert, text, trained_with=text)
 
         def edit(config, values, at=number):
             kept = {k: v for k, v in values.items() if "bert/" not in k}
@@ -381,13 +358,12 @@ def test_the_mean_of_few_changes_is_few_changes(merge, tiny_bert, tmp_path):
     }
 
 
-def test_parts_stay_as_they_are_and_have_to_be_the_same(
-    merge, tiny_bert, tmp_path
-):
-    folders = [tmp_path / name for name in "abc"]
+def test_parts_stay_as_they_are_and_have_to_be_the_same(merge, make, tmp_path):
+    folders = [
+        make(str(seed), "pfeiffer(size=2)", seed=seed) for seed in range(3)
+    ]
     part = np.array([0.1, 0.7, 1.3], np.float32)
     for seed, folder in enumerate(folders):
-        make_artifact(folder, tiny_bert, "pfeiffer(size=2)", seed=seed)
 
         def edit(config, values, sha="1" if seed < 2 else "2"):
             config.update(parts={"en": sha * 64}, carries_parts=True)
@@ -404,19 +380,18 @@ def test_parts_stay_as_they_are_and_have_to_be_the_same(
     )
 
 
-@pytest.mark.parametrize("method", ["lora(rank=2)", "lt_sft(0.1)"])
+@pytest.mark.parametrize("method", [LORA, "lt_sft(0.1)"])
 @pytest.mark.parametrize("weights", ["", "2,-0.5"])
 def test_changes_are_weighed_and_added(
-    merge, tiny_bert, tiny_weights, tmp_path, method, weights
+    merge, make, tiny_weights, tmp_path, method, weights
 ):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    for seed, folder in enumerate(folders):
-        make_artifact(folder, tiny_bert, method, seed=seed)
-        merge(tmp_path / f"m{seed}", folder)
+    folders = [make(name, method, seed=ord(name)) for name in "ab"]
+    for folder in folders:
+        merge(tmp_path / f"m{folder.name}", folder)
     merge(tmp_path / "both", *folders, more=[f"--weights={weights}"])
     first, second, both = (
         google.open_tensorflow(str(tmp_path / name / "bert_model.ckpt"))
-        for name in ("m0", "m1", "both")
+        for name in ("ma", "mb", "both")
     )
     times = (2, -0.5) if weights else (1, 1)
     moved = 0

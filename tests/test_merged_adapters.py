@@ -1,16 +1,19 @@
 """One adapter of several: heads, tasks, files, and the command."""
 
+# The fixture `merge` is imported.
+# ruff: noqa: F811
+
 import numpy as np
 import pytest
 import refusals
 from conftest import load_predictor, read_adapter_config
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
+from test_merge_adapter import merge  # noqa: F401 (a fixture)
 from tiny_artifacts import CLASSIFICATION, make_artifact, read_base
 
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.checkpoints.merged_adapters import merge_adapters
-from adapter_bert.commands import merge
 from adapter_bert.methods.weighted_sums import WeightedSum
 
 pytestmark = pytest.mark.newer_stack
@@ -51,32 +54,13 @@ def stored(folder):
     return load_file(f"{folder}/adapter.safetensors")
 
 
-@pytest.fixture
-def command(tiny_bert, run_main, capsys):
-    """Runs `adapter-bert merge` within this process, and gives its output."""
-
-    def run(folders, target, *flags):
-        words = [f"--init_checkpoint={tiny_bert}", f"--output_dir={target}"]
-        words += [f"--adapter={folder}" for folder in folders]
-        run_main(merge, *words, *flags)
-        return capsys.readouterr().out
-
-    return run
-
-
 def test_the_command_writes_an_adapter_that_answers(
-    adapters, command, tiny_bert, tmp_path
+    adapters, merge, tiny_bert, tmp_path
 ):
     folders = adapters(CLASSIFICATION, CLASSIFICATION, text="lora(rank=2)")
     target = tmp_path / "new"
-    printed = command(
-        folders,
-        target,
-        "--by=dare_ties_svd",
-        "--density=0.5",
-        "--weights=0.75,0.5",
-        "--rank=3",
-    )
+    flags = "--by=dare_ties_svd --density=0.5 --weights=0.75,0.5 --rank=3"
+    printed = merge(target, *folders, more=flags.split())
     assert printed == f"the merged adapter is {target}\n"
     config = read_adapter_config(target)
     assert config["method"].startswith("lora(rank=3, alpha=3.0")
@@ -166,30 +150,27 @@ def test_an_adapter_without_a_head_may_be_subtracted(adapters, merged):
 @pytest.mark.parametrize(
     "flags, message",
     [
+        ("--density=0.5", "--density is for an adapter made of several; pass"),
+        ("--by=linear --head_of=x", "--head_of is 'x', expected one of"),
+        ("--by=ties --average", "--average and --by exclude each other"),
+        ("--by=linear --rank=4", "--rank means nothing with --by=linear"),
+        ("--by=cat --density=1", "--density means nothing with --by=cat"),
+        ("--average --seed=1", "--seed means nothing with --by=average"),
         (
-            ["--density=0.5"],
-            "--density is for an adapter made of several; pass",
-        ),
-        (["--by=linear", "--head_of=x"], "--head_of is 'x', expected one of"),
-        (["--by=ties", "--average"], "--average and --by exclude each other"),
-        (["--by=linear", "--rank=4"], "--rank means nothing with --by=linear"),
-        (["--by=cat", "--density=1"], "--density means nothing with --by=cat"),
-        (["--average", "--seed=1"], "--seed means nothing with --by=average"),
-        (
-            ["--by=linear", "--majority_sign=total"],
+            "--by=linear --majority_sign=total",
             "--majority_sign means nothing with",
         ),
-        (["--by=mean"], "--by=mean: value should be one of"),
-        (["--by=dare_linear", "--density=1", "--seed=-1"], "--seed is -1, exp"),
-        (["--by=svd", "--rank=0"], "--rank is 0, exp"),
+        ("--by=mean", "--by=mean: value should be one of"),
+        ("--by=dare_linear --density=1 --seed=-1", "--seed is -1, exp"),
+        ("--by=svd --rank=0", "--rank is 0, exp"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(
-    adapters, command, tmp_path, flags, message
+    adapters, merge, tmp_path, flags, message
 ):
     folders = adapters(CLASSIFICATION, CLASSIFICATION)
     target = tmp_path / "new"
-    refusals.check(lambda: command(folders, target, *flags), message)
+    refusals.check(lambda: merge(target, *folders, more=flags.split()), message)
     assert not target.exists()
 
 
