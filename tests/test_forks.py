@@ -143,8 +143,7 @@ def test_similarity_of_two_models_that_share_variables(run, method):
     assert after < 0.8 * before
 
 
-@pytest.mark.parametrize("method", ["full", METHOD])
-def test_a_new_task(google_bert, tiny_data, tmp_path, method):
+def test_a_new_task(google_bert, tiny_data, tmp_path):
     out = tmp_path / "out"
     flags = {
         "task_name": "Reviews",
@@ -158,7 +157,7 @@ def test_a_new_task(google_bert, tiny_data, tmp_path, method):
         "train_batch_size": 8,
         "num_train_epochs": 1,
         "cpu_lanes": 1,
-        "tuning_method": method,
+        "tuning_method": METHOD,
     }
     run_process(
         *flag_words(flags),
