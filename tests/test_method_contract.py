@@ -10,11 +10,12 @@ import tensorflow as tf
 from conftest import SENTENCES, open_bert, scores
 from numpy.testing import assert_allclose
 from test_methods import METHOD_TEXTS
-from tiny_artifacts import make_artifact
+from tiny_artifacts import make_artifact, outputs_of
 from tiny_model import table_of
 
 from adapter_bert.answering.predictor import Predictor
 from adapter_bert.bert.hooks import PLACES, Hooks, layer_of
+from adapter_bert.data.tokenization import make_row
 from adapter_bert.errors import UserError
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.base import Declared, TuningMethod
@@ -207,11 +208,16 @@ def check_alike(tiny_bert, texts, folder):
     mixed, alone = Predictor(bert), {}
     for number, text in enumerate(texts):
         place = folder / str(number)
-        make_artifact(place, tiny_bert, text, seed=number)
-        one = Predictor(bert)
-        one.add(str(place), text)
-        alone[text] = scores(one(text, TEXTS))
+        made = make_artifact(place, tiny_bert, text, seed=number)
         mixed.add(str(place), text)
+        loaded = mixed.task(text)
+        rows = [
+            make_row(ids, None, loaded.tokenizer, loaded.max_seq_length)
+            for ids in loaded.tokenizer.encode_ids(TEXTS)
+        ]
+        outputs = outputs_of(tiny_bert, *made, loaded.task, rows)
+        logits = [one["logits"] for one in outputs]
+        alone[text] = tf.nn.softmax(logits).numpy()
     answers = mixed(texts, TEXTS)
     for text in texts:
         served = scores([answer[text] for answer in answers])
