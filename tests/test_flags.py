@@ -71,40 +71,44 @@ def flag_values():
     return flag_values
 
 
+PAGE = f"""\
+usage: program.py [flags]
+
+Does 100% of it.
+
+What to do:
+  --[no]train       Train; default: false.
+
+Your own tables, with --task_name=custom:
+  --id_column TEXT  Column; default: the 3rd.
+
+Tuning method and trained adapters:
+  --names A,B       Names, or all.
+  --pairs A,B       Pairs.
+  --folders TEXT    Folder; repeat this option to specify a list of values
+
+Training:
+  --rate X          A rate; default: 1.0.
+  --epoch_count X   Passes; default: 3.0.
+  --rounds X        Alias for --epoch_count; default: 3.0.
+
+Served model:
+  --size N          A size.
+  --port N          Port to listen at; default: 8501.
+  --name TEXT       By 90% of clients known; default: bert.
+
+Hardware:
+  --type TEXT       <a|b>: A type; default: a.
+
+{END}
+"""
+
+
 def test_the_page(flag_values):
     # A value that was given is not the default.
     flag_values(["program.py", "--port=1"])
-    assert page("program.py", "Does 100% of it.\n", [Sample], flag_values) == (
-        "usage: program.py [flags]\n"
-        "\n"
-        "Does 100% of it.\n"
-        "\n"
-        "What to do:\n"
-        "  --[no]train       Train; default: false.\n"
-        "\n"
-        "Your own tables, with --task_name=custom:\n"
-        "  --id_column TEXT  Column; default: the 3rd.\n"
-        "\n"
-        "Tuning method and trained adapters:\n"
-        "  --names A,B       Names, or all.\n"
-        "  --pairs A,B       Pairs.\n"
-        "  --folders TEXT    Folder; repeat this option to specify a list of "
-        "values\n"
-        "\n"
-        "Training:\n"
-        "  --rate X          A rate; default: 1.0.\n"
-        "  --epoch_count X   Passes; default: 3.0.\n"
-        "  --rounds X        Alias for --epoch_count; default: 3.0.\n"
-        "\n"
-        "Served model:\n"
-        "  --size N          A size.\n"
-        "  --port N          Port to listen at; default: 8501.\n"
-        "  --name TEXT       By 90% of clients known; default: bert.\n"
-        "\n"
-        "Hardware:\n"
-        "  --type TEXT       <a|b>: A type; default: a.\n"
-        "\n"
-        f"{END}\n"
+    assert (
+        page("program.py", "Does 100% of it.\n", [Sample], flag_values) == PAGE
     )
 
 
@@ -252,7 +256,7 @@ def test_what_is_none_is_one_short_line(flag_values, argument, parts):
 
 @pytest.mark.newer_stack
 def test_every_boolean_flag_has_the_form_that_is_told(flag_values):
-    for word in ("true", "false", "True", "FALSE", "1", "0", "t", "f"):
+    for word in "true false True FALSE 1 0 t f".split():
         words = ["program", f"--train={word}", "--size", "3"]
         assert parse(flag_values, words) == ["program"]
         assert (flag_values.train, flag_values.size) == (

@@ -40,7 +40,6 @@ from adapter_bert.exchange import (
     adapterhub,
     adapterhub_heads,
     foreign_adapters,
-    foreign_base,
     peft,
     peft_modules,
     specs,
@@ -223,12 +222,6 @@ def test_peft_takes_berts_own_head_in_a_new_folder(
     (tmp_path / "file").write_text("mine")
     refusals.check(lambda: write(PEFT, tmp_path, artifact), message)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.parametrize("name", foreign_base.ACTIVATIONS.values())
-def test_activations_go_there_and_back(name):
-    theirs = foreign_base.FOREIGN_ACTIVATIONS[name]
-    assert foreign_base.ACTIVATIONS[theirs] == name
 
 
 @given(

@@ -1,18 +1,16 @@
 """Features of recorded and published GLUE files."""
 
-import pytest
-from conftest import module_fixture, read_json
-from task_files import read
+# The fixture `tokenizer` is imported.
+# ruff: noqa: F811
 
-from adapter_bert.data.tokenization import FullTokenizer
+import pytest
+from conftest import read_json
+from task_files import read
+from test_golden_squad import tokenizer  # noqa: F401 (a fixture)
+
 from adapter_bert.tasks.kinds import get_task
 
 pytestmark = pytest.mark.older_stack
-
-
-@module_fixture
-def tokenizer(pretrained_dir):
-    return FullTokenizer(str(pretrained_dir / "vocab.txt"))
 
 
 @pytest.fixture(

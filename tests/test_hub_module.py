@@ -21,6 +21,7 @@ from hub_modules import write_tf1, write_tf2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import limited
+from roberta_folders import open_tokenizer
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 from test_masked_lm import random_head
 from test_setup import experiment
@@ -149,10 +150,7 @@ def test_the_module_says_the_case_where_words_do_not(
     folder = write(
         tmp_path / "module", words(signs), tiny_weights, HEADS, lower=False
     )
-    opened = open_checkpoint(folder)
-    config = sources.read_config(opened)
-    tokenizer = sources.read_tokenizer(opened, config)
-    assert tokenizer.do_lower_case is False
+    assert open_tokenizer(folder).do_lower_case is False
 
 
 @pytest.mark.parametrize("lower", [True, False])
@@ -163,15 +161,13 @@ def test_a_module_that_contradicts_its_vocabulary_can_be_used(
     folder = write_tf2(
         tmp_path / "module", vocabulary, tiny_weights, HEADS, lower=lower
     )
-    opened = open_checkpoint(folder)
-    config = sources.read_config(opened)
     right = str(not lower).lower()
     with pytest.raises(
         UserError,
         match=f"{lower}, but the vocab.*; pass --do_lower_case={right}",
     ):
-        sources.read_tokenizer(opened, config)
-    sources.read_tokenizer(opened, config, do_lower_case=not lower)
+        open_tokenizer(folder)
+    open_tokenizer(folder, do_lower_case=not lower)
     # Each adapter says its own.
     bert = open_bert(folder)
     assert bert.tokenizer(not lower).do_lower_case is not lower
@@ -237,10 +233,8 @@ def test_a_vocabulary_outside_of_the_assets_is_refused(tf1):
 
 def test_a_module_without_a_vocabulary_asks_for_one(tmp_path, tiny_weights):
     folder = write_tf2(tmp_path / "module", None, tiny_weights, HEADS)
-    opened = open_checkpoint(folder)
-    config = sources.read_config(opened)
     refusals.check(
-        lambda: sources.read_tokenizer(opened, config),
+        lambda: open_tokenizer(folder),
         "no vocab.txt ",
         "next to ",
         "vocab_fil",

@@ -153,21 +153,13 @@ def files(tmp_path_factory, tiny_bert, tiny_config):
         ),
         "run": (run / "run.json", use_run),
         "places": (run / "places.json", use_run),
-        "evaluated run": (evaluated / "run.json", use_evaluated),
+        "evaluated": (evaluated / "run.json", use_evaluated),
         "scores": (evaluated / "eval_results.json", use_evaluated),
         "costs": (evaluated / "cost.json", use_evaluated),
     }
 
 
-KINDS_OF_FILES = (
-    "adapter",
-    "ablated",
-    "run",
-    "places",
-    "evaluated run",
-    "scores",
-    "costs",
-)
+KINDS_OF_FILES = "adapter ablated run places evaluated scores costs".split()
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_FILES)

@@ -200,15 +200,10 @@ def new_weights(change):
             lambda f: flip(f / CONFIG, '"good"', '"gokd"'),
             f"{CONFIG} is damaged",
         ),
-        "no weights": (lambda f: (f / WEIGHTS).unlink(), WEIGHTS),
         "no description": (lambda f: (f / CONFIG).unlink(), CONFIG),
         "half a file": (
             lambda f: (f / WEIGHTS).write_bytes(b"half"),
             f"{WEIGHTS} is damaged",
-        ),
-        "no JSON": (
-            lambda f: (f / CONFIG).write_text("{"),
-            f"{CONFIG} is not JSON",
         ),
         "a pickle": (
             lambda f: (f / WEIGHTS).rename(f / "weights.bin"),

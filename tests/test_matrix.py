@@ -19,15 +19,7 @@ from lab.devices import matrix, runs
 from lab.devices.runs import DTYPES, STEPS, DeviceRun
 
 VERSIONS = {"tensorflow": "2", "jax": "1"}
-SIZES = (
-    "arguments",
-    "reused",
-    "outputs",
-    "temporaries",
-    "code",
-    "moved",
-    "memory",
-)
+SIZES = "arguments reused outputs temporaries code moved memory".split()
 
 
 @pytest.fixture(autouse=True)

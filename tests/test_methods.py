@@ -20,9 +20,7 @@ BASE = encoder.BertConfig(vocab_size=30522)
 # head: the published counts, or the sum that each docstring derives.
 TRAINED_IN_BERT_BASE = {
     "houlsby(size=2)": 92_208 + 38_400,
-    "houlsby(size=8)": 313_536 + 38_400,
     "houlsby(size=64)": 2_379_264 + 38_400,
-    "houlsby(size=256)": 9_461_760 + 38_400,
     "houlsby(size=64, layers='6-11')": 1_189_632 + 18_432,
     "houlsby(size=64, layer_norms=False)": 2_379_264,
     "houlsby(size=64, layers='0,2,11')": 594_816 + 9_216,
@@ -36,7 +34,6 @@ TRAINED_IN_BERT_BASE = {
     "pfeiffer(size=64)": 1_189_632,
     "bapna(size=64)": 1_208_064,
     "parallel(size=16)": 304_320,
-    "parallel(size=384)": 7_091_712,
     "adapterdrop(first=5, size=64)": 14 * 99_136 + 14 * 1_536,
     "adapterdrop(first=5, over='pfeiffer', size=48)": 7 * 74_544,
     "adapterdrop(size=64, robust=True)": 2_379_264 + 38_400,
