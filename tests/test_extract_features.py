@@ -19,6 +19,8 @@ from adapter_bert.answering.embeddings import embed
 from adapter_bert.commands import extract_features as program
 from adapter_bert.upstream import extract_features
 
+pytestmark = pytest.mark.newer_stack
+
 LINES = "the cat sat\nis the dog in ? ||| a dog ran out !\n\ngood film ,\n"
 
 

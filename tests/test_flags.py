@@ -310,27 +310,17 @@ class Paths:
     mark: str = Topic.DATA.setting("", "A separator.")
 
 
-def test_a_number_may_be_the_value_of_a_text():
-    with of_keywords((Paths,), {"mark": 2}, "call()"):
-        assert read(Paths).mark == "2"
-
-
 def test_a_text_of_two_lines_is_one_word():
     values = {"mark": "one:\ntwo", "parts": ["a", "b"]}
     with of_keywords((Paths,), values, "call()"):
         assert sorted(command_line()) == ["--mark=one:\ntwo", "--parts=a,b"]
 
 
-def test_none_is_the_default_also_of_what_a_function_says():
-    fixed = {"place": "/a"}
-    with of_keywords((Paths,), {"place": None}, "call()", fixed):
-        assert read(Paths).place == "/a"
-
-
-def test_lists_may_hold_numbers_of_numpy():
-    values = {"parts": list(np.arange(-2, 0))}
-    with of_keywords((Paths,), values, "call()"):
-        assert read(Paths).parts == ["-2", "-1"]
+def test_values_of_keywords_may_be_numbers_or_none():
+    """None is the default, also of what a function says."""
+    values = {"mark": 2, "place": None, "parts": list(np.arange(-2, 0))}
+    with of_keywords((Paths,), values, "call()", {"place": "/a"}):
+        assert read(Paths) == Paths("/a", ["-2", "-1"], "2")
 
 
 def test_a_long_value_may_begin_with_a_sign():

@@ -325,18 +325,20 @@ def test_plain_tables_do_not_load_the_odd_forms(
 
 
 PAIR = Layout(0, label=1, header=False)
+ALONE = Layout(0, header=False)
 NAMED = Layout("text", label="label")
 
 
 @pytest.mark.parametrize(
-    "name, content, layout, rows",
+    "name, content, layout, first, rows",
     [
         *(
             (
                 f"a{ending}",
                 f"{text}{mark}x\nb{mark}y\n",
                 PAIR,
-                [(0, [text, "x"]), (1, ["b", "y"])],
+                0,
+                [[text, "x"], ["b", "y"]],
             )
             for ending, mark in ((".csv", ","), (".tsv", "\t"))
             for text in (
@@ -355,52 +357,30 @@ NAMED = Layout("text", label="label")
         (
             "a.csv",
             "one; two\nfour; five\nthis is; six\n",
-            Layout(0, header=False),
-            [(0, ["one; two"]), (1, ["four; five"]), (2, ["this is; six"])],
+            ALONE,
+            0,
+            [["one; two"], ["four; five"], ["this is; six"]],
         ),
         (
             "a.csv",
             "one;two\nfour; five\n",
-            Layout(0, header=False),
-            [(0, ["one;two"]), (1, ["four; five"])],
+            ALONE,
+            0,
+            [["one;two"], ["four; five"]],
         ),
-        ("a.csv", "a;x\nb;y\n", PAIR, [(0, ["a", "x"]), (1, ["b", "y"])]),
-        (
-            "a.csv",
-            'a;x\n"b; c";y\n',
-            Layout(0, header=False),
-            [(0, ["a"]), (1, ["b; c"])],
-        ),
-        (
-            "a.tsv",
-            "sep=x\nfoo\nbar\n",
-            Layout(0, header=False),
-            [(0, ["sep=x"]), (1, ["foo"]), (2, ["bar"])],
-        ),
-        (
-            "a.csv",
-            "sep=;\na;x\nb;y\n",
-            PAIR,
-            [(1, ["a", "x"]), (2, ["b", "y"])],
-        ),
-        (
-            "a.csv",
-            "sep=;\ntext\na\n\n",
-            Layout("text"),
-            [(2, ["a"]), (3, [""])],
-        ),
-        (
-            "a.csv",
-            'a;"b\nc";text\n1;2;x\n',
-            Layout("text"),
-            [(2, ["x"])],
-        ),
+        ("a.csv", "a;x\nb;y\n", PAIR, 0, [["a", "x"], ["b", "y"]]),
+        ("a.csv", 'a;x\n"b; c";y\n', ALONE, 0, [["a"], ["b; c"]]),
+        ("a.tsv", "sep=x\nfoo\nbar\n", ALONE, 0, [["sep=x"], ["foo"], ["bar"]]),
+        ("a.csv", "sep=;\na;x\nb;y\n", PAIR, 1, [["a", "x"], ["b", "y"]]),
+        ("a.csv", "sep=;\ntext\na\n\n", Layout("text"), 2, [["a"], [""]]),
+        ("a.csv", 'a;"b\nc";text\n1;2;x\n', Layout("text"), 2, [["x"]]),
         *(
             (
                 "a.csv",
                 f'text,label\na,{cell}\nb,"[""c""]"\n',
                 NAMED,
-                [(1, ["a", label]), (2, ["b", "c"])],
+                1,
+                [["a", label], ["b", "c"]],
             )
             for label, cell in [
                 *((x, x) for x in ("[1]", "[NaN]", "1", "{}")),
@@ -412,17 +392,19 @@ NAMED = Layout("text", label="label")
                 "a.jsonl",
                 json.dumps({"text": "a", "label": label}),
                 NAMED,
-                [(0, ["a", label])],
+                0,
+                [["a", label]],
             )
             for label in ("[1]", '["c"]', "[]")
         ),
     ],
 )
 def test_lines_are_divided_as_their_table_is_or_stay_plain(
-    tmp_path, name, content, layout, rows
+    tmp_path, name, content, layout, first, rows
 ):
     path = put(tmp_path / name, content)
-    assert listed(tables.read_rows(str(path), layout)) == rows
+    expected = list(enumerate(rows, first))
+    assert listed(tables.read_rows(str(path), layout)) == expected
 
 
 def test_columns_of_rows_in_memory_may_be_numbers():

@@ -373,17 +373,7 @@ def draw_mask(shape, rate, seed=(1, 2), generator=functional.keep_mask):
 
 @pytest.mark.parametrize(
     "rate",
-    [
-        0.0,
-        0.001,
-        1 / 256,
-        0.1,
-        0.3,
-        0.5,
-        0.9,
-        0.99,
-        255 / 256,
-    ],
+    [0.0, 0.001, 0.1, 0.5, 255 / 256],
 )
 def test_the_share_that_is_dropped_is_the_rate(rate):
     """Within five standard deviations of the mean over many calls."""
@@ -432,7 +422,7 @@ SHAPES = [], [0], [1], [4], [3, 7], [2, 3, 5, 5]
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.3, 0.5, 255 / 256])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_bits_are_those_of_plain_operations(shape, rate):
-    for step in range(20):
+    for step in range(5):
         expected = plain_keep_mask(shape, rate, [step, 7])
         mask = draw_mask(shape, rate, [step, 7])
         assert_array_equal(mask, expected)

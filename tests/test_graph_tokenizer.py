@@ -115,11 +115,8 @@ def test_rare_texts(small, case, text):
     small[case].check(["a cat", text, "", text])
 
 
-def test_no_texts(small):
+def test_no_texts_and_long_ones(small):
     assert small["uncased"].of_graph([]) == []
-
-
-def test_a_long_text(small):
     small["uncased"].check(["the cats sat " * 8000, "a" * 50_000])
 
 

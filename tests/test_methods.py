@@ -101,7 +101,6 @@ METHOD_TEXTS = {
     "houlsby(size=4, layers='1')": NEAR,
     "houlsby(4, depth=2, layer_norm=True, nonlinearity='swish')": NEAR,
     "houlsby(size=4, sites='attention')": NEAR,
-    "houlsby(size=4, layer_norms=False)": NEAR,
     "houlsby(size=4, gating=True)": NEAR,
     "pfeiffer(size=4)": NEAR,
     "pfeiffer(size=4, sizes='1:7')": 2 * NEAR,
@@ -168,7 +167,6 @@ METHOD_TEXTS = {
     "fusion({'a': houlsby(4, layer_norms=false, layers='1'), "
     "'b': houlsby(4, layer_norms=false)})": NEAR,
     "per_task(pals(6, 2), tasks='a')": NEAR,
-    "per_task(houlsby(size=4), tasks='a')": NEAR,
     "per_task(prefix(3, inner_size=8), tasks='a')": None,
     "fusion({'a': pfeiffer(4), 'b': pfeiffer(4)}, value=false)": NEAR,
     "fusion({'a': pfeiffer(4), 'b': pfeiffer(4)}, first=1, robust=true)": NEAR,
