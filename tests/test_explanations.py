@@ -1,6 +1,5 @@
 """Attributions of words: complete, equal to gradients, true to the texts."""
 
-import json
 from types import SimpleNamespace
 
 import hypothesis
@@ -15,6 +14,7 @@ from conftest import (
     load_predictor,
     module_fixture,
     open_bert,
+    read_json_lines,
     write_bert,
 )
 from html_reader import Page
@@ -331,32 +331,23 @@ def test_a_page_of_rows_without_an_answer(predictor, text):
     assert title in page.text
 
 
-@pytest.fixture
-def explain(tiny_bert, tmp_path):
-    """Runs `adapter-bert predict --explain` into a file of this name."""
+def test_the_command_writes_json_and_a_page(tiny_bert, tmp_path):
     make_artifact(tmp_path / "mood", tiny_bert, "houlsby(size=4)")
     (tmp_path / "rows.txt").write_text("the <b>cat</b> & dog\nnot bad\n")
-
-    def write(name):
-        run(
-            init_checkpoint=tiny_bert,
-            adapter=f"mood={tmp_path}/mood",
-            input=tmp_path / "rows.txt",
-            output=tmp_path / name,
-            explain=True,
-        )
-        return (tmp_path / name).read_text()
-
     with entry_point(predict) as run:
-        yield write
-
-
-def test_the_command_writes_json_and_a_page(explain):
-    lines = list(map(json.loads, explain("why.jsonl").splitlines()))
+        for name in ("why.jsonl", "why.html"):
+            run(
+                init_checkpoint=tiny_bert,
+                adapter=f"mood={tmp_path}/mood",
+                input=tmp_path / "rows.txt",
+                output=tmp_path / name,
+                explain=True,
+            )
+    lines = read_json_lines(tmp_path / "why.jsonl")
     assert [line["task"] for line in lines] == ["mood", "mood"]
     words = [word["text"] for word in lines[1]["explanation"]["words"]]
     assert words == ["not", "bad"]
-    text = explain("why.html")
+    text = (tmp_path / "why.html").read_text()
     page = Page(text)
     page.check()
     assert "<b>" not in text and "the <b>cat</b> & dog" in page.text

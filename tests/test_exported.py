@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import module_fixture, read_json, write_json
+from conftest import read_json, write_json
 from exported_models import NAMES
 from test_http_api import Server
 
@@ -16,11 +16,6 @@ from adapter_bert.answering.answers import from_outputs
 from adapter_bert.graph.exported import ExportedModel, Row, problem
 
 pytestmark = pytest.mark.newer_stack
-
-
-@module_fixture
-def model(tiny_exported):
-    return ExportedModel(str(tiny_exported))
 
 
 SPAN = {"answer": "a", "start": 2, "end": 3, "score": 1.5, "null_score": 0.0}
@@ -46,7 +41,8 @@ def test_what_an_answer_to_a_question_lacks_is_null(changed, expected):
     assert answer == {**outputs, **expected}
 
 
-def test_problems_are_those_that_the_model_would_have(model):
+def test_problems_are_those_that_the_model_would_have(tiny_exported):
+    model = ExportedModel(str(tiny_exported))
     assert list(model.tasks) == list(NAMES)
     model.warm_up()
     for row in (
