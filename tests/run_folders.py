@@ -6,6 +6,7 @@ import sys
 import time
 
 import numpy as np
+import pytest
 from conftest import (
     ROOT,
     flag_words,
@@ -15,6 +16,8 @@ from conftest import (
     read_json,
     read_lines,
 )
+
+from adapter_bert.checkpoints import training_state
 
 
 def artifact_bytes(folder):
@@ -89,6 +92,21 @@ def kill(arguments, condition, delay=0.0, program="run_classifier.py"):
         # With SIGKILL.
         process.kill()
         process.wait()
+
+
+def interrupt(train, part=""):
+    """Trains, and is interrupted after a save in a folder of such a name."""
+    save = training_state.save_training
+
+    def save_and_stop(folder, *values):
+        save(folder, *values)
+        if part in folder:
+            raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_state, "save_training", save_and_stop)
+        with pytest.raises(KeyboardInterrupt):
+            train()
 
 
 def kill_and_go_on(

@@ -23,12 +23,13 @@ from conftest import (
     write_table,
 )
 from numpy.random import default_rng
+from run_folders import interrupt
 from task_files import make_rows
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.trained_task import load_task
 from adapter_bert.bert import encoder
-from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import library
 from adapter_bert.library import moved_library
 from adapter_bert.library.adapter_library import AdapterLibrary
@@ -229,25 +230,14 @@ def test_new_adapters_keep_task_and_method(moved, place, other_bert):
 
 
 @pytest.mark.gate
-def test_a_killed_move_goes_on_with_the_same_bits(
-    moved, move, place, monkeypatch
-):
+def test_a_killed_move_goes_on_with_the_same_bits(moved, move, place):
     """At a checkpoint of the second adapter, when the first is added."""
-    save = training_state.save_training
-
-    def save_and_end(folder, step, values):
-        save(folder, step, values)
-        if "sets" in folder:
-            raise KeyboardInterrupt
 
     def go_on():
         dev = f"--dev=one={place / 'dev.tsv'}"
         return move("killed", dev, save_checkpoints_steps=300)
 
-    monkeypatch.setattr(training_state, "save_training", save_and_end)
-    with pytest.raises(KeyboardInterrupt):
-        go_on()
-    monkeypatch.undo()
+    interrupt(go_on, "sets")
     assert AdapterLibrary(str(place / "killed")).names() == ["one"]
     (place / "killed" / "lost+found").mkdir()
     killed = go_on()

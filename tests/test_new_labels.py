@@ -18,10 +18,10 @@ from conftest import (
     write_table,
 )
 from numpy.testing import assert_allclose
-from run_folders import artifact_bytes
+from run_folders import artifact_bytes, interrupt
 from task_files import refusal
 
-from adapter_bert.checkpoints import adapter_artifact, training_state
+from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.commands import run_classifier
 from adapter_bert.errors import UserError
 from adapter_bert.methods import registry
@@ -196,22 +196,11 @@ def test_old_rows_keep_their_bits_and_all_else_is_learned(
 
 @pytest.mark.gate
 @NEWER
-def test_a_killed_run_ends_in_the_same_bits(
-    classify, folder, flags, monkeypatch
-):
+def test_a_killed_run_ends_in_the_same_bits(classify, folder, flags):
     """The training stops after a checkpoint, and goes on."""
     flags.update(save_checkpoints_steps=4, engine="strategy")
     classify(**{**flags, "output_dir": flags["output_dir"].with_name("whole")})
-    save = training_state.save_training
-
-    def save_and_stop(folder, step, values):
-        save(folder, step, values)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training_state, "save_training", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            classify(**flags)
+    interrupt(lambda: classify(**flags))
     out = flags["output_dir"]
     assert not (out / "adapter" / "adapter.safetensors").exists()
     classify(**flags)

@@ -6,13 +6,14 @@ from typing import Any, Callable, NamedTuple
 import pytest
 import refusals
 from conftest import entry_point, module_fixture, read_json
+from run_folders import interrupt
 from test_run_pretraining import (  # noqa: F401 (fixtures)
     from_nothing,
     pretraining_flags,
 )
 from tiny_artifacts import CLASSIFICATION, make_artifact
 
-from adapter_bert.checkpoints import run_record, training_state
+from adapter_bert.checkpoints import run_record
 from adapter_bert.commands import (
     run_classifier,
     run_mlm,
@@ -119,20 +120,10 @@ def trained(short, kept):
 
 
 @pytest.mark.gate
-def test_a_run_that_is_killed_ends_in_the_same_bits(
-    trained, tmp_path, monkeypatch
-):
+def test_a_run_that_is_killed_ends_in_the_same_bits(trained, tmp_path):
     """It is killed after its first checkpoint; rows that are cut are told."""
-    save, folder = training_state.save_training, tmp_path / "killed"
-
-    def save_and_stop(*arguments):
-        save(*arguments)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(training_state, "save_training", save_and_stop)
-        with pytest.raises(KeyboardInterrupt):
-            trained(output_dir=folder)
+    folder = tmp_path / "killed"
+    interrupt(lambda: trained(output_dir=folder))
     assert not list(folder.rglob("adapter.safetensors"))
     trained(output_dir=folder)
     results = map(runs.result, (trained.flags["output_dir"], folder))
