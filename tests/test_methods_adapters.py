@@ -26,8 +26,6 @@ def test_glorots_limit_is_of_the_last_two_axes():
 @pytest.mark.parametrize(
     "text,numbers",
     [
-        ("0", [0]),
-        ("6-11", [6, 7, 8, 9, 10, 11]),
         ("0,2,6-8", [0, 2, 6, 7, 8]),
         ("6-7,10,0", [0, 6, 7, 10]),
         ("3-3", [3]),
@@ -58,17 +56,6 @@ def test_layers_are_numbers_and_inclusive_ranges(text, numbers):
 )
 def test_layers_and_sizes_that_are_none_are_refused(tiny_config, text, parts):
     refusals.check(lambda: table_of(tiny_config, text), *parts)
-
-
-@pytest.mark.older_stack
-def test_each_layer_has_the_size_that_is_named(tiny_config):
-    method = parse("houlsby(size=5, sizes='1:3')")
-    sizes = {
-        name: one.shape[1]
-        for name, one in method.variables(tiny_config).items()
-        if name.endswith("weights1")
-    }
-    assert list(sizes.values()) == [5, 5, 3, 3]
 
 
 def test_all_layers_go_without_saying():

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import open_checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.random import default_rng
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 from tiny_model import TinyModel, shaken, table_of
 
 from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
-from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.methods import lora
 from adapter_bert.methods.registry import parse
 from adapter_bert.tasks import task_model
@@ -147,15 +145,6 @@ def test_a_pattern_is_read_as_it_is_written(numbers):
         named = [entry.number for entry in entries if entry.names(place)]
         assert named in ([], [numbers.get(place, 5)])
         assert named or numbers.get(place, 5) == 5
-
-
-def test_doras_lengths_begin_as_those_of_berts_columns(tiny_config, tiny_bert):
-    base = open_checkpoint(tiny_bert).weights
-    parameters = table_of(tiny_config, "dora").parameters
-    first = choose_initial_values(parameters, base, None, seed=0)
-    scope = "bert/encoder/layer_1/attention/self/query"
-    expected = np.linalg.norm(base.read(f"{scope}/kernel"), axis=0)
-    assert_array_equal(first[f"{scope}/dora_m"](), expected)
 
 
 def test_vera_takes_no_gradient_of_its_matrices(tiny_config):

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
-from conftest import (
-    SENTENCES,
-    cells,
-    read_json,
-    read_lines,
-    write_lines,
-    write_table,
-)
+from conftest import read_json, read_lines, write_lines, write_table
 from numpy.testing import assert_allclose, assert_array_equal
 from task_files import complete, make_rows, read
 
@@ -171,19 +164,6 @@ def test_the_threshold_is_the_least_probability(tmp_path):
     assert answer["scores"] == pytest.approx({"cat": 0.5, "good": 0.731}, 1e-3)
 
 
-def write_tiny_sets(folder):
-    """Sets that can be learned of the tiny sentences."""
-    rows = [
-        (text, "|".join(w for w in ("cat", "dog", "film") if w in text.split()))
-        for text, _ in SENTENCES
-    ]
-    write_table(folder / "train.tsv", rows * 5)
-    write_table(folder / "dev.tsv", rows)
-    texts = [row[:1] for row in rows]
-    write_table(folder / "test.tsv", texts, ("text",))
-    return rows
-
-
 def test_a_column_for_each_label(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text("text,dog,cat\nx,1,0\ny,0,0\nz,1,1\n")
@@ -217,29 +197,6 @@ def test_cells_with_commas_are_warned_of(tmp_path, caplog):
     write_lists(tmp_path, [[1, 0], [0, 1]])
     assert complete(SETS, tmp_path).labels == ("0", "1")
     assert "look like lists: '0', '1'; if" in caplog.text
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_training_learns_sets(classify, tiny_flags, tmp_path):
-    rows = write_tiny_sets(tmp_path)
-    del tiny_flags["adapter_size"]
-    tiny_flags.update(data_dir=tmp_path, num_train_epochs=30)
-    classify(
-        **tiny_flags,
-        multi_label=True,
-        tuning_method="full",
-        label_threshold=0.4,
-        do_eval=True,
-        do_predict=True,
-    )
-    out = tiny_flags["output_dir"]
-    results = read_json(out, "eval_results.json")
-    assert results["eval_micro_f1"] == results["eval_subset_accuracy"] == 1
-    _, *predicted = cells(out / "test_predictions.tsv")
-    assert [row[1] for row in predicted] == [x for _, x in rows]
-    config = read_json(out, "adapter/adapter_config.json")
-    assert config["task_settings"]["label_threshold"] == 0.4
 
 
 HALF = custom_task(**MANY, dev_share=0.5)

@@ -94,8 +94,13 @@ def test_swag_is_read_as_published(tmp_path, tokenizer):
 
 def test_copa_asks_for_causes_and_effects(tmp_path, tokenizer):
     rows = [copa_row(), copa_row(2)]
-    write_json_lines(tmp_path / "val.jsonl", rows)
-    features = COPA.featurize(read(COPA, tmp_path, "val"), tokenizer, 32)
+    for split in ("val", "test"):
+        write_json_lines(tmp_path / f"{split}.jsonl", rows)
+        for row in rows:
+            row.pop("label", None)
+    made = read(COPA, tmp_path, "val")
+    features = COPA.featurize(made, tokenizer, 32)
+    assert read(COPA, tmp_path, "test").choices == made.choices
     questions = "What was the cause of this?", "What happened as a result?"
     pairs = [
         (row["premise"], f"{question} {row[name]}")
@@ -296,39 +301,6 @@ def test_an_empty_choice_from_an_open_pipe_ends_predict(
         words = "stdin:1: the choice 'choice1' is empty"
         refusals.check(lambda: run(**flags), words)
         os.close(send)
-
-
-def write_copa(folder):
-    rows = [copa_row(number) for number in range(8)]
-    write_json_lines(folder / "train.jsonl", rows * 5)
-    write_json_lines(folder / "val.jsonl", rows)
-    for row in rows:
-        del row["label"]
-    write_json_lines(folder / "test.jsonl", rows)
-
-
-@pytest.mark.gate
-@OLDER
-def test_training_learns_to_choose(classify, tiny_flags, tmp_path):
-    write_copa(tmp_path)
-    tiny_flags.update(
-        task_name="COPA",
-        data_dir=tmp_path,
-        cpu_lanes=3,
-        gradient_accumulation_steps=2,
-        num_train_epochs=20,
-        tuning_method="full",
-        do_eval=True,
-        do_predict=True,
-    )
-    del tiny_flags["adapter_size"]
-    classify(**tiny_flags)
-    out = tiny_flags["output_dir"]
-    results = read_json(out / "eval_results.json")
-    assert results["eval_accuracy"] == 1.0
-    names, *rows = cells(out / "test_predictions.tsv")
-    assert names == ["index", "prediction"]
-    assert [row[1] for row in rows] == ["1", "0"] * 4
 
 
 @OLDER

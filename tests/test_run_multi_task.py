@@ -13,6 +13,7 @@ from conftest import (
     make_flags,
     module_fixture,
     read_json,
+    read_lines,
     write_table,
 )
 from run_folders import bytes_by_task
@@ -143,6 +144,17 @@ def test_what_is_left_of_each_task_is_what_a_run_of_it_alone_leaves(
     assert run["training"]["steps"] == 20
     assert not (out / "adapter").exists()
     assert not list(out.rglob("*tmp*"))
+
+
+def test_mnlis_adapter_answers_the_diagnostic_set(
+    classify, glue_flags, trained, tmp_path
+):
+    out = tmp_path / "ax"
+    flags = alone(glue_flags, "mnli", trained, out)
+    classify(**{**flags, "task_name": "AX"})
+    assert len(read_lines(out / "test_predictions.tsv")) == 1 + len(SENTENCES)
+    results = read_json(out / "eval_results.json")
+    assert "eval_matthews_correlation" in results
 
 
 def test_what_was_trained_together_goes_onto_a_shelf_and_answers(
