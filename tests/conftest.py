@@ -186,8 +186,8 @@ def write_json_lines(path, values):
 
 
 def flag_words(flags):
-    """Flags as a command line has them."""
-    return [f"--{name}={value}" for name, value in flags.items()]
+    """Flags as a command line has them, without those that are None."""
+    return [f"--{k}={v}" for k, v in flags.items() if v is not None]
 
 
 def trained_task(bert, folder):

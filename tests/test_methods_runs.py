@@ -10,7 +10,7 @@ import refusals
 import tensorflow as tf
 from conftest import ROOT, flag_words, read_json, run_process
 from numpy.testing import assert_allclose, assert_array_equal
-from run_folders import kill
+from run_folders import artifact_bytes, kill
 from safetensors.numpy import load_file
 
 from adapter_bert.data.tables import Layout
@@ -24,14 +24,11 @@ pytestmark = [pytest.mark.older_stack, pytest.mark.gate]
 
 # Whose adapters hold more or less than plain tables of trained values.
 TEXTS = [
-    "houlsby(4, depth=2, layer_norm=True, sites='ffn', nonlinearity='relu')",
-    "adapterdrop(first=1, size=4, robust=True)",
     "compacter(size=8, n=4)",
     "prefix(length=3, inner_size=8)",
     "loreft(rank=2, suffix=1)",
     "lt_sft(sparsity=0.05)",
     "full",
-    "top_layers(1)",
     "vera(rank=5, seed=3, targets='value,intermediate')",
 ]
 ENGINES_HERE = [
@@ -166,11 +163,7 @@ def test_two_phases_go_on_where_they_were_killed(
         words = flag_words(flags)
         kill(words, (killed / phase / "model.ckpt-5.index").exists)
     classify(**flags)
-    first, second = (
-        (folder / "adapter" / "adapter.safetensors").read_bytes()
-        for folder in (alone, killed)
-    )
-    assert first == second
+    assert artifact_bytes(alone) == artifact_bytes(killed)
     for folder in (alone, killed):
         cost = read_json(folder / "cost.json")
         assert cost["resumed"] is (folder == killed)

@@ -225,6 +225,7 @@ def answers(bert, folders):
     return {name: predictor(name, rows[name]) for name in NAMES}
 
 
+@NEWER
 def test_a_run_keeps_a_sketch_and_its_weights(trained):
     plain, novel = (read_adapter_config(trained / x) for x in NAMES[:2])
     sketch = novel["task_settings"].pop("novelty")

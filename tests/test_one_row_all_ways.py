@@ -552,7 +552,7 @@ def test_the_table_has_every_kind():
 @pytest.mark.parametrize(
     "python",
     [
-        pytest.param(sys.executable, marks=pytest.mark.gate, id="this"),
+        pytest.param(sys.executable, marks=marks("graph", ""), id="this"),
         pytest.param(os.environ.get("OTHER_PYTHON"), id="other"),
     ],
 )

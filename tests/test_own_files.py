@@ -165,7 +165,6 @@ def test_what_cannot_be_read_is_refused_before_bert_is(
 ):
     change, *parts = REFUSED[case]
     flags = {**own_flags, "init_checkpoint": "/nowhere", **change}
-    flags = {k: v for k, v in flags.items() if v is not None}
     refusals.check(lambda: classify(**flags), *parts)
     assert not own_flags["output_dir"].exists()
 

@@ -199,10 +199,8 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):
-    flags.update(changes)
-    named = {name: x for name, x in flags.items() if x is not None}
     with pytest.raises(UserError, match=message):
-        ask(**named)
+        ask(**{**flags, **changes})
 
 
 def test_columns_name_the_texts_of_a_table(ask, flags, tmp_path):

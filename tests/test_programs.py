@@ -75,15 +75,14 @@ CUT = {"classifier": 5, "several tasks": 23, "squad": 12, "vectors": 1}
 
 
 class Program(NamedTuple):
-    """A program, which takes flags and leaves out those that are None."""
+    """A program with flags, some of which a call may change."""
 
     name: str
     main: Callable
     flags: dict[str, Any]
 
     def __call__(self, **changes):
-        flags = {**self.flags, **changes}
-        self.main(**{k: v for k, v in flags.items() if v is not None})
+        self.main(**{**self.flags, **changes})
 
 
 @pytest.fixture(params=PROGRAMS)

@@ -493,6 +493,7 @@ TEXTS = [
 LOGITS = [1.8801252, 1.9885484, 1.9228115, 1.7566364, 1.7990713]
 
 
+@pytest.mark.newer_stack
 @pytest.mark.parametrize("form", cross_encoders.FORMS)
 def test_cross_encoders_answer_with_their_own_head(form, tiny_bert, tmp_path):
     folder = cross_encoders.make(tiny_bert, tmp_path / "bert", form)
@@ -559,6 +560,7 @@ def merged(convert, tiny_bert, tmp_path):  # noqa: F811
     return folder, scores_of(ab.Predictor(bert, adapter))
 
 
+@pytest.mark.newer_stack
 def test_a_merged_reranker_is_a_cross_encoder(merged):
     folder, scores = merged
     config = read_json(folder / "config.json")

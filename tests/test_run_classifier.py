@@ -97,14 +97,11 @@ def test_a_run_writes_all_its_files(classify, tiny_flags):
 
 
 @pytest.mark.older_stack
-def test_equal_seeds_give_equal_bits_and_others_do_not(
-    classify, trained, tmp_path
-):
-    first = artifact_bytes(trained["output_dir"])
-    for seed, is_equal in ((1, True), (2, False)):
-        trained.update(output_dir=tmp_path / str(seed), seed=seed)
-        classify(**trained)
-        assert (artifact_bytes(tmp_path / str(seed)) == first) is is_equal
+def test_another_seed_gives_other_bits(classify, trained, tmp_path):
+    """Equal seeds give equal ones, as runs that are killed show."""
+    first, other = trained["output_dir"], tmp_path / "other"
+    classify(**{**trained, "output_dir": other, "seed": 2})
+    assert artifact_bytes(other) != artifact_bytes(first)
 
 
 @pytest.mark.gate
@@ -146,31 +143,25 @@ def test_an_adapter_bert_checkpoint_is_evaluated(
 
 
 @pytest.mark.gate
-def test_killed_runs_end_in_the_same_bits(classify, tiny_flags, tmp_path):
-    """SIGKILL at random moments, twice; then to the end."""
-    tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)
-    tiny_flags["do_eval"] = True
-    whole, killed = kill_and_go_on(
-        classify, tiny_flags, tmp_path, seed=11, times=2
-    )
-    assert artifact_bytes(killed) == artifact_bytes(whole)
-    assert results(killed) == results(whole)
-
-
-@pytest.mark.gate
 def test_a_killed_run_with_new_words_on_int8_goes_on(
     classify, tiny_flags, engine, tmp_path
 ):
-    """Words and DoRA begin at BERT's values, which each start reads again."""
+    """SIGKILL at random moments, twice; then to the end.
+
+    Words and DoRA begin at BERT's values, which each start reads again.
+    """
     words = tmp_path / "words.txt"
     words.write_text("bad film\nslow dog\n")
     tiny_flags.update(num_train_epochs=40, save_checkpoints_steps=7)
     method = "dora(rank=2, rank_pattern='1.query:0', dropout=0.1)"
     tiny_flags.update(tuning_method=method, new_tokens=words)
-    tiny_flags.update(engine=engine, base_dtype="int8")
+    tiny_flags.update(engine=engine, base_dtype="int8", do_eval=True)
     del tiny_flags["adapter_size"]
-    whole, killed = kill_and_go_on(classify, tiny_flags, tmp_path)
+    whole, killed = kill_and_go_on(
+        classify, tiny_flags, tmp_path, seed=11, times=2
+    )
     assert artifact_bytes(killed) == artifact_bytes(whole)
+    assert results(killed) == results(whole)
     names = read_adapter(whole / "adapter").weights.shapes
     assert "bert/embeddings/new_words" in names
 

@@ -20,6 +20,7 @@ TEXTS = [text for text, _ in SENTENCES]
 
 
 @pytest.mark.gate
+@pytest.mark.older_stack
 def test_a_run_learns_and_writes_an_adapter(vectors, vector_flags, tmp_path):
     flags = {**vector_flags, "num_train_epochs": 30}
     untrained = {**without_size(flags), "tuning_method": "head"}
@@ -138,7 +139,6 @@ def test_a_corpus_that_does_not_fit_is_one_line(
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"_id": "d1", "text": "a cat"}\n')
     flags = {**vector_flags, "corpus_file": corpus, **changes}
-    flags = {name: x for name, x in flags.items() if x is not None}
     refusals.check(lambda: vectors(**flags), message)
 
 

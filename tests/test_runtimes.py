@@ -197,6 +197,7 @@ def test_matrices_in_onnx_are_bytes(short, tmp_path, method):
 # What is not kept
 
 
+@pytest.mark.newer_stack
 def test_a_file_with_other_outputs_is_not_kept(
     made, export, monkeypatch, tmp_path
 ):
@@ -228,6 +229,7 @@ def test_an_operation_that_a_runtime_lacks_is_named(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.newer_stack
 def test_a_model_that_is_too_large(made, export, monkeypatch):
     monkeypatch.setattr(runtimes, "GREATEST_SIZE", 2**10)
     refusals.check(
