@@ -1,45 +1,15 @@
 """What an MPNet computes."""
 
-import shutil
-
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import open_checkpoint, read_adapter
-from run_folders import artifact_bytes, interrupt
+from conftest import open_checkpoint
 from test_roberta import reader
 
 import adapter_bert as ab
-from adapter_bert.bert import architectures, encoder
+from adapter_bert.bert import encoder
 from adapter_bert.bert.hooks import Context, Hooks
 from adapter_bert.checkpoints import sources
-
-
-@pytest.fixture
-def tiny(golden_dir, tmp_path):
-    """The folder of an MPNet with random values."""
-    place = golden_dir / "architectures" / "mpnet"
-    ignored = shutil.ignore_patterns("expected.*")
-    return shutil.copytree(place, tmp_path / "tiny", ignore=ignored)
-
-
-@pytest.mark.gate
-@pytest.mark.newer_stack
-def test_a_killed_training_ends_in_the_same_bits(
-    classify, tiny_flags, tiny, tmp_path
-):
-    """The scores of attention by distance are trained, too."""
-    tiny_flags.update(init_checkpoint=tiny, tuning_method="full")
-    tiny_flags.update(save_checkpoints_steps=7)
-    del tiny_flags["adapter_size"]
-    classify(**tiny_flags)
-    whole = tiny_flags["output_dir"]
-    killed = tiny_flags["output_dir"] = tmp_path / "killed"
-    interrupt(lambda: classify(**tiny_flags))
-    classify(**tiny_flags)
-    assert artifact_bytes(killed) == artifact_bytes(whole)
-    names = read_adapter(whole / "adapter").weights.shapes
-    assert f"{architectures.RELATIVE_BIAS}/weights" in names
 
 
 @pytest.mark.gate

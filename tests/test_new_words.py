@@ -87,32 +87,30 @@ def words(tmp_path):
     return path
 
 
-def test_a_new_word_may_have_rules_of_its_own(tiny_bert):
+def test_a_new_word_may_have_rules_of_its_own(tiny_bert, tokenizer):
     path = str(tiny_bert / "vocab.txt")
-    tokenizer = FullTokenizer(path, True, [WITHIN])
-    size = FullTokenizer(path).vocab_size
-    assert size in tokenizer.encode_ids(["dogate cat"])[0]
-    assert tokenizer.describe()[NEW] == [WITHIN]
+    within = FullTokenizer(path, True, [WITHIN])
+    assert tokenizer.vocab_size in within.encode_ids(["dogate cat"])[0]
+    assert within.describe()[NEW] == [WITHIN]
     for wrong in ({**WITHIN, "lstrip": 1}, {"content": "ate"}):
         with pytest.raises(UserError, match="token 1 is .* expected 1 to 100"):
             check_new_tokens([wrong], "a file")
 
 
-def test_new_words_are_whole_words_with_the_next_ids(tiny_bert):
-    path = str(tiny_bert / "vocab.txt")
-    plain = FullTokenizer(path)
-    tokenizer = FullTokenizer(path, True, ["Dogs", "a cat"])
-    size, ids = plain.vocab_size, tokenizer.vocabulary
-    assert tokenizer.encode_ids(["the DOGS, a cat", "dogsdogs a  cat"]) == [
+def test_new_words_are_whole_words_with_the_next_ids(tiny_bert, tokenizer):
+    words = ["Dogs", "a cat"]
+    more = FullTokenizer(str(tiny_bert / "vocab.txt"), True, words)
+    size, ids = tokenizer.vocab_size, more.vocabulary
+    assert more.encode_ids(["the DOGS, a cat", "dogsdogs a  cat"]) == [
         [ids["the"], size, ids[","], size + 1],
-        [*plain.encode_ids(["dogsdogs"])[0], ids["a"], ids["cat"]],
+        [*tokenizer.encode_ids(["dogsdogs"])[0], ids["a"], ids["cat"]],
     ]
-    assert plain.encode_ids(["dogs"]) == [[ids["dog"], ids["##s"]]]
-    assert tokenizer.describe() == {**plain.describe(), NEW: ["Dogs", "a cat"]}
+    assert tokenizer.encode_ids(["dogs"]) == [[ids["dog"], ids["##s"]]]
+    assert more.describe() == {**tokenizer.describe(), NEW: words}
 
 
 def test_a_task_is_trained_with_new_words(
-    classify, tiny_flags, tiny_bert, tmp_path, words
+    classify, tiny_flags, tiny_bert, tokenizer, tmp_path, words
 ):
     for name, texts in (("train", ("dogs", "fastslow")), ("dev", ("dogs",))):
         rows = [(f"the {t} {w}", w) for t in texts for w in ("good", "bad")]
@@ -131,10 +129,9 @@ def test_a_task_is_trained_with_new_words(
 
     base, config, _ = read_base(tiny_bert)
     table = base.read(WORD_EMBEDDINGS)
-    vocabulary = FullTokenizer(str(tiny_bert / "vocab.txt")).vocabulary
     first = np.stack(
         [
-            table[[vocabulary[piece] for piece in pieces]].mean(0)
+            table[[tokenizer.vocabulary[piece] for piece in pieces]].mean(0)
             for pieces in (("dog", "##s"), ("[UNK]",))
         ]
     )
@@ -180,7 +177,7 @@ def scores(text):
     return [line for line in text.splitlines() if line.startswith("eval_")]
 
 
-def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
+def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert, tokenizer):
     """Each answers as it does alone, without any sharing."""
     predictor = load_predictor(tiny_bert, folders)
     questions = [(name, text) for text in TEXTS for name in TASKS]
@@ -189,10 +186,9 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
     for (name, text), answer in zip(questions, answers):
         loaded = predictor.task(name)
         assert loaded.can_mix
-        tokenizer = loaded.tokenizer
         ids = [
             tokenizer.classify_id,
-            *tokenizer.encode_ids([text])[0],
+            *loaded.tokenizer.encode_ids([text])[0],
             tokenizer.separate_id,
         ]
         values = {k: v.numpy() for k, v in loaded.values.get().items()}
@@ -205,7 +201,7 @@ def test_tasks_with_other_words_are_in_one_batch(folders, tiny_bert):
             tf.nn.softmax(outputs["logits"]),
             atol=1e-5,
         )
-    new = FullTokenizer(str(tiny_bert / "vocab.txt")).vocab_size
+    new = tokenizer.vocab_size
     for name, (_, tokens) in TASKS.items():
         ids = sum(predictor.task(name).tokenizer.encode_ids(TEXTS), [])
         held = {i for i in ids if i >= new}

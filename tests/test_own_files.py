@@ -123,48 +123,52 @@ def test_labels_come_from_the_training_file(classify, own_flags, capsys):
     )
 
 
-REFUSED = {
-    "folder": ({"data_dir": "/none"}, "--train_file and --data_dir exclude"),
-    "missing": ({"train_file": "/no.csv"}, "--train_file is /no.csv, which do"),
-    "missing in a folder": (
-        {"train_file": None, "data_dir": ROOT},
-        "there is no",
-        "/train.tsv and no",
-    ),
-    "not a table": (
-        {"eval_file": ROOT / "LICENSE"},
-        "LICENSE, expected the ending",
-    ),
-    "declared task": (
-        {"task_name": "mrpc", "text_a_column": None, "dev_share": None},
-        "are for --task_name=custom; the files of mrpc are in --data_dir",
-    ),
-    "no file to predict": (
-        {"do_predict": True},
-        "--predict_file is missing: the rows to predict",
-    ),
-    "no file to score": (
-        {"dev_share": None, "do_eval": True},
-        "--eval_file is missing: the rows to evaluate on",
-    ),
-    "no file to train on": (
-        {"train_file": None, "predict_file": OWN_TABLE, "dev_share": None},
-        "--train_file is missing: the rows to train on",
-    ),
-    "nothing at all": (
-        {"train_file": None},
-        "--data_dir is missing: ",
-        "named",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
+@refusals.table(
+    {
+        "folder": (
+            {"data_dir": "/none"},
+            "--train_file and --data_dir exclude",
+        ),
+        "missing": (
+            {"train_file": "/no.csv"},
+            "--train_file is /no.csv, which do",
+        ),
+        "missing in a folder": (
+            {"train_file": None, "data_dir": ROOT},
+            "there is no",
+            "/train.tsv and no",
+        ),
+        "not a table": (
+            {"eval_file": ROOT / "LICENSE"},
+            "LICENSE, expected the ending",
+        ),
+        "declared task": (
+            {"task_name": "mrpc", "text_a_column": None, "dev_share": None},
+            "are for --task_name=custom; the files of mrpc are in --data_dir",
+        ),
+        "no file to predict": (
+            {"do_predict": True},
+            "--predict_file is missing: the rows to predict",
+        ),
+        "no file to score": (
+            {"dev_share": None, "do_eval": True},
+            "--eval_file is missing: the rows to evaluate on",
+        ),
+        "no file to train on": (
+            {"train_file": None, "predict_file": OWN_TABLE, "dev_share": None},
+            "--train_file is missing: the rows to train on",
+        ),
+        "nothing at all": (
+            {"train_file": None},
+            "--data_dir is missing: ",
+            "named",
+        ),
+    }
+)
 def test_what_cannot_be_read_is_refused_before_bert_is(
-    classify, own_flags, case
+    classify, own_flags, call, parts
 ):
-    change, *parts = REFUSED[case]
-    flags = {**own_flags, "init_checkpoint": "/nowhere", **change}
+    flags = {**own_flags, "init_checkpoint": "/nowhere", **call}
     refusals.check(lambda: classify(**flags), *parts)
     assert not own_flags["output_dir"].exists()
 

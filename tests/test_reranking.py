@@ -184,39 +184,50 @@ def test_scores_of_sentence_transformers():
     assert set(alone.values()) == {1.0}
 
 
-READ = {
-    "a query without documents": (
-        [LISTS[0], {**LISTS[1], "documents": [], "labels": []}],
-        ("rows:2", "'documents': 0", "at least one"),
-    ),
-    "a list without labels": (
-        [{"query": "cat", "documents": ["a dog"]}],
-        ("rows:1", "'label'"),
-    ),
-    "more labels than documents": (
-        [{**LISTS[0], "labels": [1] * 9}],
-        ("rows:1", "'documents': 8", "'labels': 9"),
-    ),
-    "a score that is no number": (
-        [{**LISTS[0], "labels": [*LISTS[0]["labels"][:-1], "good"]}],
-        ("rows:1", "'good'", "expected a number"),
-    ),
-    "no finite score": (
-        [{**PAIRS[0], "label": "nan"}],
-        ("rows:1", "'nan'", "expected a number"),
-    ),
-    "a query in two places": (
-        [LISTS[0], LISTS[1], LISTS[0]],
-        ("rows:3", "'cat'", "line 1", "together"),
-    ),
-}
-
-
-@pytest.mark.parametrize("rows, parts", READ.values(), ids=READ)
-def test_rows_that_are_refused(rows, parts):
-    refusals.check(lambda: rows_of(task_of(), rows), *parts)
+@refusals.table(
+    {
+        "a query without documents": (
+            [LISTS[0], {**LISTS[1], "documents": [], "labels": []}],
+            "rows:2",
+            "'documents': 0",
+            "at least one",
+        ),
+        "a list without labels": (
+            [{"query": "cat", "documents": ["a dog"]}],
+            "rows:1",
+            "'label'",
+        ),
+        "more labels than documents": (
+            [{**LISTS[0], "labels": [1] * 9}],
+            "rows:1",
+            "'documents': 8",
+            "'labels': 9",
+        ),
+        "a score that is no number": (
+            [{**LISTS[0], "labels": [*LISTS[0]["labels"][:-1], "good"]}],
+            "rows:1",
+            "'good'",
+            "expected a number",
+        ),
+        "no finite score": (
+            [{**PAIRS[0], "label": "nan"}],
+            "rows:1",
+            "'nan'",
+            "expected a number",
+        ),
+        "a query in two places": (
+            [LISTS[0], LISTS[1], LISTS[0]],
+            "rows:3",
+            "'cat'",
+            "line 1",
+            "together",
+        ),
+    }
+)
+def test_rows_that_are_refused(call, parts):
+    refusals.check(lambda: rows_of(task_of(), call), *parts)
     refusals.check(
-        lambda: rows_of(task_of(kinds.LISTNET), rows, "train"), *parts
+        lambda: rows_of(task_of(kinds.LISTNET), call, "train"), *parts
     )
 
 
@@ -317,41 +328,48 @@ def test_a_query_is_held_out_whole():
     assert sum(map(len, rows.values())) == len(PAIRS)
 
 
-FLAGS = {
-    "labels of another kind": (
-        {"task_name": "rerank", "regression": True},
-        ("--regression", "custom"),
-    ),
-    "one column for two": (
-        {"task_name": "rerank", "label_column": "query"},
-        ("--text_a_column", "--label_column", "'query'"),
-    ),
-    "another task": (
-        {"task_name": "mrpc", "rank_loss": "bce"},
-        ("--rank_loss", "mrpc"),
-    ),
-    "weights": (
-        {"task_name": "rerank", "class_weights": "balanced"},
-        ("--class_weights", "rerank"),
-    ),
-    "calibration": (
-        {"task_name": "rerank", "calibrate": True, "do_eval": True},
-        ("--calibrate", "rerank"),
-    ),
-    "windows": (
-        {"task_name": "rerank", "window_stride": 4},
-        ("--window_stride", "rerank"),
-    ),
-    "several tasks": (
-        {"task_name": "mrpc,rerank"},
-        ("unknown task 'rerank'", "or, alone, rerank"),
-    ),
-}
-
-
-@pytest.mark.parametrize("flags, parts", FLAGS.values(), ids=FLAGS)
-def test_flags_that_do_not_fit(flags, parts, classify, tiny_flags):
-    refusals.check(lambda: classify(**{**tiny_flags, **flags}), *parts)
+@refusals.table(
+    {
+        "labels of another kind": (
+            {"task_name": "rerank", "regression": True},
+            "--regression",
+            "custom",
+        ),
+        "one column for two": (
+            {"task_name": "rerank", "label_column": "query"},
+            "--text_a_column",
+            "--label_column",
+            "'query'",
+        ),
+        "another task": (
+            {"task_name": "mrpc", "rank_loss": "bce"},
+            "--rank_loss",
+            "mrpc",
+        ),
+        "weights": (
+            {"task_name": "rerank", "class_weights": "balanced"},
+            "--class_weights",
+            "rerank",
+        ),
+        "calibration": (
+            {"task_name": "rerank", "calibrate": True, "do_eval": True},
+            "--calibrate",
+            "rerank",
+        ),
+        "windows": (
+            {"task_name": "rerank", "window_stride": 4},
+            "--window_stride",
+            "rerank",
+        ),
+        "several tasks": (
+            {"task_name": "mrpc,rerank"},
+            "unknown task 'rerank'",
+            "or, alone, rerank",
+        ),
+    }
+)
+def test_flags_that_do_not_fit(call, parts, classify, tiny_flags):
+    refusals.check(lambda: classify(**{**tiny_flags, **call}), *parts)
 
 
 @module_fixture
