@@ -150,13 +150,10 @@ def test_checkpoints_of_another_program_are_refused(tmp_path, do_train):
     assert "run.json" in refusal(tmp_path, RECORD, do_train)
 
 
-@pytest.mark.parametrize(
-    "content", ["", "{", "\x00", "{}", "[]", "null", "7", '{"task": 1}']
-)
+@pytest.mark.parametrize("content", ["\x00", "{}", "[]", '{"task": 1}'])
 def test_a_record_without_a_run_is_refused(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
-    is_json = content not in ("", "{", "\x00")
-    words = "run.json" + " is not the run.s description" * is_json
+    words = "run.json" + " is not the run.s description" * (content != "\x00")
     with pytest.raises(UserError, match=words):
         run_record.check(str(tmp_path), RECORD, True)
 
