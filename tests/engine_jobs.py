@@ -156,6 +156,35 @@ def make_job(
     )
 
 
+def shaken_model(job, scale=0.1):
+    """A job's model, its variables by name, and those that are trained.
+
+    The trained ones are random, unless `scale` is 0.
+    """
+    rng = np.random.default_rng(1)
+    made = {}
+    for p in sorted(job.table.parameters, key=lambda p: p.name):
+        value = encoder.initial_values(p.begins_as, p.shape, p.initializer, 3)
+        if p.trained:
+            value = value + rng.normal(0, scale, p.shape)
+        made[p.name] = tf.Variable(
+            value.astype(np.float32), trainable=p.trained
+        )
+    model = job.build_model(lambda name, *_: made[name])
+    return model, made, [(p.name, made[p.name]) for p in job.table.trained]
+
+
+def first_step(job, model, trained, batch):
+    """The loss and the gradients of a batch of eight rows."""
+
+    @tf.function(autograph=False)
+    def compute():
+        step = tf.constant(0, tf.int64)
+        return loss_and_gradients(job, model, trained, batch, step, 8)
+
+    return compute()
+
+
 def zero_step(job, rows):
     """A model of zeros, and its training step as a function of ids, labels."""
     variables = {

@@ -22,9 +22,11 @@ from engine_jobs import (
     VECTORS,
     check_equal,
     check_gradients,
+    first_step,
     make_job,
     new_engine,
     predict,
+    shaken_model,
     train,
     trained_values,
 )
@@ -36,7 +38,6 @@ from test_methods_runs import without_size
 from tiny_artifacts import make_artifact
 
 from adapter_bert import api
-from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
 from adapter_bert.checkpoints.weights import Weights, choose_initial_values
 from adapter_bert.data.input_pipeline import Choices, Features, make_batch
@@ -44,7 +45,6 @@ from adapter_bert.methods.registry import parse
 from adapter_bert.tasks.task import scoped
 from adapter_bert.tasks.task_model import list_parameters
 from adapter_bert.tasks.vectors import SIDES, Vectors
-from adapter_bert.training.training_step import loss_and_gradients
 
 TOKENS = "input_ids", "input_mask", "segment_ids"
 
@@ -64,20 +64,6 @@ def batch_of(texts):
     return as_tensors(batch)
 
 
-def variables_of(job):
-    """Variables of a job by name, shaken where they are trained."""
-    rng = default_rng(1)
-    made = {}
-    for p in sorted(job.table.parameters, key=lambda p: p.name):
-        value = initial_values(p.begins_as, p.shape, p.initializer, 3)
-        if p.trained:
-            value = value + rng.normal(0, 0.1, p.shape)
-        made[p.name] = tf.Variable(
-            value.astype(np.float32), trainable=p.trained
-        )
-    return made
-
-
 @pytest.mark.gate
 @pytest.mark.newer_stack
 @pytest.mark.parametrize(
@@ -92,16 +78,8 @@ def test_the_gradient_is_that_of_two_models(
 ):
     """Each of them has read the texts of its side alone."""
     job = make_job(steady_config, "unused", method, task=TWO, **changes)
-    made = variables_of(job)
-    model = job.build_model(lambda name, *_: made[name])
-    trained = [(p.name, made[p.name]) for p in job.table.trained]
+    model, made, trained = shaken_model(job)
     batch = batch_of(texts)
-
-    @tf.function(autograph=False)
-    def together():
-        step = tf.constant(0, tf.int64)
-        return loss_and_gradients(job, model, trained, batch, step, 8)
-
     single = make_job(steady_config, "unused", method, task=VECTORS)
     models = []
     for side in SIDES:
@@ -128,7 +106,8 @@ def test_the_gradient_is_that_of_two_models(
             loss = tf.reduce_mean(model.head.batch_loss(vectors, batch))
         return loss, tape.gradient(loss, [v for _, v in trained])
 
-    (loss, gradients), (expected, others) = together(), apart()
+    loss, gradients = first_step(job, model, trained, batch)
+    expected, others = apart()
     assert loss.numpy() == pytest.approx(expected.numpy(), rel=1e-6)
     assert len(trained) == 2 * len(single.table.trained)
     check_gradients(trained, gradients, others)
@@ -139,11 +118,10 @@ def test_the_gradient_is_that_of_two_models(
 def test_a_side_is_its_own_texts_and_dropout(tiny_config):
     """Layers of both are traced once."""
     job = make_job(tiny_config, "unused", task=TWO)
-    made = variables_of(job)
+    model, made, _ = shaken_model(job)
     for p in job.table.trained:
         # Both sides are alike.
         made[p.name].assign(made[scoped(SIDES[0], p.begins_as)])
-    model = job.build_model(lambda name, *_: made[name])
     batch = batch_of(2)
     for name in TOKENS:
         texts = batch[name].numpy()

@@ -7,12 +7,19 @@ import pytest
 import refusals
 import tensorflow as tf
 from conftest import as_tensors, write_json_lines, write_lines
-from engine_jobs import LENGTH, VECTORS, check_gradients, make_job, make_rows
+from engine_jobs import (
+    LENGTH,
+    VECTORS,
+    check_gradients,
+    first_step,
+    make_job,
+    make_rows,
+    shaken_model,
+)
 from numpy.random import default_rng
 from numpy.testing import assert_array_equal
 from task_files import refusal, squad_file
 
-from adapter_bert.bert.encoder import initial_values
 from adapter_bert.bert.hooks import Context
 from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.input_pipeline import make_batch
@@ -269,7 +276,6 @@ def test_all_rows_of_a_text_are_held_out_together(tmp_path):
         "text": ((PAIRS, {"a": ""}), "train.jsonl:1: the text is empty"),
         "negative": ((TRIPLES, {"no": ""}), "train.jsonl:1: the negative is"),
         "score": ((SCORED, {"score": "much"}), "the score is 'much'", "number"),
-        "great": ((SCORED, {"score": 1e39}), "the score is '1e+39'", "number"),
         "scores": ((SCORED, {"score": 1}), "every score is 1", "that differ"),
         "one": ((PAIRS, {"b": "the cat"}), "all rows have one match"),
     }
@@ -346,16 +352,6 @@ def test_an_adapter_says_how_its_vectors_are_made(tiny_config):
         )
 
 
-def build(job):
-    """A model with the job's first values, and its trained variables."""
-    made = {
-        p.name: tf.Variable(initial_values(p.name, p.shape, p.initializer, 3))
-        for p in job.table.parameters
-    }
-    model = job.build_model(lambda name, *_: made[name])
-    return model, [(p.name, made[p.name]) for p in job.table.trained]
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize(
     "pooling, method, changes",
@@ -370,16 +366,8 @@ def test_the_gradient_is_that_of_the_whole_batch(
     """Vectors that are computed twice train as if the batch were one part."""
     task = Vectors(pooling=pooling, sizes=[16, 4], temperature=0.5)
     job = make_job(steady_config, "unused", method, task=task, **changes)
-    model, trained = build(job)
-    rng = default_rng(1)
-    for _, variable in trained:
-        variable.assign_add(rng.normal(0, 0.1, variable.shape))
+    model, _, trained = shaken_model(job)
     batch = as_tensors(make_batch(make_rows(VECTORS), np.arange(8), LENGTH))
-
-    @tf.function(autograph=False)
-    def in_parts():
-        step = tf.constant(0, tf.int64)
-        return loss_and_gradients(job, model, trained, batch, step, 8)
 
     @tf.function(autograph=False)
     def whole():
@@ -392,7 +380,8 @@ def test_the_gradient_is_that_of_the_whole_batch(
             loss = tf.reduce_mean(losses)
         return loss, tape.gradient(loss, [v for _, v in trained])
 
-    (loss, gradients), (expected, others) = in_parts(), whole()
+    loss, gradients = first_step(job, model, trained, batch)
+    expected, others = whole()
     assert loss.numpy() == pytest.approx(expected.numpy(), rel=1e-6)
     assert len(gradients) == len(trained) > 2
     check_gradients(trained, gradients, others)
@@ -402,7 +391,7 @@ def test_the_gradient_is_that_of_the_whole_batch(
 def test_both_passes_draw_the_same_dropout(tiny_config):
     """Else the value of the loss and its gradient were of other vectors."""
     job = make_job(tiny_config, "unused", task=VECTORS, lanes=2)
-    model, trained = build(job)
+    model, _, trained = shaken_model(job, scale=0)
     seen = []
 
     class Head(type(model.head)):
