@@ -306,6 +306,8 @@ def test_checkpoints_are_on_the_disk_before_older_ones_go(
     removed = [path for what, path in left if what == disk_order.REMOVE]
     prefix = str(tmp_path / "model.ckpt-1")
     assert sorted(removed) == [f"{prefix}{DATA}", f"{prefix}.index"]
+    state = tf.train.get_checkpoint_state(str(tmp_path))
+    assert len(state.all_model_checkpoint_paths) == 5
     # The list with the newest is on the disk when it goes.
     first = left.index((disk_order.REMOVE, removed[0]))
     assert left[first - 1] == (disk_order.SYNC, str(tmp_path))
