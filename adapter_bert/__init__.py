@@ -58,9 +58,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Imports a name of the API from the module that defines it."""
     if name == "__version__":
-        # A checkout may be used as it is.
-        installed = importlib.metadata.distributions(name="adapter-bert-tf")
-        return next((one.version for one in installed), "unknown")
+        try:
+            return importlib.metadata.version("adapter-bert-tf")
+        except importlib.metadata.PackageNotFoundError:
+            # A checkout may be used as it is.
+            return "unknown"
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     place = "errors" if name == "UserError" else "api"

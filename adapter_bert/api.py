@@ -615,6 +615,13 @@ class Predictor:
                 f"task is {task!r}, expected one of the kind {RERANK}: "
                 f"{', '.join(names)[:200] or 'none is loaded'}"
             )
+        if isinstance(documents, (str, bytes, Mapping)) or hasattr(
+            documents, "columns"
+        ):
+            raise UserError(
+                f"documents is a {type(documents).__name__}, expected a list "
+                "of texts"
+            )
         is_count = isinstance(top_n, (int, np.integer)) and top_n > 0
         if not (top_n is None or is_count):
             raise UserError(
@@ -854,6 +861,8 @@ def select(
         row in the pool, from 1), `text` and of pairs `text_b`, and `margin` or
         `k_centre`.
     """
+    # A comma may be part of a name.
+    columns = [columns] if isinstance(columns, str) else columns
     if isinstance(pool, (str, os.PathLike)):
         source = _path(pool)
     else:

@@ -205,14 +205,18 @@ def test_texts_and_paths_are_utf8_in_any_locale(tmp_path, environment):
 
 @pytest.mark.parametrize("name", [*commands.STEPS, "env"])
 def test_programs_without_flags_have_a_page(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [f"adapter-bert {name}", "--help"])
-    commands.run(name)
-    doc = sys.modules[f"adapter_bert.commands.{name}"].__doc__
-    assert capsys.readouterr().out == f"{doc.strip()}\n"
+    for word in ("-h", "--help"):
+        monkeypatch.setattr(sys, "argv", [f"adapter-bert {name}", word])
+        commands.run(name)
+        doc = sys.modules[f"adapter_bert.commands.{name}"].__doc__
+        assert capsys.readouterr().out == f"{doc.strip()}\n"
 
 
 def test_a_checkout_that_is_not_installed_has_no_version(monkeypatch):
-    monkeypatch.setattr(importlib.metadata, "distributions", lambda **_: ())
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", not_installed)
     assert adapter_bert.__version__ == "unknown"
 
 

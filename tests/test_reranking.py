@@ -476,7 +476,7 @@ WRONG = [
         (lambda p: p.rerank("a", None), ("documents", "NoneType", "list")),
         (
             lambda p: p.rerank("a", pandas.DataFrame({"x": ["b"]})),
-            ("found a dict",),
+            ("documents is a DataFrame",),
         ),
         (lambda p: p.rerank("a", ["b"], top_n=0), ("top_n is 0",)),
         (lambda p: p.rerank("a", ["b"], top_n=1.5), ("top_n is 1.5",)),

@@ -6,6 +6,7 @@ import pytest
 import refusals
 from conftest import read_json
 
+from adapter_bert.commands import plot, summarize
 from adapter_bert.reports.collect_runs import replace_results
 
 pytestmark = pytest.mark.older_stack
@@ -57,3 +58,28 @@ def test_nothing_outside_of_the_folder_is_deleted(tmp_path):
     (out / "files_of_me.json").write_text(paths)
     replace_results(str(out), "me", {})
     assert (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "program, taken", [(summarize, "methods.md"), (plot, "per_task.png")]
+)
+def test_tables_and_figures_leave_other_files_alone(
+    tmp_path, fake, run_main, program, taken
+):
+    fake.add("rte", "houlsby(size=8)", 0.5)
+    out = tmp_path / "out"
+    # Neither has anything to say of SQuAD.
+    mine = {"squad.md", "squad.png", "hparams/mine", "ablation_scores.json"}
+    for name in mine:
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).touch()
+    run_main(program, fake.folder, f"--output_dir={out}")
+    assert mine < names(out)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / taken).write_text("mine")
+    refusals.check(
+        lambda: run_main(program, fake.folder, f"--output_dir={other}"),
+        f"{taken} is there and was not",
+    )
+    assert names(other) == {taken}

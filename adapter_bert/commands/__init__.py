@@ -108,7 +108,8 @@ def run(name: str, **options: Any) -> None:
         ) from error
     with command_line.run():
         if not hasattr(module, "SETTINGS"):
-            if sys.argv[1:] == ["--help"] and name in {*STEPS, "env"}:
+            is_page = sys.argv[1:] in (["-h"], ["--help"])
+            if is_page and name in {*STEPS, "env"}:
                 print(module.__doc__.strip())
             else:
                 module.main(**options)

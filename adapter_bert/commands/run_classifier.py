@@ -167,7 +167,7 @@ def _custom_arguments(trained: Optional[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in adapter_arguments.items():
             if not (is_given(name) or is_other_kind and name in LABEL_FLAGS):
                 arguments[name] = value
-        is_either = trained["task"].get("pairs", 0) is None
+        is_either = trained["task"].get("pairs", False) is None
         if is_either and not arguments["text_b_column"]:
             logging.warning(
                 "%s takes one text or two, and one is read; --text_b_column "

@@ -52,12 +52,10 @@ def read_baseline(folder: pathlib.Path) -> dict[str, Any]:
     }
 
 
-def _dev_labels(folder: pathlib.Path) -> Optional[str]:
-    """Counts the dev rows of each label, as JSON; None without a table."""
+def _dev_labels(folder: pathlib.Path) -> Optional[list[list[str]]]:
+    """Counts the dev rows of each label; None without a table."""
     path = folder / "eval_labels.tsv"
-    if not path.exists():
-        return None
-    return json.dumps([row[:2] for row in read_table(path)])
+    return [x[:2] for x in read_table(path)] if path.exists() else None
 
 
 def find_baselines(
@@ -75,21 +73,24 @@ def find_baselines(
         if task not in firsts:
             notice(f"{folder} is left out: {task} has no run")
             continue
-        run, baseline = (
-            {**x, "dev labels": _dev_labels(x["folder"])}
-            for x in (firsts[task], baseline)
-        )
-        for what, name in (
-            ("labels or held-out rows", "description of the task"),
-            ("number of training rows", "examples"),
-            ("dev rows", "dev labels"),
-        ):
-            if not pandas.isna(run[name]) and run[name] != baseline[name]:
-                raise UserError(
-                    f"the baseline {folder} and the run {run['folder']} of "
-                    f"{task} differ in their {what}, so they cannot be "
-                    "compared; name folders that hold only one of the two"
-                )
+        run = firsts[task]
+        counts = [_dev_labels(x) for x in (run["folder"], folder)]
+        differences = [
+            what
+            for what, name in (
+                ("labels or held-out rows", "description of the task"),
+                ("number of training rows", "examples"),
+            )
+            if not pandas.isna(run[name]) and run[name] != baseline[name]
+        ]
+        if all(counts) and counts[0] != counts[1]:
+            differences.append("dev rows")
+        if differences:
+            raise UserError(
+                f"the baseline {folder} and the run {run['folder']} of {task} "
+                f"differ in their {' and '.join(differences)}, so they cannot "
+                "be compared; name folders that hold only one of the two"
+            )
         first = baselines.setdefault(task, baseline)
         if first["scores"] != baseline["scores"]:
             notice(

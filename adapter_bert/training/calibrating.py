@@ -176,11 +176,12 @@ def calibration_error(points: Sequence[Mapping[str, float]]) -> float:
 def error_interval(
     probabilities: np.ndarray, is_right: np.ndarray
 ) -> list[float]:
-    """Computes the 95% interval of the calibration error, by a bootstrap.
+    """Computes an interval of the calibration error, by a bootstrap.
 
-    Draws `RESAMPLES` times the rows with replacement. A draw's error exceeds
-    the rows' error about as much as that exceeds the true one, so percentiles
-    are mirrored: the basic bootstrap (Davison and Hinkley 1997, section 5.2).
+    Draws `RESAMPLES` times the rows with replacement. Draws lie above the rows'
+    error as that lies above the true one, so percentiles are mirrored: the
+    basic bootstrap (Davison and Hinkley 1997, section 5.2). In simulations it
+    held the true error in 60% (near 0) to 90% of cases.
     """
     rng = np.random.default_rng(MEASURED.seed)
     count = len(is_right)

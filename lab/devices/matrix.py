@@ -125,7 +125,7 @@ def _take(device: str, run: DeviceRun, data: pathlib.Path) -> Step:
         use_tpu=is_tpu,
         use_xla=not is_tpu,
         num_tpu_cores=run.cores,
-        num_devices=run.cores,
+        num_devices=0 if is_tpu else run.cores,
     ) as module:
         return steps.take(module.main, rows if run.step == PREDICTION else 0)
 

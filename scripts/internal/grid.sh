@@ -9,6 +9,7 @@
 #                            for BERT and the tasks, or shows the sweeps' states
 #
 #   absolute PATH            the path from the root
+#   point LINK PATH          makes a link, unless it leads elsewhere already
 #   split_words VARIABLE     its words as the array `words`; quotes hold one together
 #   need VARIABLE WHAT [file|folder|prefix]   refuses if it is not set, or there
 #                            is no such file or folder, or none that begins so
@@ -148,6 +149,7 @@ need() { # variable, what it is, `file`, `folder` or `prefix` of files
 }
 
 point() { # link, what it leads to
+  [[ $2 != *://* ]] || refuse "$2 is remote, expected a path of this machine"
   [ ! -e "$1" ] || [ "$1" -ef "$2" ] ||
     refuse "$1 is there and is not $2; earlier runs may have read it, so choose another OUTPUT_DIR, or delete it if the same data have moved"
   ln -sfT "$(realpath -m "$2")" "$1"
@@ -239,7 +241,7 @@ _write_grid() {
   mkdir -p "$output"
   new=$(mktemp "$output/grid.XXXXXX")
   # `set -e` is off where a caller has `||`.
-  printf '%s\n' "${rows[@]}" > "$new" || exit 1
+  printf '%s\n' "${rows[@]}" > "$new" || { rm "$new" && exit 1; }
   if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv"; then
     grid_status "$output" --is_running || alive=$?
     if [ $alive -ne 3 ]; then rm "$new"; fi
@@ -252,7 +254,7 @@ _write_grid() {
   chmod 644 "$new"
   sync "$new"
   # Another driver may replace the file.
-  exec 8< "$new"
+  exec 8< "$new" || exit 1
   mv "$new" "$output/grid.tsv"
 }
 
@@ -292,7 +294,7 @@ run_grid() {
     done
     return
   fi
-  seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus GRID=/dev/fd/8 xargs -P "$jobs" -n 1 \
+  seq ${#rows[@]} | JOBS=$jobs GPUS=$gpus GRID_FILE=/dev/fd/8 xargs -P "$jobs" -n 1 \
     --process-slot-var=SLOT "$internal/run_grid_row.sh" "$output" || failed=1
   grid_status "$output"
   return $failed

@@ -8,7 +8,7 @@
 # `attempts.tsv` a line for each start and end, `done` or `failed` tells the end.
 # Killed at any moment, the run goes on from its last checkpoint when its row is
 # run again. With SLOT, JOBS and GPUS set, as by run_grid, it gets the SLOTth of
-# JOBS equal shares of this machine's cores and GPUs. GRID is a file to read in
+# JOBS equal shares of this machine's cores and GPUs. GRID_FILE is a file to read in
 # the place of OUTPUT_DIR/grid.tsv.
 set -euo pipefail
 refuse() { # message
@@ -19,7 +19,7 @@ row=${2:-}
 [[ $row =~ ^[1-9][0-9]*$ ]] ||
   refuse "the row is '$row', expected a number from 1; Slurm needs --array"
 output=$(realpath "$1")
-line=$(sed -n "${row}p" "${GRID:-$output/grid.tsv}")
+line=$(sed -n "${row}p" "${GRID_FILE:-$output/grid.tsv}")
 [ -n "$line" ] || refuse "$output/grid.tsv has no row $row"
 IFS=$'\t' read -r name command flags <<< "$line"
 run=$output/runs/$name
