@@ -476,7 +476,7 @@ def test_what_was_trained_further_is_found_again(
 def test_a_run_finds_what_its_adapter_does_not_carry(
     classify, flags, lacking, library, tmp_path
 ):
-    """Parts may be in a library, beside the adapter, or in the run's folder."""
+    """Part values come from a library, the adapter or the run's folder."""
     adapter, expected = lacking / "adapter", predicted(lacking)
     moved, shelf = tmp_path / "moved" / "it", tmp_path / "shelf"
     copytree(adapter, moved)

@@ -73,7 +73,7 @@ def compute(
     """
     mixed = {id(t): t for g in groups for t in g.tasks if t.can_mix}
     # A single task needs no tables. In bfloat16 it uses them all the same, so
-    # that its answers do not depend on the tasks that are asked with it.
+    # that its answers do not depend on the tasks that are computed with it.
     if len(mixed) < 2 and tables.dtype == tf.float32:
         mixed = {}
     tables.reserve(t.kind for t in mixed.values() if not t.values.is_placed)

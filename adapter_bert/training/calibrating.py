@@ -178,9 +178,9 @@ def error_interval(
 ) -> list[float]:
     """Computes an interval of the calibration error, by a bootstrap.
 
-    Draws `RESAMPLES` times the rows with replacement. Draws lie above the rows'
-    error as that lies above the true one, so percentiles are mirrored: the
-    basic bootstrap (Davison and Hinkley 1997, section 5.2). In simulations it
+    Draws the rows `RESAMPLES` times, with replacement. Errors of draws are too
+    high, as the rows' error is, so percentiles are mirrored at it: the basic
+    bootstrap (Davison and Hinkley 1997, section 5.2). In simulations it
     held the true error in 60% (near 0) to 90% of cases.
     """
     rng = np.random.default_rng(MEASURED.seed)

@@ -241,7 +241,7 @@ _write_grid() {
   mkdir -p "$output"
   new=$(mktemp "$output/grid.XXXXXX")
   # `set -e` is off where a caller has `||`.
-  printf '%s\n' "${rows[@]}" > "$new" || { rm "$new" && exit 1; }
+  printf '%s\n' "${rows[@]}" > "$new" || { rm -f "$new"; exit 1; }
   if [ -f "$output/grid.tsv" ] && ! cmp -s "$new" "$output/grid.tsv"; then
     grid_status "$output" --is_running || alive=$?
     if [ $alive -ne 3 ]; then rm "$new"; fi
