@@ -67,7 +67,7 @@ def build(config, method, training, share_layers):
         context = Context(ones, share_layers=share_layers)
         return model({**features, "input_mask": ones}, context)
 
-    function = tf.function(train if training else predict)
+    function = tf.function(train if training else predict, autograph=False)
     graph = function.get_concrete_function(
         tf.TensorSpec([ROWS, TOKENS], tf.int32), tf.TensorSpec([ROWS], tf.int32)
     ).graph

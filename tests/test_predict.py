@@ -171,7 +171,9 @@ def test_a_reader_that_stops_ends_it_quietly(tiny_bert, adapters, tmp_path):
     assert own_lines(done.stderr) == []
 
 
-def test_nothing_is_written_where_a_row_is_malformed(ask, flags):
+def test_nothing_is_written_where_a_row_is_malformed(ask, flags, monkeypatch):
+    """It is found before the first row is answered."""
+    monkeypatch.setattr(predict, "answer_rows", None)
     flags["output"].write_text("old")
     flags["input"].write_text("the cat\nthe\tdog\n")
     refusals.check(lambda: ask(**flags), "rows.txt:2: found 2 texts")

@@ -429,7 +429,7 @@ def one_step(model, job, rows, step):
     ones = tf.ones([rows, 4], tf.int32)
     features = {"input_ids": ones, "input_mask": ones, "row": tf.range(rows)}
 
-    @tf.function
+    @tf.function(autograph=False)
     def compute():
         return training_step.loss_and_gradients(
             job,

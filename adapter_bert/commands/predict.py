@@ -270,7 +270,9 @@ def write_answers() -> int:
         for loaded in tasks.values():
             check_explained(loaded)
     takes_tokens = any(t.task.takes_tokens for t in tasks.values())
-    chunks = read_chunks(columns_of(tasks), takes_tokens)
+    columns = columns_of(tasks)
+    count_rows(columns, takes_tokens)
+    chunks = read_chunks(columns, takes_tokens)
     answered = answer_rows(predictor, tasks, chunks)
     if FLAGS.explain and FLAGS.output.endswith(PAGE):
         # Slow to load.
@@ -284,17 +286,24 @@ def write_answers() -> int:
     return predictor.cut_rows
 
 
-def count_rows(columns: row_stream.Alternatives) -> Optional[int]:
-    """Counts the rows, if the output begins with their number."""
-    if not vector_files.needs_count(FLAGS.output):
-        return None
-    if not FLAGS.input:
+def count_rows(
+    columns: row_stream.Alternatives, takes_tokens: bool = False
+) -> Optional[int]:
+    """Counts the rows of `--input`, if there is an output that needs all.
+
+    A malformed row is found here, before hours of answers are lost to it.
+    """
+    if FLAGS.input and FLAGS.output:
+        rows = row_stream.file_rows(
+            FLAGS.input, columns, lambda _: None, takes_tokens
+        )
+        return sum(1 for _ in rows)
+    if vector_files.needs_count(FLAGS.output):
         raise UserError(
             f"--output {FLAGS.output} begins with the number of rows, which "
             "stdin does not tell; pass --input, or write .jsonl or .tsv"
         )
-    rows = row_stream.file_rows(FLAGS.input, columns, lambda _: None)
-    return sum(1 for _ in rows)
+    return None
 
 
 def write(texts: Iterator[str]) -> None:
