@@ -89,7 +89,9 @@ def test_a_run_is_scored_without_the_flag(classify, flags):
     """And is not trained further as another one; again it is the same."""
     out = flags["output_dir"]
     again = out.with_name("again")
-    classify(**{**flags, "output_dir": again})
+    # Flags that may change while a run goes on.
+    others = {"predict_batch_size": 3, "predict_batch_tokens": 0}
+    classify(**{**flags, **others, "output_dir": again})
     classify(**flags, do_eval=True)
     assert artifact_bytes(out) == artifact_bytes(again)
     scores = read_json(out / "eval_results.json")

@@ -320,6 +320,8 @@ def test_what_a_killed_process_left_goes_whatever_the_clock_says(
 ):
     kept = cached["frozen_layers_dir"]
     kept.mkdir()
+    users = kept / "notes.new"
+    users.mkdir()
     half = kept / "other.npy.2.new"
     half.write_bytes(b"half")
     os.utime(half, (seconds, seconds))
@@ -328,7 +330,7 @@ def test_what_a_killed_process_left_goes_whatever_the_clock_says(
         lambda: classify(**cached, frozen_layers_gb=1e-9),
         "where 0 GB are kept already",
     )
-    assert not half.exists()
+    assert not half.exists() and users.exists()
 
 
 @pytest.mark.parametrize(

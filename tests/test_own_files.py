@@ -288,6 +288,26 @@ def test_an_adapter_supplies_its_length(
             assert run_from_flags.max_seq_length() == expected
 
 
+@pytest.mark.parametrize(
+    "passed, expected",
+    [
+        ({"output_dir": "out"}, 24),
+        ({"init_checkpoint": "out/model.ckpt-3", "output_dir": "new"}, 24),
+        ({"output_dir": "out", "max_seq_length": 128}, 128),
+        # It is compared with the folder's.
+        ({"output_dir": "out", "do_train": True}, 128),
+    ],
+)
+def test_a_run_that_is_evaluated_supplies_its_length(
+    classify, monkeypatch, passed, expected
+):
+    runs = {"out": {"training": {"max_seq_length": 24}}}
+    monkeypatch.setattr(run_from_flags.run_record, "read_run", runs.get)
+    with flagsaver.flagsaver():
+        absl_flags.FLAGS(["run_classifier.py", *flag_words(passed)])
+        assert run_from_flags.max_seq_length() == expected
+
+
 def test_another_kind_of_labels_is_left_to_the_comparison(classify):
     description = trained(label_separator=";", label_threshold=0.25)
     description["task"]["multi_label"] = True

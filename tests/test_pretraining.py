@@ -107,6 +107,7 @@ def test_splits_and_patterns(task, tmp_path):
     _, rows = both.read("", ["train", "dev"])
     assert [len(rows["train"]), len(rows["dev"])] == [5, 4]
     more = str(tmp_path / "more.tfrecord")
+    assert both.train_file == min(more, task.input_file)
     _, rows = replace(task, eval_file=more).read("", ["dev"])
     assert (rows["dev"].source, len(rows["dev"])) == ([more], 2)
     assert len(list(task.first(rows["dev"], 1))) == 1

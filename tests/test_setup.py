@@ -14,14 +14,15 @@ from safetensors.numpy import load_file, save_file
 from test_sources import google_bert  # noqa: F401 (a fixture)
 from tiny_artifacts import make_artifact
 
-from adapter_bert.checkpoints import sources
+from adapter_bert.checkpoints import adapter_artifact, sources
+from adapter_bert.data.divisions import HeldOut
 from adapter_bert.data.tables import Layout
 from adapter_bert.errors import UserError
 from adapter_bert.methods.composition import Composition
 from adapter_bert.methods.registry import METHODS, parse
 from adapter_bert.tasks.text_classification import TextClassification
 from adapter_bert.training import experiment as run_experiment
-from adapter_bert.training import setup
+from adapter_bert.training import extras, setup
 from adapter_bert.training.settings import Experiment, Hardware, Training
 
 TRAINING = Training(batch_size=8, epochs=1.0)
@@ -205,6 +206,26 @@ def test_a_training_begins_with_an_adapter_but_for_its_head(
     record = setup.describe_settings(model, start)
     assert record["training"]["start"] == start.start
     assert record["training"]["new_head"] is True
+
+
+def test_a_training_may_hold_out_rows_that_its_adapter_has_learned(
+    experiment, tiny_bert, tmp_path, caplog
+):
+    """What was fitted to the adapter's own labels is not missed."""
+    held_out = {"share": 0.25, "seed": 1}
+    description = {**NLI, "held_out": held_out}
+    folder = str(tmp_path / "adapter")
+    make_artifact(
+        tmp_path / "adapter", tiny_bert, "ia3", description=description
+    )
+    adapter_artifact.change_settings(folder, {"calibration": {}})
+    for seed, warns in ((1, False), (7, True)):
+        task = replace(experiment.task, held_out=HeldOut(0.25, seed))
+        model = opened(experiment, task=task, init_adapter=folder)
+        for extra in extras.of(model):
+            extra.check(SimpleNamespace(model=model, experiment=experiment))
+        assert ("held out other rows" in caplog.text) == warns
+    assert "trained on before" not in caplog.text
 
 
 OTHER = {"base": {"name": "other", "fingerprint": "0" * 64}}

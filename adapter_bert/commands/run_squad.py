@@ -25,7 +25,9 @@ class Windows:
     """Further settings of a run."""
 
     max_seq_length: int = Topic.DATA.setting(
-        384, "Longest window in tokens. --adapter supplies its own default."
+        384,
+        "Longest window in tokens. --adapter, or a run that is evaluated, "
+        "supplies its own default.",
     )
 
 

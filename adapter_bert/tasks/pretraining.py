@@ -131,7 +131,9 @@ class Pretraining(Task[Counted]):
 
     @property
     def train_file(self):
-        return self.input_file
+        if not self.input_file:
+            return ""
+        return files.matching(self.input_file, "--input_file")[0]
 
     @property
     def score_names(self):

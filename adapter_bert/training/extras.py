@@ -86,6 +86,7 @@ class Fitting(Extra, abc.ABC):
         elif (
             run.experiment.do_train
             and trained
+            and not run.model.new_head
             and self.setting in (trained.config.get("task_settings") or {})
         ):
             logging.warning(

@@ -1,5 +1,6 @@
 """Trains by few rows: vectors in a first phase, then a head fitted to them."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Optional
 
@@ -48,9 +49,11 @@ class FewRows(FirstPhase):
         """Fits the head, and writes the checkpoint of the whole training."""
         features, table = run.features["train"], run.job.table
         logging.info("phase 2 of 2: a linear head of %d rows", len(features))
+        # Settings that may change while a run goes on change no bits.
+        first = dataclasses.replace(first, predict_tokens=0)
         with run.engine.predictor(first) as predictor:
             outputs = predictor.predict(
-                features, run.experiment.predict_batch_size, "vectors"
+                features, run.experiment.training.batch_size, "vectors"
             )
         check_finite(outputs, "train")
         values = {

@@ -46,7 +46,7 @@ FOLDER = "frozen_layers"
 LOCK = "frozen_layers.lock"
 # Suffix of temporary files.
 UNFINISHED = ".new"
-LEFT = ".*" + re.escape(UNFINISHED)
+LEFT = r".*\.npy\.\w+" + re.escape(UNFINISHED)
 # Tokens of one write.
 CHUNK_TOKENS = 65536
 # On a TPU each call is a session of its own.

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, Optional
 
 from adapter_bert import files
-from adapter_bert.checkpoints import adapter_artifact
+from adapter_bert.checkpoints import adapter_artifact, run_record
 from adapter_bert.data.tables import SplitFiles
 from adapter_bert.errors import UserError
 from adapter_bert.flags import FLAGS, Declared, declared, is_given, read
@@ -185,25 +185,27 @@ def adapter_description() -> Optional[dict[str, Any]]:
 def trained_settings() -> tuple[dict[str, Any], str]:
     """Reads task_settings of --adapter, or of a run.
 
-    That is the one in --output_dir; without --do_train also the one that
-    --init_checkpoint names.
-
     Returns:
         The settings, {} without any, and the adapter's folder.
     """
+    for folder in (
+        [FLAGS.adapter]
+        if FLAGS.adapter
+        else [os.path.join(run, ADAPTER) for run in _runs()]
+    ):
+        if settings := adapter_artifact.settings_of(folder):
+            return settings, folder
+    return {}, ""
+
+
+def _runs() -> list[str]:
+    """Names --output_dir, and without --do_train --init_checkpoint's folder."""
     start, runs = FLAGS.init_checkpoint, [FLAGS.output_dir]
     if start and not FLAGS.do_train and not start.startswith("http"):
         is_folder = files.is_folder(start)
         # Or one of the folder's checkpoints.
         runs.append(start if is_folder else os.path.dirname(start) or ".")
-    for folder in (
-        [FLAGS.adapter]
-        if FLAGS.adapter
-        else [os.path.join(run, ADAPTER) for run in runs if run]
-    ):
-        if settings := adapter_artifact.settings_of(folder):
-            return settings, folder
-    return {}, ""
+    return [*filter(None, runs)]
 
 
 def read_recorded(declaring: type[Declared]) -> Declared:
@@ -222,14 +224,23 @@ def read_recorded(declaring: type[Declared]) -> Declared:
 
 
 def max_seq_length() -> int:
-    """Gives the longest input in tokens: the user's, adapter's or default."""
+    """Gives the longest input in tokens: the user's, a training's or default.
+
+    The training is the adapter's; without --do_train also a run's.
+    """
     length, source = FLAGS.max_seq_length, "--max_seq_length"
-    description = adapter_description() or {}
-    recorded = description.get("training", {}).get("max_seq_length")
-    # Adapters of other programs have none.
-    if recorded is not None and not is_given("max_seq_length"):
-        length = recorded
-        source = f"--adapter={FLAGS.adapter}: training.max_seq_length"
+    described = {}
+    if FLAGS.adapter:
+        described[f"--adapter={FLAGS.adapter}"] = adapter_description()
+    elif not FLAGS.do_train:
+        described = {run: run_record.read_run(run) for run in _runs()}
+    for name, description in described.items():
+        recorded = (description or {}).get("training", {})
+        # Adapters of other programs have none.
+        if "max_seq_length" in recorded and not is_given("max_seq_length"):
+            length = recorded["max_seq_length"]
+            source = f"{name}: training.max_seq_length"
+            break
     if length < 3:
         raise UserError(f"{source} is {length}, expected at least 3")
     return length

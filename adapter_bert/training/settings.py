@@ -85,7 +85,8 @@ class RowFlags:
     max_seq_length: int = Topic.DATA.setting(
         128,
         "Longest row in tokens. A text is cut off there; a line or sentence "
-        "makes several rows. --adapter supplies its own default.",
+        "makes several rows. --adapter, or a run that is evaluated, supplies "
+        "its own default.",
     )
     eval_batch_size: int = Topic.EVALUATION.setting(
         8, "Rows evaluated at once.", POSITIVE
