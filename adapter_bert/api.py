@@ -417,8 +417,9 @@ def _run(
         "do_predict": bool(is_predicted),
         **{name: x for name, x in settings.items() if x is not None},
     }
-    if settings.get("adapter"):
-        values["adapter"] = _folder(settings["adapter"])
+    for name in "adapter", "init_adapter":
+        if settings.get(name):
+            values[name] = _folder(settings[name])
     if isinstance(sources.get("rows"), MemoryRows):
         # There is no file with a folder beside it.
         values["frozen_layers_dir"] = values.get(
@@ -649,6 +650,10 @@ def _rows_of(
     columns = loaded.task.columns if loaded else TEXT_COLUMNS[:1]
     if not isinstance(texts, os.PathLike):
         rows = list(memory_rows.records(texts, "texts", columns))
+        if rows and isinstance(rows[0], Mapping):
+            from adapter_bert.data import formats
+
+            rows = list(formats.accepted("texts", rows, ()))
         if takes_tokens and rows and isinstance(rows[0], Mapping):
             rows = list(character_spans.texts_alone("texts", iter(rows)))
         return rows

@@ -31,7 +31,7 @@ OF_FIT = (
     "predict_file data_dir adapter choice_columns multi_label "
     "regression do_eval do_predict id_column header eval_split "
     "task_sampling label_separator label_threshold fit_thresholds "
-    "extend_labels replay_file rank_loss abstain_at"
+    "extend_labels replay_file rank_loss abstain_at carry_parts"
 ).split()
 # Members of a row: one text or a pair, and the label.
 TEXTS, LABEL = ("text", "text_b"), "label"
@@ -135,6 +135,14 @@ class _AdapterEstimator(BaseEstimator):
         }
         if len(rows[0]) == len(TEXTS):
             settings["text_b_column"] = TEXTS[1]
+        if isinstance(self.bert, api.Bert):
+            for name in api.DTYPES:
+                dtype = self.bert.settings[name]
+                if settings.get(name, dtype) != dtype:
+                    raise UserError(
+                        f"{name} is {settings[name]}, but the BERT that was "
+                        f"passed was loaded with {dtype}; pass it to load_bert"
+                    )
         with files.temporary_folder() as place:
             run = api.train(
                 self._bert(),

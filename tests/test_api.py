@@ -215,6 +215,8 @@ def test_it_predicts(run, bert, tmp_path):
     assert words == SENTENCES[0][0].split()
     write_table(tmp_path / "rows.tsv", [SENTENCES[0][:1]], ("text",))
     answers = predictor.predict(tmp_path / "rows.tsv")
+    argilla = {"fields": {"text": SENTENCES[0][0]}, "responses": {}}
+    assert predictor.predict([argilla]) == answers
     [row] = answers.to_frame().to_dict("records")
     assert row["label"] == answers[0].label
     assert row["scores.good"] == answers[0].scores["good"]
@@ -381,6 +383,12 @@ def test_mistakes_are_one_line(run, bert, shelf, tmp_path):
                 bert, ROWS, ROWS, ROWS, task_name="squad", output_dir="out"
             ),
             "eval_rows and predict_rows exclude each other for squad",
+        ),
+        (
+            lambda: ab.train(
+                bert, ROWS, adapter=run, init_adapter=run, output_dir="out"
+            ),
+            "--adapter and --init_adapter exclude each other",
         ),
     ):
         refusals.check(call, message)

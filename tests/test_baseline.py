@@ -151,6 +151,13 @@ def test_the_shell_may_name_files(data, tmp_path):
         ({"task_name": "rerank", "data_dir": "x"}, "has no baseline"),
         ({"task_name": "squad", "data_dir": "x"}, "unknown task"),
         ({"task_name": "rte"}, "--data_dir is missing"),
+        (
+            {
+                "task_name": "custom",
+                "predict_file": "data/same_meaning/test.tsv",
+            },
+            "predicts no --predict_file",
+        ),
     ],
 )
 def test_what_it_is_not_for_is_refused(arguments, part):

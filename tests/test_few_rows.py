@@ -108,7 +108,8 @@ def test_a_run_is_scored_without_the_flag(classify, flags):
     weights = adapter_artifact.read(str(out / "adapter"), None)
     config = open_checkpoint(flags["init_checkpoint"]).config
     refusals.check(
-        lambda: foreign_base.head_of(weights, config), "mean", "--without_head"
+        lambda: foreign_base.head_of(weights, config),
+        *("mean", "--to=adapterhub --without_head"),
     )
 
 

@@ -450,6 +450,10 @@ def test_rejected_rows_are_left_out(
     assert table.text_a == [texts[0], "c"] and table.lines.tolist() == [0, 2]
     sentences = read_sentences(source, WordColumns(tag=column))
     assert sentences.words == table.text_a
+    if column == "label":
+        # That the texts of a pair match is what people judged.
+        pairs = Layout("text", "text", lists_choices=True)
+        assert tables.read_rows(source, pairs).text_a == table.text_a
 
 
 def test_an_empty_answer_counts_and_a_missing_one_does_not():

@@ -92,7 +92,12 @@ KINDS = [
         list(TASKS["mnli"].labels),
     ),
     (
-        {"name": "custom", "labels": ["b", "a"], "multi_label": True},
+        {
+            "name": "custom",
+            "labels": ["b", "a"],
+            "multi_label": True,
+            "label_threshold": 0.7,
+        },
         (SEQUENCES, "multi_label_classification"),
         ["a", "b"],
     ),
@@ -118,9 +123,11 @@ KINDS = [
 
 @pytest.mark.parametrize("described, kind, labels", KINDS)
 def test_a_merged_bert_keeps_labels_and_kind(
-    add, make, tmp_path, described, kind, labels
+    add, make, tmp_path, described, kind, labels, caplog
 ):
     model = add(make("a", LORA, description=described))
+    is_lost = "label_threshold" in described
+    assert ("pass --label_threshold=0.7 with it" in caplog.text) == is_lost
     head = model["head"]
     assert head["architectures"] == [kind[0]]
     assert head.get("problem_type") == kind[1]

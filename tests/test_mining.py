@@ -9,6 +9,7 @@ from conftest import (
     program_fixture,
     read_adapter_config,
     read_json_lines,
+    write_json,
     write_json_lines,
 )
 from hypothesis import given
@@ -195,6 +196,20 @@ def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
     mined = read_json_lines(out)
     assert [row["text"] for row in mined] == TEXTS
     assert {*mined[0]} == {"text", "document", "negative"}
+    questions = [
+        {
+            "id": str(n),
+            "question": x,
+            "answers": [{"text": "b", "answer_start": 0}],
+        }
+        for n, x in enumerate(TEXTS)
+    ]
+    paragraphs = [
+        {"context": f"b {x['question']}", "qas": [x]} for x in questions
+    ]
+    write_json(tmp_path / "train.json", {"data": [{"paragraphs": paragraphs}]})
+    run(**{**flags, "task_name": "SQuAD"}, init_checkpoint=tiny_bert)
+    assert [row["text"] for row in read_json_lines(out)] == TEXTS
 
 
 @OLDER
@@ -208,6 +223,7 @@ def test_labels_of_known_pairs_are_no_gains(run, tiny_bert, tmp_path):
         ({"score_column": "s"}, ("--score_column with --corpus_file",)),
         ({"negatives_per_row": 3}, ("no text has 3 negatives", "--range")),
         ({"negative_column": "n,m"}, ("--negative_column names several",)),
+        ({"eval_file": __file__}, ("--eval_file", "leave it out")),
         (
             {"text_a_column": "negative"},
             ("--text_a_column and --negative_column", "'negative'"),

@@ -129,6 +129,7 @@ def test_scores_and_files_are_those_counted_by_hand(task, tmp_path):
     scores = task.evaluate(None, features, outputs)
     named = ["micro_f1", "macro_f1", "subset_accuracy", "loss"]
     assert list(scores) == [*named, *metrics.RANKINGS, "macro_roc_auc"]
+    assert {*scores} <= {*task.score_names}
     assert scores["micro_f1"] == pytest.approx(4 / 6)
     assert scores["macro_f1"] == pytest.approx((1 + 0) / 2)
     assert scores["subset_accuracy"] == pytest.approx(1 / 3)

@@ -293,6 +293,9 @@ def test_files_without_a_new_label_are_refused(
     refusals.check(lambda: classify(**flags, **more), "of --replay_file")
     flags["replay_file"] = tmp_path / "train.tsv"
     refusals.check(lambda: classify(**flags), "which is the training file too")
+    flags["replay_file"] = shutil.copy(replay, tmp_path / "dev.tsv")
+    flags["do_eval"] = True
+    refusals.check(lambda: classify(**flags), "which is the eval file too")
 
 
 REPLAYED = [(f"text {i}", OLD[i % 2]) for i in range(16)]

@@ -198,6 +198,10 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags, monkeypatch):
         ({"library": "/none"}, "--library is /none, where there is no folder"),
         ({"library": "/none", "task": "all"}, "there is no library /none"),
         ({"task": "a"}, "--library and --task go together"),
+        (
+            {"embeddings": "mean", "adapter_dtype": "bfloat16"},
+            "--adapter_dtype is for answers",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_clear_line(ask, flags, changes, message):

@@ -199,23 +199,29 @@ def test_documents_of_beir_may_be_empty(vectors, tiny_bert, tmp_path):
         {"_id": "3", "title": None, "text": "a dog"},
     ]
     write_json_lines(tmp_path / "corpus.jsonl", documents)
-    questions = [{"_id": "q", "text": "the cat"}]
+    questions = [{"_id": q, "text": "the cat"} for q in "qp"]
     write_json_lines(tmp_path / "queries.jsonl", questions)
     (tmp_path / "qrels").mkdir()
-    (tmp_path / "qrels/test.tsv").write_text(
-        "query-id\tcorpus-id\tscore\nq\t2\t1\n"
-    )
+    for split, row in ("train", "p\t3\t1\nq\t2\t1"), ("test", "q\t2\t1"):
+        (tmp_path / f"qrels/{split}.tsv").write_text(
+            f"query-id\tcorpus-id\tscore\n{row}\n"
+        )
     vectors(
         task_name="BEIR",
         data_dir=tmp_path,
         init_checkpoint=tiny_bert,
-        tuning_method="head",
+        tuning_method="layernorm",
+        do_train=True,
+        num_train_steps=1,
+        train_batch_size=2,
         do_eval=True,
         max_seq_length=16,
         output_dir=tmp_path / "out",
     )
     scores = read_json(tmp_path / "out", "eval_results.json")
     assert scores["eval_ndcg_at_10"] == 1
+    named = read_json(tmp_path / "out", "run.json")["data_name"]
+    assert named == tmp_path.name
 
 
 def test_documents_that_are_missing_are_left_out_of_trainings(tmp_path, caplog):

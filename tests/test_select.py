@@ -130,6 +130,23 @@ def test_bad_input_is_refused_in_one_line(
     assert not (tmp_path / "next.tsv").exists()
 
 
+def test_rows_of_one_text_or_two(run, pool, tmp_path, monkeypatch):
+    """Whichever comes first."""
+    rows = [
+        {"row": 2, "text": "c", "margin": 0.1},
+        {"row": 1, "text": "a", "text_b": "b", "margin": 0.2},
+    ]
+    for chosen in rows, rows[::-1]:
+        monkeypatch.setattr(select, "choose", lambda _, x=chosen: x)
+        run(pool=pool, output=tmp_path / "next.tsv", init_checkpoint="x")
+        header, *table = cells(tmp_path / "next.tsv")
+        assert header == ["row", "text", "text_b", "margin"]
+        assert sorted(table) == [
+            ["1", "a", "b", "0.200000"],
+            ["2", "c", "", "0.100000"],
+        ]
+
+
 def test_the_pool_is_not_replaced(run, pool):
     before = pool.read_text()
     flags = {"pool": pool, "output": pool, "init_checkpoint": "x"}

@@ -25,7 +25,7 @@ from test_convert_checkpoint import convert  # noqa: F401
 from test_device_programs import PEER, ROOT
 from test_json_files import spoil
 from test_sources import refuses
-from tiny_artifacts import make_artifact
+from tiny_artifacts import CLASSIFICATION, make_artifact
 
 from adapter_bert.answering.embeddings import VectorForm, embed
 from adapter_bert.checkpoints import sentence_transformers, sources
@@ -33,6 +33,7 @@ from adapter_bert.checkpoints.written_form import write_files
 from adapter_bert.commands import library
 from adapter_bert.errors import UserError
 from adapter_bert.library.adapter_library import AdapterLibrary
+from adapter_bert.tasks.text_task import HeadShape
 from adapter_bert.tasks.vector_form import Dense, Pooled
 from adapter_bert.tasks.vectors import Vectors
 
@@ -329,6 +330,16 @@ def test_a_folder_is_written(convert, folder, tiny_bert, tmp_path):  # noqa: F81
         "--pooling=cls",
         "--normalize=true",
     )
+    # A head of any form is left out.
+    mean = {**CLASSIFICATION, **HeadShape(mean=True).describe()}
+    make_artifact(tmp_path / "few", tiny_bert, "ia3", description=mean)
+    convert(
+        tiny_bert,
+        "sentence_transformers",
+        tmp_path / "of_few",
+        "--pooling=mean",
+        f"--adapter={tmp_path / 'few'}",
+    )
     # The longest input is the BERT's.
     assert open_checkpoint(first).pooled == Pooled("cls", True, 32)
     assert_array_equal(
@@ -385,7 +396,7 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     recorded = golden_dir / "sentence_transformers"
     texts = read_json(recorded / "texts.json")
     shelf, whole = imported
-    bert = open_bert(whole)
+    bert, bert_flag = open_bert(whole), f"--init_checkpoint={whole}"
     expected = np.load(whole / "vectors.npy")
     assert_allclose(embed(bert, texts), expected, atol=1e-5)
     query = trained_task(bert, shelf / "query")
@@ -393,9 +404,18 @@ def test_recorded_vectors(golden_dir, imported, tmp_path):
     expected = np.load(recorded / "peft" / "vectors.npy")
     vectors = embed(bert, texts, task=query)
     assert_allclose(vectors, expected, atol=1e-5)
+    # At most the BERT's own.
+    longer = copytree(recorded / "peft", tmp_path / "longer")
+    settings = read_json(longer / "tokenizer_config.json")
+    write_json(
+        longer / "tokenizer_config.json", {**settings, "model_max_length": 512}
+    )
+    run_library("import", tmp_path / "b", longer, "--name=longer", bert_flag)
+    longest = trained_task(bert, tmp_path / "b/longer").max_seq_length
+    assert longest == bert.config.max_tokens
     words = shelf, recorded / "peft", "--name=other", "--multi_label"
     refusals.check(
-        lambda: run_library("import", *words, f"--init_checkpoint={whole}"),
+        lambda: run_library("import", *words, bert_flag),
         "leave out --multi_label",
     )
     written = tmp_path / "written"

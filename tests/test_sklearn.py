@@ -130,11 +130,18 @@ def test_scikit_learns_checks_hold(tiny_bert, kind, check):
 
 def test_unknown_parameters_are_refused(tiny_bert):
     # `predict` gives a label of each row.
-    for name in ("num_epochs", "abstain_at"):
+    for name in ("num_epochs", "abstain_at", "carry_parts"):
         with pytest.raises(TypeError, match=name):
             AdapterClassifier(tiny_bert, **{name: 0.5})
     with pytest.raises(ValueError, match="num_epochs"):
         AdapterClassifier(tiny_bert).set_params(num_epochs=3)
+
+
+def test_a_loaded_bert_has_a_dtype(tiny_bert):
+    classifier = AdapterClassifier(ab.load_bert(tiny_bert), base_dtype="int8")
+    refusals.check(
+        lambda: classifier.fit(["a", "b"], ["x", "y"]), "base_dtype", "float32"
+    )
 
 
 @pytest.mark.parametrize(

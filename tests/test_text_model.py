@@ -282,7 +282,6 @@ def test_vectors_are_those_of_single_adapters(load, tmp_path):
         "normalize": True,
         "size": None,
         "dense": [],
-        "is_trained": False,
         "left_out": 0,
         "prompt": None,
     }

@@ -85,7 +85,6 @@ class VectorForm:
         prompt: text before each text, or the name of one that was trained.
         left_out: so many first tokens are not pooled.
         dense: layers after the pooling.
-        is_trained: the pooling was `trained`, before it was completed.
     """
 
     pooling: str = MEAN
@@ -95,7 +94,6 @@ class VectorForm:
     prompt: Optional[str] = None
     left_out: int = 0
     dense: tuple[Dense, ...] = ()
-    is_trained: bool = False
 
     def completed(
         self,
@@ -130,9 +128,7 @@ class VectorForm:
                 changes["normalize"] = trained.normalize
             if prompt is None:
                 prompt = trained.prompt()
-            changes.update(
-                pooling=trained.pooling, dense=trained.dense, is_trained=True
-            )
+            changes.update(pooling=trained.pooling, dense=trained.dense)
         left_out = usual.left_out(prompt or "", tokenizer, max_seq_length)
         form = dataclasses.replace(
             self, prompt=prompt, left_out=left_out, **changes

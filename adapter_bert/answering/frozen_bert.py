@@ -169,7 +169,7 @@ class FrozenBert:
             do_lower_case = self._do_lower_case
         if any(
             isinstance(one, SubwordTokenizer)
-            for one in self._tokenizers.values()
+            for one in list(self._tokenizers.values())
         ):
             do_lower_case = False  # It has one tokenizer, whatever is asked.
         if new_tokens:

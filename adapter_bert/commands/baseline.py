@@ -305,6 +305,8 @@ def main() -> None:
             f"the task {task.name} has no baseline: it is for labels, sets of "
             "labels and numbers"
         )
+    if FLAGS.predict_file:
+        raise UserError("baseline predicts no --predict_file; leave it out")
     if not FLAGS.data_dir and not task.split_files.named:
         raise UserError("--data_dir is missing")
     run(task, FLAGS.data_dir, read(Results).output_dir)

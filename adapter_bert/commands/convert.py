@@ -243,10 +243,10 @@ def main() -> None:
         of_head, head = head_of(artifact, config)
         values.update(of_head)
     else:
-        merged = add(opened.weights, [artifact], [1.0])
+        # A head has no place among what makes vectors.
+        merged = add(opened.weights, [artifact], [1.0], with_head=not pooled)
         values, head = merged["values"], merged["head"]
     if pooled:
-        # A head has no place among what makes vectors.
         values = {n: x for n, x in values.items() if n.startswith("bert/")}
         head = {}
     difference = None

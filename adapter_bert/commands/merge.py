@@ -38,6 +38,7 @@ from typing import Any, Callable, Optional
 import adapter_bert.start_tensorflow  # noqa: F401
 
 import numpy as np
+from absl import logging
 
 from adapter_bert import files
 from adapter_bert.bert import encoder
@@ -82,7 +83,12 @@ from adapter_bert.methods.weighted_sums import (
     TOTAL,
     WeightedSum,
 )
-from adapter_bert.tasks import calibration, from_description, kinds
+from adapter_bert.tasks import (
+    calibration,
+    from_description,
+    kinds,
+    multi_label,
+)
 from adapter_bert.tasks.novelty import warn_of_loss
 from adapter_bert.tasks.text_regression import LabelUnit
 
@@ -146,8 +152,11 @@ def add(
     base: Weights,
     artifacts: Iterable[adapter_artifact.Artifact],
     weights: list[float],
+    with_head: bool = True,
 ) -> dict[str, Any]:
     """Adds adapters to their base, each times its weight.
+
+    One alone brings its head, unless `with_head` is false.
 
     Returns:
         Arguments of `write_model`: `config`, `values` and `head`.
@@ -168,8 +177,9 @@ def add(
         if weights == [1.0]:
             # Without the rounding of a sum of differences.
             values.update(merged)
-            head_values, head = head_of(artifact, config)
-            values.update(head_values)
+            if with_head:
+                head_values, head = head_of(artifact, config)
+                values.update(head_values)
     for name in encoder.list_variables(config):
         if name in base.shapes and name not in values:
             change = sums.get(name)
@@ -186,6 +196,15 @@ def head_of(
     settings = artifact.config.get("task_settings", {})
     task = from_description.restore_task(described, settings, source)
     warn_of_loss(settings, source)
+    least = described.get("label_threshold", multi_label.THRESHOLD)
+    if least != multi_label.THRESHOLD:
+        logging.warning(
+            "%s gives labels from the probability %g on, for which a plain "
+            "BERT has no place; pass --label_threshold=%g with it",
+            source,
+            least,
+            least,
+        )
     if "head" in described:
         raise UserError(
             f"{source} has a head of another form, {described['head']}, of "

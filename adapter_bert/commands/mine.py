@@ -275,6 +275,8 @@ def main() -> None:
             "ends in .jsonl"
         )
     files.check_output(settings.output, "--output")
+    if FLAGS.eval_file:
+        raise UserError("mine reads no --eval_file; leave it out")
     fields = run_vectors.rows_from_flags()
     layout = dataclasses.replace(fields["layout"], choices=())
     task = Vectors(**{**fields, "layout": layout})

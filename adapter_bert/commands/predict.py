@@ -41,6 +41,7 @@ from adapter_bert.flags import FLAGS, Topic
 from adapter_bert.library import flags as adapter_flags
 from adapter_bert.progress import Progress
 from adapter_bert.tasks.text_task import TEXT_COLUMNS
+from adapter_bert.training.settings import FLOAT32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,6 +249,10 @@ def write_vectors(form: VectorForm) -> int:
         raise UserError(
             "--explain is for answers, and --embeddings gives vectors; leave "
             "one of both out"
+        )
+    if adapter_flags.read_flags().adapter_dtype != FLOAT32:
+        raise UserError(
+            "--adapter_dtype is for answers; leave it out with --embeddings"
         )
     vector_files.check_path(FLAGS.output, form)
     embedder, columns = open_embedder(form)

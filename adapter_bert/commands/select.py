@@ -213,12 +213,12 @@ def main() -> None:
             "replaced; name another --output"
         )
     chosen = choose(selection)
-    header = tuple(chosen[0])
+    header = tuple(max(chosen, key=len))
     *texts, by = header[1:]
     table = [header] + [
         (
             str(row["row"]),
-            *(cell(row[name]) for name in texts),
+            *(cell(row.get(name, "")) for name in texts),
             f"{row[by]:.6f}",
         )
         for row in chosen

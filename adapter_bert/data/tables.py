@@ -495,6 +495,9 @@ def read_rows(path: FileOrRows, layout: Layout) -> Rows:
     """
     columns = layout.columns
     labels = [x for n, x in columns.items() if n.startswith("label")]
+    if layout.lists_choices and layout.text_b is not None:
+        # That both belong together is what people judged.
+        labels.append(layout.text_b)
     if not isinstance(path, str):
         from adapter_bert.data import formats
 

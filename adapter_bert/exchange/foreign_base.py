@@ -243,7 +243,8 @@ def head_of(artifact: Artifact, config: BertConfig) -> Head:
     if shape.mean:
         raise UserError(
             f"{weights.source} has a head on the mean over tokens, which other "
-            "programs' heads do not read; write it --without_head"
+            "programs' heads do not read; write it --to=adapterhub "
+            "--without_head"
         )
     count = shape.fitted_to(config).layers
     *hidden, (last, bias) = _variables(kind, count)

@@ -188,7 +188,8 @@ def describe(
     task = restore_task(foreign.task, {}, folder)
     table = task_model.list_parameters(config, foreign.method, task.build_head)
     # What answers and scores by default.
-    length = foreign.max_seq_length or config.max_tokens
+    most = config.max_tokens
+    length = min(foreign.max_seq_length or most, most)
     return {
         "method": str(foreign.method),
         "task": foreign.task,

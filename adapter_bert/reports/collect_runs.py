@@ -175,7 +175,9 @@ def read_run(folder: pathlib.Path) -> Optional[dict[str, Any]]:
         "kept": kept,
         "bert": sum(map(math.prod, shapes.values())),
         "BERT": run["base"]["fingerprint"],
-        "description of the task": json.dumps(run["task"], sort_keys=True),
+        "description of the task": json.dumps(
+            {**run["task"], "head": None}, sort_keys=True
+        ),
         "training data": training["data"],
         "dev data": json.dumps(results["dev_data"], sort_keys=True),
         "fitted thresholds": (folder / "label_thresholds.json").exists(),

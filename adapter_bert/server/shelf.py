@@ -172,10 +172,7 @@ class ExportedShelf(Shelf):
 
     def answer(self, question, result):
         answer = from_outputs(question.of, result)
-        # An older export does not tell.
-        if "adapter" in result:
-            return Answer(adapter=result["adapter"], **answer)
-        return answer
+        return Answer(adapter=result["adapter"], **answer)
 
 
 def _unfilled(result: Any) -> Any:

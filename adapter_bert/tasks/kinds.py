@@ -189,14 +189,7 @@ class WordTags(Kind):
         words = list(filter(None, outputs["tokens"]))
         tags = map(tagging_files.split_tag, outputs["tags"][: len(words)])
         tags = list(tags)
-        if all(field in outputs for field in OF_ENTITIES):
-            spans = list(zip(*map(outputs.get, OF_ENTITIES)))
-        else:
-            # A model of an earlier version tells words alone.
-            spans = [
-                (None, None, " ".join(words[entity.start : entity.end]), None)
-                for entity in tagging_files.find_entities(tags)
-            ]
+        spans = list(zip(*map(outputs.get, OF_ENTITIES)))
         return tagging_files.answer_of(words, tags, spans)
 
 

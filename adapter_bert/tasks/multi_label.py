@@ -164,7 +164,7 @@ class MultiLabel(TextClassification):
 
     @property
     def score_names(self):
-        return (*self.metrics, *metrics.RANKINGS, "loss")
+        return (*self.metrics, *metrics.RANKINGS, "macro_roc_auc", "loss")
 
     def evaluate(self, rows, features, predictions):
         right = features.answer_labels["label_sets"].astype(bool)

@@ -114,12 +114,14 @@ class NewLabels(TextClassification):
         if not self.replay_file:
             return
         check_file("--replay_file", self.replay_file, READERS)
-        train = self.find(data_dir, "train")
-        if isinstance(train, str) and files.is_same(self.replay_file, train):
-            raise UserError(
-                f"--replay_file is {self.replay_file}, which is the training "
-                "file too; name a file of rows with old labels, or leave it out"
-            )
+        for split, name in ("train", "training"), ("dev", "eval"):
+            path = split in splits and self.find(data_dir, split)
+            if isinstance(path, str) and files.is_same(self.replay_file, path):
+                raise UserError(
+                    f"--replay_file is {self.replay_file}, which is the {name} "
+                    "file too; name a file of other rows with old labels, or "
+                    "leave it out"
+                )
 
     def restore(self, description, source):
         trained = super().restore(description, source)

@@ -472,6 +472,12 @@ def read_sentences(
     """
     read, _ = FORMATS[ending_of(path)]
     is_json = read is _read_json_lines
+    if is_json:
+        # Numbers are of columns in .conll files.
+        is_number = re.compile("-?[0-9]+").fullmatch
+        columns = WordColumns(
+            *(None if x and is_number(x) else x for x in vars(columns).values())
+        )
     if isinstance(path, MemoryRows):
         from adapter_bert.data import formats
 

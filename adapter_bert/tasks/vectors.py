@@ -452,7 +452,7 @@ class Vectors(Task[Union[Rows, Search]]):
 
     def _read_split(self, data_dir: str, split: str) -> Rows:
         path, layout = self.find(data_dir, split), self.layout
-        if layout is QUESTIONS:
+        if layout == QUESTIONS:
             return squad_data.read_pairs(path)
         if split != "train":
             layout = dataclasses.replace(layout, choices=())
@@ -661,7 +661,7 @@ def _sequences(columns: Sequence[Iterator[tuple]]) -> Iterator[tuple]:
 
 def endings_of(layout: Layout) -> Collection[str]:
     """Lists endings of names of files with these columns."""
-    return (".json",) if layout is QUESTIONS else READERS
+    return (".json",) if layout == QUESTIONS else READERS
 
 
 def named_pairs(name: str) -> tuple[Layout, Optional[str]]:

@@ -115,7 +115,7 @@ class Run:
                 examples=len(features),
                 data=features.fingerprint(),
             )
-        place = experiment.task.train_file or experiment.data_dir
+        place = experiment.data_dir or experiment.task.train_file
         if not isinstance(place, str):
             place = "train.jsonl"
         parts = experiment.training.gradient_accumulation_steps
