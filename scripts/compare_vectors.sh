@@ -49,7 +49,7 @@ if [ "$task" != status ]; then
     add frozen --tuning_method=head
     for method in $METHODS; do
       for seed in $SEEDS; do
-        add "${method//[^a-z0-9_.]/-}-seed$seed" --tuning_method="$method" \
+        add "$method-seed$seed" --tuning_method="$method" \
           --do_train=true --train_batch_size="$BATCH" \
           --num_train_epochs="$EPOCHS" --seed="$seed"
       done

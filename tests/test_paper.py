@@ -200,7 +200,7 @@ def study(sweep, tiny_bert, tiny_config, commands):
         folder.mkdir(exist_ok=True)
         write_table(folder / f"{split}.tsv", rows, ("text", "label"))
     fake = FakeRuns(sweep.folder / "fake", tiny_config)
-    run = fake.add("rte", "full", {}) / "run.json"
+    run = fake.add("rte", "full", {}, examples=40) / "run.json"
     run.rename(sweep.folder / "run.json")
     make_artifact(sweep.folder / "adapter", tiny_bert, "houlsby(size=2)")
     for split in ("train", "dev"):
@@ -275,16 +275,17 @@ def test_a_grid_has_all_missing_runs_of_its_preset(study):
     rows = [line.split("\t")[0] for line in study.sweep.rows(done)]
     assert len(rows) == 12 and len({name.split("/")[0] for name in rows}) == 2
     assert done.stdout.count("--array") == 1 and "--array=1-12" in done.stdout
+    # Its rows may run elsewhere by now.
+    for other in (["--preset=two_cores"], ["--quick", "--", "--seed=2"]):
+        done = study("figure_7", *other)
+        assert done.returncode == 1
+        assert "begun with --preset=quick" in done.stderr
     study.sweep.mark("fail", rows[0])
     done = study("figure_7", "--quick")
     assert done.returncode == 1 and len(started(study)) == 12
     assert done.stderr.splitlines()[-1].startswith("error: something fail")
     done = study("figure_7", "--quick", "--grid")
     assert [x.split("\t")[0] for x in study.sweep.rows(done)] == rows[:1]
-    for other in (["--preset=two_cores"], ["--quick", "--", "--seed=2"]):
-        done = study("figure_7", *other)
-        assert done.returncode == 1
-        assert "begun with --preset=quick" in done.stderr
     # As a loss of power may leave it.
     (study.sweep.out / "begun").write_text("")
     assert study("figure_7", "--quick", "--grid").returncode == 0
@@ -428,6 +429,10 @@ def test_results_of_two_berts_commits_or_conditions_are_refused(tmp_path, key):
     assert str(path) in message and "other" in message and key in message
     write_json(path, {"runs": [row()]})
     assert "new" in refusal(paper.read_results, str(path), "new")
+    examples = [{"conditions": {"examples": n}} for n in (100, 1600)]
+    baseline = row(**examples[1], method=paper.BASELINE, bert=None)
+    write_json(path, {"runs": [row(**examples[0]), baseline]})
+    assert "100 and 1600" in refusal(paper.read_results, str(path))
     # Tasks and variants have conditions of their own.
     others = [
         row(**{key: "other", "conditions": {"batch_size": 16}})
@@ -435,6 +440,22 @@ def test_results_of_two_berts_commits_or_conditions_are_refused(tmp_path, key):
     ]
     write_json(path, {"runs": [row(), *others]})
     assert len(paper.read_results(str(path))) == 3
+
+
+def test_of_equal_scores_the_smallest_size_is_chosen(tmp_path, capsys):
+    """In whatever order runs were collected."""
+    equal = [
+        row(
+            run=f"RTE/houlsby{size}-lr1e-3-epochs1-seed1",
+            **{"method": "houlsby", "size": size, "rate": 1e-3, "epochs": 1.0},
+            **{"seed": 1, "split": "dev", "metric": "accuracy", "score": 60.0},
+        )
+        for size in (64, 8, 256)
+    ]
+    for runs in (equal, equal[::-1]):
+        write_json(tmp_path / "table_1.json", {"runs": runs})
+        paper.print_best(str(tmp_path / "table_1.json"), "task=RTE")
+        assert "SIZES=8\t" in capsys.readouterr().out
 
 
 def test_figure_6_has_the_ablations_of_the_best_setting_alone(tmp_path):

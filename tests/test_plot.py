@@ -225,6 +225,11 @@ def test_an_ablation_is_points_lost_by_first_and_last_layer(tmp_path):
     grid, whole, score = ablations["rte"]
     assert_allclose(grid, [[70, 50], [np.nan, 80]])
     assert whole == 80 and score == "accuracy"
+    other = {"eval_accuracy": 0.7, "dev_data": {"dev": "others"}}
+    write_json(tmp_path / "runs/layers0-0/eval_results.json", other)
+    refusals.check(
+        lambda: plot.read_ablations([str(tmp_path)]), "different dev rows"
+    )
     figure = draw(plot.draw_ablations, ablations)
     assert [text.get_text() for text in figure.axes[0].texts] == [
         "-10.0",
@@ -344,6 +349,12 @@ def test_each_task_has_the_mean_of_its_best_rate(fake, tmp_path, run_main):
     assert panels["rte"]["runs"] == 2
     assert panels["spam"]["weights"] == [[1.0, 0.0]]
     assert out.with_suffix(".png").read_bytes()[:4] == b"\x89PNG"
+    # A run's own is not written over.
+    own = next(fake.folder.rglob("fusion_attention.json")).parent
+    refusals.check(
+        lambda: run_main(plot_fusion, fake.folder, f"--output_dir={own}"),
+        "was not written by plot_fusion",
+    )
 
 
 def test_fusions_that_cannot_be_drawn_are_refused(fake, run_main):

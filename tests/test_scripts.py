@@ -8,7 +8,9 @@ import sys
 import sysconfig
 
 import pytest
-from conftest import ROOT, read_json, run_command, run_process
+from conftest import ROOT, read_json, run_command, run_process, write_json
+
+from adapter_bert.commands import show
 
 
 def quickstart(*arguments, python=sys.executable, **environment):
@@ -23,6 +25,16 @@ def test_quickstart_takes_no_flag_for_its_folder():
     done = quickstart("--help")
     assert done.returncode == 1
     assert done.stderr.startswith("usage: scripts/quickstart.sh [OUTPUT_DIR")
+
+
+def test_questions_may_have_numbers(tmp_path, capsys):
+    """Their answers are by the numbers' texts."""
+    question = {"id": 1, "question": "Who?", "answers": [{"text": "it"}]}
+    paragraphs = [{"context": "it", "qas": [question]}]
+    write_json(tmp_path / "dev.json", {"data": [{"paragraphs": paragraphs}]})
+    write_json(tmp_path / "predictions.json", {"1": "a cat"})
+    show.show_answers(tmp_path / "dev.json", tmp_path / "predictions.json", 1)
+    assert "answered: a cat" in capsys.readouterr().out
 
 
 @pytest.mark.pretrained

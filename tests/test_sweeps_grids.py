@@ -185,6 +185,7 @@ def test_a_run_s_name_may_have_a_blank(sweep):
         (("out", "--jobs", "0"), {}, "error: --jobs 0, expected a number"),
         (("out", "--", "--seed=7"), {}, "error: --seed is given after --"),
         (("out", "--", "--epochs=1"), {}, "error: --num_train_epochs is given"),
+        (("out", "--", "--num_train_steps=1"), {}, "_epochs is given after --"),
         (("out", "--", "--flagfile=x"), {}, "error: --flagfile is given after"),
         (("o[6]",), {}, "o[6]; TensorFlow finds no checkpoint under a name"),
         (("out",), {"PYTHON": "/no/python"}, "error: there is no interpreter"),
@@ -302,3 +303,7 @@ def test_vectors_are_compared_on_questions_too(sweep, folders):
     changes = {"SQUAD_DIR": str(sweep.folder), "TRAIN_FILE": "dev.json"}
     done = run(**changes, METHODS="full", SEEDS="1 2")
     assert "train.json is there and is not " in done.stderr
+    methods = "houlsby(size=4,layers='0-2')", "houlsby(size=4,layers='0,2')"
+    done = run(TASKS="MRPC", METHODS=" ".join(methods), SEEDS="1")
+    names = [row.split("\t")[0] for row in sweep.rows(done)]
+    assert names[1:] == [f"MRPC/{method}-seed1" for method in methods]

@@ -191,7 +191,7 @@ def _checked(
     for key in ("bert", "commit"):
         expected = [commit] if key == "commit" and commit else []
         _check_one(path, f"the {key}s", [*of_bert[key].dropna(), *expected])
-    for (task, _), group in of_bert.groupby(["task", "variant"]):
+    for (task, _), group in table.groupby(["task", "variant"]):
         conditions: dict[str, list[str]] = collections.defaultdict(list)
         for of_run in group.conditions.dropna():
             for key, value in of_run.items():
@@ -246,7 +246,8 @@ def collect(path: str, place: str, commit: str) -> None:
         task = record.parent.name
         name = f"{task}/{BASELINE}"
         if name not in present:
-            scores = baselines.read_baseline(record.parent)["scores"]
+            baseline = baselines.read_baseline(record.parent)
+            scores = baseline["scores"]
             metric = collect_runs.main_score(task, scores)
             rows.append(
                 {
@@ -259,6 +260,7 @@ def collect(path: str, place: str, commit: str) -> None:
                     "score": scores[metric],
                     "trained": 0,
                     "commit": commit,
+                    "conditions": {"examples": baseline["examples"]},
                     "processor": cpu_cores.name(),
                 }
             )
@@ -332,13 +334,15 @@ def read_report(name: str, report: pathlib.Path) -> tables.Rows:
 def seeds_of(rows: Runs, members: list[str], split: str = "dev") -> Runs:
     """Chooses a setting for each combination of members; its rows of a split.
 
-    It has the best dev score of the first seed, and is the first of equal ones.
+    It has the first seed's best dev score; of equal ones the smallest size.
     """
     dev = rows[rows.split == "dev"]
     groups = dev.groupby(members, dropna=False, sort=False)
     first = dev[dev.seed == groups.seed.transform("min")]
-    groups = first.groupby(members, dropna=False, sort=False)
-    chosen = first.loc[groups.score.idxmax(), SETTING]
+    # The file's order tells when runs were collected.
+    ordered = first.sort_values(["size", "run"])
+    groups = ordered.groupby(members, dropna=False, sort=False)
+    chosen = first.loc[sorted(groups.score.idxmax()), SETTING]
     return chosen.merge(rows[rows.split == split], on=SETTING)
 
 

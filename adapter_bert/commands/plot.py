@@ -312,11 +312,18 @@ def read_ablations(folders: Iterable[str]) -> Ablations:
         layers, score = about["layers"], about["score"]
         scale = 1 if about["task"] == "squad" else 100
         key = f"eval_{score}"
-        scores = {
-            run.parent.name: scale
-            * files.read_object(str(run), "a run's scores", {key: float})[key]
-            for run in path.parent.glob("runs/*/eval_results.json")
-        }
+        scores, rows = {}, set()
+        for run in path.parent.glob("runs/*/eval_results.json"):
+            results = files.read_object(
+                str(run), "a run's scores", {key: float, "dev_data?": dict}
+            )
+            scores[run.parent.name] = scale * results[key]
+            rows.add(str(results.get("dev_data")))
+        if len(rows) > 1:
+            raise UserError(
+                f"the runs of {path.parent} were scored on different dev rows; "
+                "evaluate all of them again in another OUTPUT_DIR"
+            )
         if "none" not in scores:
             notice(f"{path.parent} has no score yet")
             continue

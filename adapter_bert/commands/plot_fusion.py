@@ -23,6 +23,7 @@ from adapter_bert.reports.collect_runs import (
     choose,
     find_runs,
     read_arguments,
+    replace_results,
     settings_of,
 )
 from adapter_bert.training import fusion_report
@@ -61,8 +62,10 @@ def main() -> None:
         }
     if not panels:
         raise UserError(f"no fusion in {', '.join(folders)}")
-    files.prepare_folder(options.output_dir)
+    contents = {
+        f"{ATTENTION}.png": fusion_report.heatmaps(panels),
+        f"{ATTENTION}.json": files.json_text(panels).encode(),
+    }
+    replace_results(options.output_dir, "plot_fusion", contents)
     path = os.path.join(options.output_dir, ATTENTION)
-    files.write_bytes(f"{path}.png", fusion_report.heatmaps(panels))
-    files.write_json(f"{path}.json", panels)
     print(f"{path}.png and .json have {', '.join(panels)}")

@@ -37,7 +37,7 @@ def show_answers(squad_file, predictions_file, count):
     for qa in questions[:: max(1, len(questions) // int(count))][: int(count)]:
         right = " | ".join(answer["text"] for answer in qa["answers"])
         print(f"\n{qa['question']}")
-        print(f"  answered: {predictions[qa['id']]}")
+        print(f"  answered: {predictions[str(qa['id'])]}")
         print(f"  right:    {right}")
 
 

@@ -111,14 +111,14 @@ def of_one_answer(folder: pathlib.Path, scores: Mapping[str, float]) -> Known:
     )
 
 
-def of_the_paper(task: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
+def of_the_paper(run: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
     """Gets the paper's scores of GLUE's tasks and SQuAD 1.1; empty for others.
 
-    Takes `task` of `run.json`, and `eval_results.json`.
+    Takes `run.json` and `eval_results.json`.
     """
-    name, scores = task["name"], run_record.scores_in(results)
-    # SQuAD 2.0 is of the same name.
-    is_other = "HasAns_f1" in scores
+    name, scores = run["task"]["name"], run_record.scores_in(results)
+    # SQuAD 2.0 and questions of one's own are of the same name.
+    is_other = name == "squad" and run.get("data_name") != "train-v1.1.json"
     pairs = {} if is_other else PAPER.get(name, {})
     return Known(
         "paper: adapters / full",

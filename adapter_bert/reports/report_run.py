@@ -361,7 +361,7 @@ def _command(folder: pathlib.Path, run: Mapping[str, Any]) -> Element:
 def _scores(
     folder: pathlib.Path,
     level: int,
-    task: Mapping[str, Any],
+    run: Mapping[str, Any],
     earlier: Optional[pathlib.Path],
 ) -> Element:
     results = _read_results(folder)
@@ -370,10 +370,12 @@ def _scores(
     scores = run_record.scores_in(results)
     others = [
         known_scores.of_one_answer(folder, scores),
-        known_scores.of_the_paper(task, results),
+        known_scores.of_the_paper(run, results),
     ]
     if earlier:
-        others.append(known_scores.of_an_earlier_run(earlier, task, results))
+        others.append(
+            known_scores.of_an_earlier_run(earlier, run["task"], results)
+        )
     others = [one for one in others if one.scores]
     rows = [
         (
@@ -499,13 +501,13 @@ def sections_of_run(
             section(
                 2,
                 f"Task {name}",
-                has_scores and _scores(place, 3, task, before),
+                has_scores and _scores(place, 3, {**run, "task": task}, before),
                 *evaluation_sections(place, 3),
                 norm_section(place, 3, f"norms-{number}"),
             )
         )
     return f"Run {folder.resolve().name}: {run['task']['name']}", [
-        _scores(folder, 2, run["task"], earlier),
+        _scores(folder, 2, run, earlier),
         _curves(folder),
         *(
             members

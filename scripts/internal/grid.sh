@@ -172,7 +172,8 @@ add_run() { # name, command ...
     [[ $flag == -* ]] || continue
     flag=${flag#-} flag=--${flag#-}
     [ "$flag" != --flagfile ] || refuse "--flagfile is given after --; write its flags there"
-    [ "$flag" != --epochs ] || flag=--num_train_epochs # its other name
+    # Its other name, and what replaces it.
+    case $flag in --epochs | --num_train_steps) flag=--num_train_epochs ;; esac
     if [[ $REPLACEABLE != *" $flag "* && $own == *" ${flag/#--no/--} "* ]]; then
       refuse "$flag is given after --, but each run has its own; the script says by which variable it is chosen, if any"
     fi

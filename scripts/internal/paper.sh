@@ -104,8 +104,9 @@ run_rows() {
   mapfile -t rows < <(printf '%s\n' "${rows[@]}" | awk -F '\t' -v names="$missing" \
     'BEGIN { split(names, list, "\n"); for (i in list) wanted[list[i]] } $1 in wanted')
   grid+=("${rows[@]}")
-  [ ${#rows[@]} -gt 0 ] && [ "$task" = run ] || return 0
+  [ ${#rows[@]} -gt 0 ] || return 0
   [ -s "$output/begun" ] || echo "$begun" > "$output/begun"
+  [ "$task" = run ] || return 0
   run_grid || failed=1
   collect
 }
