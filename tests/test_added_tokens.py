@@ -18,9 +18,12 @@ from conftest import (
 from roberta_folders import BOTH, change, drop
 from tiny_artifacts import make_artifact
 
+from adapter_bert.checkpoints import written_form
 from adapter_bert.commands import convert, merge
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
+from adapter_bert.data.tokenizer_config import Rules
+from adapter_bert.exchange import peft_words
 from adapter_bert.graph.graph_tokenizer import GraphTokenizer
 from adapter_bert.tasks.masked_lm import Pieces
 
@@ -100,7 +103,12 @@ FOLDERS = {
     ),
     "decoder": (
         {
-            **decoder(entry(NEW, "<new>", single_word=True), entry(E1, "<e1>")),
+            **decoder(
+                entry(NEW, "<new>", single_word=True),
+                entry(E1, "<e1>"),
+                entry(16, "[\u03a3a]", **RAW),
+                entry(17, "SARS"),
+            ),
             "added_tokens": {"cat": 99},
         },
         "5 8 7 9 6 | 5 14 6 10 | 14 11 15 13 | 5 1 1 1 | 7 13 8 7 9 1",
@@ -178,6 +186,7 @@ def test_a_graph_finds_the_same(tmp_path, name):
     graph = GraphTokenizer(tokenizer)
     rng = np.random.default_rng(0)
     parts = "the cat <new> <NEW> <e1> \u4eac \u0391\u03a3 _ e\u0301 [unused1]"
+    parts += " [\u03a3a] sars"
     parts = [*parts.split(), " ", "\t", "\ue000", "<", "\x00"]
     texts = ["".join(rng.choice(parts, 8)) for _ in range(300)]
     texts += ["", "<new>" * 3000, *TEXTS]
@@ -187,6 +196,8 @@ def test_a_graph_finds_the_same(tmp_path, name):
         assert of_graph.ids.numpy()[mine].tolist() == tokens.ids, texts[number]
         places = zip(of_graph.first.numpy()[mine], of_graph.end.numpy()[mine])
         assert list(places) == tokens.offsets, texts[number]
+        pieces = tokenizer.tokenize(texts[number])
+        assert tokenizer.convert_tokens_to_ids(pieces) == tokens.ids
 
 
 @BOTH
@@ -200,10 +211,16 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     write(tmp_path, decoder(blank, alone))
     tokenizer = SubwordTokenizer(str(path))
     assert tokenizer.describe() != before.describe()
-    names = {number: piece for piece, number in tokenizer.vocabulary.items()}
+    (tmp_path / "vocab.txt").unlink()
+    assert len(peft_words.find_tokens(str(tmp_path), before, 2)) == 2
+    if name == "roberta":
+        # Google's form has the rule too.
+        spaced = SubwordTokenizer(str(path), rules=Rules(add_prefix_space=True))
+        described = written_form.tokenizer_files(str(path), spaced)
+        assert described["tokenizer_config.json"]["add_prefix_space"] is True
 
     def pieces(ids):
-        return " ".join(names[number] for number in ids)
+        return " ".join(tokenizer.names[number] for number in ids)
 
     texts = ["the <e1>cat", "ZZ the ZZZ ZZ."]
     expected = {

@@ -63,7 +63,9 @@ def test_golden_ids_of_pairs(recorded_roberta, name):
 @BOTH
 def test_golden_ids_of_words(recorded_roberta, name):
     recorded = recorded_roberta(name)
+    file = Tokenizer.from_str(recorded.tokenizer.to_json(99, of_words=True))
     for row in recorded.tokens["words"]:
+        assert file.encode(row["words"], is_pretokenized=True).ids == row["ids"]
         pieces = recorded.tokenizer.encode_words(row["words"])
         numbers = [n for n, ids in enumerate(pieces) for _ in ids]
         assert sum(pieces, []) == row["ids"][1:-1]

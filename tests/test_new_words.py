@@ -1,6 +1,7 @@
 """New words of a task: trained, kept, mixed, exported, and what is refused."""
 
 import json
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from adapter_bert.errors import UserError
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.methods.new_words import NEW_WORDS
 from adapter_bert.tasks.from_description import restore_task
+from adapter_bert.training import experiment
 
 pytestmark = pytest.mark.newer_stack
 
@@ -258,6 +260,17 @@ def test_lines_that_are_no_new_words_are_refused(
         lambda: classify(**flags, new_tokens=tmp_path / "none.txt"), "none.txt"
     )
     assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_a_new_word_that_no_row_holds_is_told(
+    classify, tiny_flags, words, monkeypatch, caplog
+):
+    words.write_text("nowhere\n")
+    stop = mock.Mock(side_effect=KeyboardInterrupt)
+    monkeypatch.setattr(experiment, "_train", stop)
+    with pytest.raises(KeyboardInterrupt):
+        classify(**tiny_flags, new_tokens=words)
+    assert "no training row holds the new words nowhere" in caplog.text
 
 
 def test_a_description_with_odd_words_is_refused(folders, tiny_bert, tmp_path):

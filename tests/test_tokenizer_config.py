@@ -13,7 +13,9 @@ from tokenizers import Tokenizer
 from adapter_bert.bert.config import BertConfig
 from adapter_bert.checkpoints import same_model, sources, written_form
 from adapter_bert.checkpoints.weights import Base
+from adapter_bert.data.added_tokens import as_added, as_decoder
 from adapter_bert.data.tokenization import make_row
+from adapter_bert.exchange import peft_words
 
 pytestmark = pytest.mark.older_stack
 
@@ -225,6 +227,9 @@ def test_an_mpnets_special_tokens_are_those_of_its_library(tmp_path):
     config = BertConfig(len(words), type_vocab_size=0)
     written = written_form.tokenizer_fields(config, tokenizer)
     assert written["tokenizer_class"] == "MPNetTokenizer"
+    added = as_decoder(as_added(["covid"], {"": len(words) - 1}))
+    write_json(tmp_path / "tokenizer_config.json", {**written, **added})
+    assert peft_words.find_tokens(str(tmp_path), tokenizer, 1) == ["covid"]
 
 
 @pytest.mark.parametrize("is_split", [False, True])

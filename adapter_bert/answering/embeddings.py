@@ -301,10 +301,6 @@ class Embedder:
         self.form, self.width = completed, completed.width(bert.config)
         self._values = task.values if task else None
         self._function = vector_function(bert, task, completed)
-        self._words: dict[int, str] = {}
-        if completed.pooling == TOKENS:
-            vocabulary = self._tokenizer.vocabulary
-            self._words = {number: word for word, number in vocabulary.items()}
 
     def __call__(
         self, rows: Sequence[Union[str, TextRow]], places: Sequence[str] = ()
@@ -340,7 +336,7 @@ class Embedder:
         return [
             TokenVectors(
                 [
-                    self._words[int(token)]
+                    self._tokenizer.names[int(token)]
                     for token in features.tokens[starts[n] : starts[n + 1]]
                 ],
                 of_row[n],

@@ -150,7 +150,6 @@ def tokenizer_fields(
     if isinstance(tokenizer, SubwordTokenizer):
         return {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            **({"add_prefix_space": True} if tokenizer.adds_space else {}),
             **tokenizer.special,
             **most,
         }
@@ -195,6 +194,8 @@ def tokenizer_files(
     if isinstance(tokenizer, SubwordTokenizer):
         content = files.read_bytes(path, "the tokenizer")
         contents = {sources.TOKENIZER_FILE: content}
+        if tokenizer.adds_space:
+            fields = {"add_prefix_space": True, **fields}
     else:
         contents = {sources.VOCABULARY_FILE: vocabulary_bytes(path)}
         if not (tokenizer.do_lower_case or tokenizer.is_cased):

@@ -123,7 +123,6 @@ def _features(
     length: int,
     tokenizer: TextTokenizer,
 ) -> list[upstream.InputFeatures]:
-    names = {number: name for name, number in tokenizer.vocabulary.items()}
     features, cut = [], 0
     firsts = in_chunks(tokenizer.encode_ids, (e.text_a for e in examples))
     seconds = in_chunks(
@@ -134,7 +133,7 @@ def _features(
         between = tokenizer.between_count if b else 0
         cut += len(a) + len(b) + 2 + between > length
         rows = records.pad(length, ids, [1] * len(ids), segments)
-        tokens = [names[number] for number in ids]
+        tokens = [tokenizer.names[number] for number in ids]
         features.append(
             upstream.InputFeatures(example.unique_id, tokens, *rows)
         )

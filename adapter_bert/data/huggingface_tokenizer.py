@@ -72,7 +72,7 @@ class SubwordTokenizer(TextTokenizer):
         """
         described = files.read_json(path, "the tokenizer")
         self.path = path
-        pieces = _read_ids(described, path)
+        pieces = read_ids(described, path)
         as_written, others = described, {}
         before = described.get("pre_tokenizer")
         before = before if isinstance(before, dict) else {}
@@ -186,7 +186,7 @@ def kind_of_file(path: str) -> Optional[type[SubwordTokenizer]]:
     if kind == "BPE":
         return SubwordTokenizer
     first = UnigramTokenizer.special["cls_token"]
-    is_albert = first in _read_ids(described, path)
+    is_albert = first in read_ids(described, path)
     return UnigramTokenizer if is_albert else SubwordTokenizer
 
 
@@ -195,7 +195,8 @@ def _kind(described: Any) -> str:
     return str(model.get("type")) if isinstance(model, dict) else ""
 
 
-def _read_ids(described: Any, path: str) -> dict[str, int]:
+def read_ids(described: Any, path: str) -> dict[str, int]:
+    """Reads the ids of pieces from what a `tokenizer.json` holds."""
     kind = _kind(described)
     if kind not in SPACES:
         raise UserError(

@@ -1,6 +1,7 @@
 """Tokenizers: the interface, rows of texts and pairs, BERT's own tokenizer."""
 
 import abc
+import functools
 import hashlib
 import itertools
 import json
@@ -193,17 +194,26 @@ class TextTokenizer(abc.ABC):
         """Describes what a trained model depends on, as JSON values."""
         return dict(self._description)
 
-    def to_json(self, max_seq_length: int) -> str:
+    @functools.cached_property
+    def names(self) -> dict[int, str]:
+        """Gets the token of each id."""
+        return {number: name for name, number in self.vocabulary.items()}
+
+    def to_json(self, max_seq_length: int, of_words: bool = False) -> str:
         """A `tokenizer.json` that makes rows of texts and of pairs.
 
         With it the library adds the special tokens, and cuts the longer text of
         a pair first, as `make_row`, but of two long ones perhaps another token.
-        It does not `clean` texts.
+        It does not `clean` texts. With `of_words` a text begins as each of its
+        words, as `encode_words`.
         """
         start, end = (self.special[f"{role}_token"] for role in ("cls", "sep"))
         between = " ".join([f"{end}:0"] * self.between_count)
         second = self.second_segment
         described = json.loads(self._tokenizer.to_str())
+        before = described["pre_tokenizer"] or {}
+        if of_words and before.get("type") == "ByteLevel":
+            before["add_prefix_space"] = True
         by_id = {a.id: a for a in self.added}
         for token in described["added_tokens"]:
             added = by_id[token["id"]]
@@ -568,9 +578,7 @@ class FullTokenizer(TextTokenizer):
 
     def tokenize(self, text: str) -> list[str]:
         """Splits `text` into tokens as strings, word pieces marked by `##`."""
-        return self._tokenizer.encode(
-            self.clean(text), add_special_tokens=False
-        ).tokens
+        return [self.names[number] for number in self.encode_ids([text])[0]]
 
     def normalize(self, text: str) -> str:
         """Normalizes a text, before it is split into words."""

@@ -23,6 +23,10 @@ from adapter_bert.data.added_tokens import (
     check_new_tokens,
     tokens_behind,
 )
+from adapter_bert.data.huggingface_tokenizer import (
+    SubwordTokenizer,
+    read_ids,
+)
 from adapter_bert.errors import UserError
 from adapter_bert.exchange.foreign_base import Exported
 from adapter_bert.exchange.peft_modules import ROOT
@@ -81,7 +85,10 @@ def find_tokens(
     for name in VOCABULARY_FILES:
         path = os.path.join(folder, name)
         if files.exists(path):
-            entries = tokenization.read_vocabulary(path)
+            if isinstance(tokenizer, SubwordTokenizer):
+                entries = read_ids(files.read_json(path, "the tokenizer"), path)
+            else:
+                entries = tokenization.read_vocabulary(path)
             if not entries.items() <= tokenizer.vocabulary.items():
                 raise UserError(
                     f"{path} is another vocabulary than the BERT's; expected "
@@ -89,7 +96,7 @@ def find_tokens(
                 )
     path = os.path.join(folder, TOKENIZER_FILE)
     vocabulary = tokenizer.vocabulary
-    tokens = tokens_behind(path, vocabulary, tokenization.SPECIAL)
+    tokens = tokens_behind(path, vocabulary, tokenizer.special)
     if len(tokens) != count:
         raise UserError(
             f"{folder} has {count} new words, but the tokenizer in it names "

@@ -329,7 +329,7 @@ class GraphTokenizer(tf.Module):
         ]
         for code, (which, number, token) in enumerate(added, CODES):
             entries.append((FIRST, [code], number))
-            text, tokens = token.content, raw
+            text, tokens = tokenizers[which].clean(token.content), raw
             if token.normalized:
                 text, tokens = tokenizers[which].normalize(text), normalized
             tokens.append((which, code, text, token.single_word))

@@ -123,7 +123,7 @@ def export(
             )
         files.write_text(
             os.path.join(place, TOKENIZER),
-            task.tokenizer.to_json(task.max_seq_length),
+            task.tokenizer.to_json(task.max_seq_length, task.task.takes_tokens),
         )
         described = {
             "format": form,

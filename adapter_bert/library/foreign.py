@@ -290,10 +290,10 @@ class Form:
             lower = bool(trained.get("do_lower_case"))
             config = run_record.bert_config(artifact.config, name)
             read = sources.read_tokenizer(opened, config, path, lower)
-            if read.describe()["vocabulary"] != trained.get("vocabulary"):
+            if read.describe() != trained:
                 raise UserError(
-                    f"{path} is another vocabulary than that of {name}'s "
-                    "training; expected that one next to the BERT"
+                    f"{path} has another vocabulary, or other rules next to "
+                    f"it, than {name}'s training; expected those"
                 )
             fields = tokenizer_fields(config, read)
             tokenizer = tokenizer_files(path, read, **fields)

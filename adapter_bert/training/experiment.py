@@ -188,6 +188,12 @@ def _tokenize(run: Run) -> None:
         features = run.features[split] = run.task.featurize(
             rows, model.tokenizer, experiment.max_seq_length
         )
+        count = len(model.tokenizer.new_tokens) if split == "train" else 0
+        new = model.tokenizer.added[-count:] if count else ()
+        absent = [x.token.content for x in new if x.id not in features.tokens]
+        if absent:
+            words = ", ".join(absent)[:500]
+            logging.warning("no training row holds the new words %s", words)
         cut = features.cut_rows, len(rows), run.task.cut_at
         if cut[0]:
             way = ""
