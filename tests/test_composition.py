@@ -122,7 +122,27 @@ def test_other_parts_do(tiny_config, text):
 def test_parts_drop_no_layers_at_random():
     method = parse(f"stack({{'f': {FUSION}}}, adapterdrop(robust=true))")
     fusion = FUSION.replace(", robust=true", "")
-    assert method.as_part == parse(f"stack({{'f': {fusion}}}, houlsby)")
+    drop = "adapterdrop(robust=true)"
+    assert method.as_part == parse(f"stack({{'f': {fusion}}}, {drop})")
+
+
+@pytest.mark.parametrize("over", ["houlsby", "pfeiffer"])
+def test_a_robust_adapter_is_a_part_as_it_is_alone(tiny_config, over):
+    """Layers below `first` have no adapters."""
+    robust = parse(f"adapterdrop(first=1, over='{over}', size=4, robust=True)")
+    alone = TinyModel(tiny_config, robust)
+    alone.shake()
+    mean = TinyModel(tiny_config, f"average({{'a': {robust.as_part}}})")
+    for name, variable in mean.variables.items():
+        original = name.removeprefix("parts.a/")
+        changed = original.removeprefix("changes/")
+        if changed != original and changed in alone.variables:
+            variable.assign(alone.variables[changed] - mean.variables[changed])
+        elif original in alone.variables and original != name:
+            variable.assign(alone.variables[original])
+        elif not name.startswith("bert/"):
+            variable.assign(alone.variables[name])
+    assert_allclose(mean.logits(), alone.logits(), atol=1e-5)
 
 
 def test_a_trained_adapter_adds_no_penalty(tiny_config):

@@ -17,7 +17,13 @@ import shutil
 import numpy as np
 import pytest
 import refusals
-from conftest import RECORDED, module_fixture, open_bert, read_json
+from conftest import (
+    RECORDED,
+    module_fixture,
+    open_bert,
+    read_adapter,
+    read_json,
+)
 from exchanged import (
     assert_computes,
     assert_same_files,
@@ -33,6 +39,7 @@ from exchanged import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
+from tiny_artifacts import make_artifact
 from torch_writer import written
 
 from adapter_bert.errors import UserError
@@ -46,6 +53,7 @@ from adapter_bert.exchange import (
 )
 from adapter_bert.exchange.foreign_base import exported, lora_of
 from adapter_bert.methods.lora import NAMES, places, scope_of
+from adapter_bert.methods.registry import parse
 from lab import exchange
 
 pytestmark = pytest.mark.older_stack
@@ -111,6 +119,14 @@ def test_golden_adapters_that_others_loaded_are_written_and_read_the_same(
     for name in names:
         before, after = artifact.weights.read(name), back.weights.read(name)
         np.testing.assert_array_equal(before, after)
+
+
+def test_vera_of_the_pooler_alone_comes_back(bert, tmp_path):
+    text = "vera(rank=4, seed=7, targets='pooler')"
+    make_artifact(tmp_path / "a", GOLDEN / "bert", text)
+    write("peft", tmp_path / "b", read_adapter(tmp_path / "a", bert.weights))
+    back = exchange.imported(bert, str(tmp_path / "b"))
+    assert parse(back.config["method"]) == parse(text)
 
 
 def test_golden_labels_are_those_of_the_file():

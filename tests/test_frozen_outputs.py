@@ -84,6 +84,8 @@ LOWEST = {
     "mad_x(size=4, inverse_size=4, layers='1')": 0,
     "stack({'a': pfeiffer(size=4)}, pfeiffer(size=4, layers='1'))": 0,
     "stack({'a': pfeiffer(layers='1')}, top_layers(k=1))": 1,
+    "stack({'a': top_layers(1)}, head)": 1,
+    "stack({'a': lora(2, targets='pooler')}, head)": 2,
 }
 
 

@@ -224,6 +224,18 @@ class TestAdapterDrop:
         ):
             assert not one.fits(another)
 
+    def test_they_do_beside_other_parts(self):
+        """As new words, which make a stack of each method."""
+
+        def stack(first, more="new_words(count=2)"):
+            one = f"adapterdrop(first={first}, size=4, robust=True)"
+            return parse(f"stack({one}, {more})")
+
+        assert stack(0).fits(stack(1)) and stack(1).fits(stack(0))
+        assert not stack(0).fits(stack(1, "new_words(count=3)"))
+        assert not stack(0).fits(stack(1, "new_words(count=2), lora"))
+        assert not stack(0).fits(parse("union(lora, ia3)"))
+
 
 NO_LAYER = ("only the layers 0 to 1",)
 
@@ -275,9 +287,9 @@ def test_an_update_of_a_pooler_that_is_not_there_is_refused(
     """As of heads that read each token, and of a RoBERTa."""
     head = partial(SpanHead, 4)
     text = f"{method}(rank=2, targets='query,pooler')"
-    for method_text in (text, f"stack({{'a': {text}}}, pfeiffer(size=4))"):
-        whole = parse(method_text)
-        call = partial(task_model.list_parameters, tiny_config, whole, head)
-        refusals.check(call, "leave pooler out")
+    call = partial(task_model.list_parameters, tiny_config)
+    refusals.check(lambda: call(parse(text), head), "leave pooler out")
+    # A trained part stays as it is.
+    assert call(parse(f"stack({{'a': {text}}}, pfeiffer(size=4))"), head)
     roberta = replace(tiny_config, first_position=2)
     refusals.check(lambda: parse(text).check(roberta), method, "has no pooler")

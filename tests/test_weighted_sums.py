@@ -132,11 +132,16 @@ def test_the_mean_of_equal_adapters_is_the_adapter(text):
     """By each way that a method has, with weights of a sum of one."""
     method = parse(text)
     values = random_values(method, 0)
+    # The sum has the first one's arguments.
+    other = method
+    if hasattr(method, "dropout"):
+        other = dataclasses.replace(method, dropout=0.5)
     for by in ("average", "linear", "magnitude_prune"):
         more = {"density": 1.0} if by == "magnitude_prune" else {}
         how = WeightedSum(by, **more)
         weights = [0.25, 0.75]
-        arguments = (CONFIG, pretrained, [method] * 2, [values] * 2, weights)
+        some = [method, other]
+        arguments = (CONFIG, pretrained, some, [values] * 2, weights)
         if by != "average" and (method.factored or method.new_words):
             if type(method) is Lora:
                 continue

@@ -259,7 +259,7 @@ class Veras(PeftSpec):
                 f"{adapter.path}: VeRA is at other matrices in some layers "
                 "than in others, which no method of this project is"
             )
-        is_all = len(layers) == adapter.config.num_hidden_layers
+        is_all = len(layers) in (0, adapter.config.num_hidden_layers)
         return {
             **super().arguments(adapter),
             "targets": ",".join(targets),

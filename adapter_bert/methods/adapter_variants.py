@@ -233,9 +233,9 @@ class AdapterDrop(TuningMethod):
 
     @property
     def as_part(self):
-        if not self.robust:
-            return self
-        return ADAPTERS[self.over](size=self.size)
+        # LayerNorms of lower layers were trained too, and stay.
+        keeps_all = self.over == "houlsby"
+        return self if keeps_all else dataclasses.replace(self, robust=False)
 
     def trains(self, config):
         return self._adapters(config).trains(config)

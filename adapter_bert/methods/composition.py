@@ -42,17 +42,6 @@ from adapter_bert.methods.reft import LoReft
 
 # A method's text is short, but the work of checking grows with its square.
 MOST_PARTS = 100
-# Places at which a composition acts only if a part does.
-HANDED_ON = (
-    "words",
-    "embeddings",
-    "lengthen",
-    "parameter",
-    "key_value",
-    "vocabulary",
-    "begin",
-    "prepare",
-)
 # What hooks promise; a composition promises what all its parts do.
 TRAITS = ("takes_rows", "by_token", "by_values")
 
@@ -136,7 +125,8 @@ class ComposedHooks(Hooks):
         self.parts = parts
         for trait in TRAITS:
             setattr(self, trait, all(getattr(part, trait) for part in parts))
-        self.places -= {p for p in HANDED_ON if not self.acting_at(p)}
+        acting = (*PLACES, "begin", "prepare")
+        self.places -= {p for p in acting if not self.acting_at(p)}
 
     def acting_at(self, place: str) -> list[PartHooks]:
         return [part for part in self.parts if place in part.places]
@@ -347,6 +337,16 @@ class Composition(TuningMethod):
     def second_start(self, names, others, read, first):
         method = next(m for m in self.trained if m.first_phase)
         return method.second_start(names, others, read, first)
+
+    def fits(self, trained):
+        alike = [
+            a == b or not (a.name or b.name) and a.method.fits(b.method)
+            for a, b in zip(self.parts, trained.parts)
+        ]
+        return (
+            len(self.parts) == len(trained.parts) == sum(alike)
+            and dataclasses.replace(self, parts=trained.parts) == trained
+        )
 
     def finish(self, config, values):
         parts = []

@@ -51,6 +51,9 @@ OF_UPDATES = {
 SUMS = AVERAGE, *WAYS, CAT, *OF_UPDATES
 TOTAL, FREQUENCY = "total", "frequency"
 
+# Arguments that change nothing of what a trained adapter computes.
+OF_TRAINING = ("dropout", "init_scale", "inner_size", "d_initial")
+
 
 @dataclasses.dataclass(frozen=True)
 class WeightedSum:
@@ -156,7 +159,12 @@ class WeightedSum:
             type(m) is Lora and not m.gating for m in methods
         ):
             return self._merge_lora(config, methods, values, weights)
-        if any(str(method) != str(first) for method in methods):
+        alike = {x: getattr(first, x) for x in OF_TRAINING if hasattr(first, x)}
+        if any(
+            type(method) is not type(first)
+            or dataclasses.replace(method, **alike) != first
+            for method in methods
+        ):
             raise UserError(
                 f"the adapters' methods are {', '.join(map(str, methods))}; "
                 "expected one method with the same arguments, or of LoRAs "

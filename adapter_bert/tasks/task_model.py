@@ -292,7 +292,8 @@ def list_parameters(
     }
     groups = dict.fromkeys(declared, "head")
     added = method.variables(config, pooler)
-    if not pooler and any(map(POOLER.fullmatch, added)):
+    of_pooler = filter(POOLER.fullmatch, added)
+    if not pooler and any(added[name].trained for name in of_pooler):
         raise UserError(
             f"{str(method)[:200]} has an update of BERT's pooler, which the "
             "head of this task does not read; leave pooler out of targets"

@@ -23,7 +23,8 @@ from absl import logging
 
 from adapter_bert import files, folder_lock
 from adapter_bert.bert.hooks import layer_of
-from adapter_bert.checkpoints.weights import POOLER, choose_initial_values
+from adapter_bert.bert.shared_layers import POOLER
+from adapter_bert.checkpoints.weights import choose_initial_values
 from adapter_bert.data.input_pipeline import Batch, Features, sorted_batches
 from adapter_bert.errors import UserError
 from adapter_bert.methods.fine_tuning import HeadOnly
@@ -64,7 +65,7 @@ def lowest_layer(table: task_model.ParameterTable, layers: int) -> int:
     """
     lowest = layers if table.hooks.by_values else 0
     for p in table.parameters:
-        is_above = p.group == "head" or p.name.startswith(POOLER)
+        is_above = p.group == "head" or POOLER.fullmatch(p.name)
         if (p.trained or p.is_added) and not is_above:
             lowest = min(lowest, layer_of(p.name) or 0)
     return lowest
