@@ -11,6 +11,7 @@ import refusals
 from conftest import (
     TINY_WORDS,
     open_bert,
+    read_json,
     trained_task,
     write_json,
     write_lines,
@@ -22,7 +23,6 @@ from adapter_bert.checkpoints import written_form
 from adapter_bert.commands import convert, merge
 from adapter_bert.data.huggingface_tokenizer import SubwordTokenizer
 from adapter_bert.data.tokenization import FullTokenizer
-from adapter_bert.data.tokenizer_config import Rules
 from adapter_bert.exchange import peft_words
 from adapter_bert.graph.graph_tokenizer import GraphTokenizer
 from adapter_bert.tasks.masked_lm import Pieces
@@ -215,7 +215,9 @@ def test_a_robertas_ids_are_those_of_transformers(golden_dir, tmp_path, name):
     assert len(peft_words.find_tokens(str(tmp_path), before, 2)) == 2
     if name == "roberta":
         # Google's form has the rule too.
-        spaced = SubwordTokenizer(str(path), rules=Rules(add_prefix_space=True))
+        before = {**read_json(path)["pre_tokenizer"], "add_prefix_space": True}
+        write_json(path, {**read_json(path), "pre_tokenizer": before})
+        spaced = SubwordTokenizer(str(path))
         described = written_form.tokenizer_files(str(path), spaced)
         assert described["tokenizer_config.json"]["add_prefix_space"] is True
 

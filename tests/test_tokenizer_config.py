@@ -228,7 +228,8 @@ def test_an_mpnets_special_tokens_are_those_of_its_library(tmp_path):
     written = written_form.tokenizer_fields(config, tokenizer)
     assert written["tokenizer_class"] == "MPNetTokenizer"
     added = as_decoder(as_added(["covid"], {"": len(words) - 1}))
-    write_json(tmp_path / "tokenizer_config.json", {**written, **added})
+    named = {**written, "sep_token": "</s>", **added}
+    write_json(tmp_path / "tokenizer_config.json", named)
     assert peft_words.find_tokens(str(tmp_path), tokenizer, 1) == ["covid"]
 
 
