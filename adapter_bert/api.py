@@ -650,10 +650,15 @@ def _rows_of(
     columns = loaded.task.columns if loaded else TEXT_COLUMNS[:1]
     if not isinstance(texts, os.PathLike):
         rows = list(memory_rows.records(texts, "texts", columns))
-        if rows and isinstance(rows[0], Mapping):
+        if any(isinstance(row, Mapping) for row in rows):
             from adapter_bert.data import formats
 
-            rows = list(formats.accepted("texts", rows, ()))
+            rows = [
+                next(formats.accepted("texts", [row], ()))
+                if isinstance(row, Mapping)
+                else row
+                for row in rows
+            ]
         if takes_tokens and rows and isinstance(rows[0], Mapping):
             rows = list(character_spans.texts_alone("texts", iter(rows)))
         return rows

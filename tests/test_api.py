@@ -217,6 +217,8 @@ def test_it_predicts(run, bert, tmp_path):
     answers = predictor.predict(tmp_path / "rows.tsv")
     argilla = {"fields": {"text": SENTENCES[0][0]}, "responses": {}}
     assert predictor.predict([argilla]) == answers
+    first, second = predictor.predict([argilla, SENTENCES[0][0]])
+    assert first == second
     [row] = answers.to_frame().to_dict("records")
     assert row["label"] == answers[0].label
     assert row["scores.good"] == answers[0].scores["good"]

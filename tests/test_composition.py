@@ -120,6 +120,7 @@ def test_other_parts_do(tiny_config, text):
 
 
 def test_parts_drop_no_layers_at_random():
+    """Frozen ones do not, since they never train; fusions look at it."""
     method = parse(f"stack({{'f': {FUSION}}}, adapterdrop(robust=true))")
     fusion = FUSION.replace(", robust=true", "")
     drop = "adapterdrop(robust=true)"
@@ -148,6 +149,7 @@ def test_a_robust_adapter_is_a_part_as_it_is_alone(tiny_config, over):
 def test_a_trained_adapter_adds_no_penalty(tiny_config):
     tiny = TinyModel(tiny_config, f"stack({{'f': {FUSION}}}, pfeiffer)")
     assert tiny.model.bert.hooks.penalty(tiny.context(True)) is None
+    assert "project" not in tiny.model.bert.hooks.places
     trained = TinyModel(tiny_config, FUSION)
     assert trained.model.bert.hooks.penalty(trained.context(True)) is not None
 

@@ -13,6 +13,7 @@ from sklearn.linear_model import LogisticRegression
 import adapter_bert as ab
 from adapter_bert.checkpoints import adapter_artifact
 from adapter_bert.exchange import foreign_base
+from adapter_bert.training import prediction
 
 THREE = [
     (f"{text} {word}", label)
@@ -85,15 +86,24 @@ def test_a_head_is_fitted_to_the_vectors_of_the_adapter(
 
 
 @pytest.mark.gate
-def test_a_run_is_scored_without_the_flag(classify, flags):
+def test_a_run_is_scored_without_the_flag(classify, flags, monkeypatch):
     """And is not trained further as another one; again it is the same."""
     out = flags["output_dir"]
     again = out.with_name("again")
+    predict, of_fit = prediction.RowPredictor.predict, []
+
+    def note(self, features, batch_size, what):
+        if what == "vectors":
+            of_fit.append((batch_size, self._job.predict_tokens))
+        return predict(self, features, batch_size, what)
+
+    monkeypatch.setattr(prediction.RowPredictor, "predict", note)
     # Flags that may change while a run goes on.
     others = {"predict_batch_size": 3, "predict_batch_tokens": 0}
     classify(**{**flags, **others, "output_dir": again})
     classify(**flags, do_eval=True)
     assert artifact_bytes(out) == artifact_bytes(again)
+    assert len(of_fit) == 2 and of_fit[0] == of_fit[1]
     scores = read_json(out / "eval_results.json")
     (out / "eval_results.json").unlink()
     del flags["few_shot"]

@@ -62,6 +62,12 @@ def test_adapters_that_do_not_read_the_same_are_not_fused(
     )
 
 
+@pytest.mark.parametrize("text", ["houlsby", "adapterdrop(1, robust=true)"])
+def test_adapters_that_change_bert_are_not_fused(tiny_config, text):
+    method = parse(f"fusion({{'a': {text}, 'b': {text}}})")
+    refusals.check(lambda: method.check(tiny_config), "changes BERT itself")
+
+
 def test_a_robust_fusion_fits_every_first_layer():
     robust, robust_first, first, plain = (
         parse(f"fusion({PARTS}{more})")

@@ -294,6 +294,7 @@ def test_an_adapter_supplies_its_length(
         ({"output_dir": "out"}, 24),
         ({"init_checkpoint": "out/model.ckpt-3", "output_dir": "new"}, 24),
         ({"output_dir": "out", "max_seq_length": 128}, 128),
+        ({"init_checkpoint": "minilm", "output_dir": "new"}, 128),
         # It is compared with the folder's.
         ({"output_dir": "out", "do_train": True}, 128),
     ],
@@ -301,7 +302,7 @@ def test_an_adapter_supplies_its_length(
 def test_a_run_that_is_evaluated_supplies_its_length(
     classify, monkeypatch, passed, expected
 ):
-    runs = {"out": {"training": {"max_seq_length": 24}}}
+    runs = dict.fromkeys(("out", "."), {"training": {"max_seq_length": 24}})
     monkeypatch.setattr(run_from_flags.run_record, "read_run", runs.get)
     with flagsaver.flagsaver():
         absl_flags.FLAGS(["run_classifier.py", *flag_words(passed)])

@@ -203,7 +203,6 @@ class Fusion(Composition):
 
     def check(self, config):
         super().check(config)
-        present = self.present(config)
         base.choose_layers(str(self.first), config)
         for part in self.parts:
             if part.method.trains(config):
@@ -212,6 +211,7 @@ class Fusion(Composition):
                     "which changes BERT itself too; expected adapters of "
                     "pfeiffer, or of houlsby(layer_norms=false)"
                 )
+        present = self.present(config)
         if not any(len(present[place]) > 1 for place in self.kept(present)):
             raise UserError(
                 f"fusion: from layer {self.first} on no two parts have an "

@@ -454,9 +454,9 @@ def replace_results(
     for name in contents:
         if (root / name).exists() and name not in old:
             raise UserError(
-                f"{root / name} is there and was not written by {script} (it "
-                f"is not in {list_path}); choose another --output_dir, or "
-                "delete the file"
+                f"{root / name} is there and not in {list_path}, the list of "
+                f"what {script} wrote; choose another --output_dir, or delete "
+                "the file"
             )
     files.prepare_folder(folder)
     # First, so that all files of the script are known after a kill too.

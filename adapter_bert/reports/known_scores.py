@@ -117,7 +117,7 @@ def of_the_paper(run: Mapping[str, Any], results: Mapping[str, Any]) -> Known:
     Takes `run.json` and `eval_results.json`.
     """
     name, scores = run["task"]["name"], run_record.scores_in(results)
-    # SQuAD 2.0 and questions of one's own are of the same name.
+    # SQuAD 2.0 and trainings on other questions are of the same name.
     is_other = name == "squad" and run.get("data_name") != "train-v1.1.json"
     pairs = {} if is_other else PAPER.get(name, {})
     return Known(

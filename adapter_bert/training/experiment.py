@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Optional
 
+import numpy as np
 from absl import logging
 
 from adapter_bert import files, folder_lock
@@ -190,10 +191,14 @@ def _tokenize(run: Run) -> None:
         )
         count = len(model.tokenizer.new_tokens) if split == "train" else 0
         new = model.tokenizer.added[-count:] if count else ()
-        absent = [x.token.content for x in new if x.id not in features.tokens]
-        if absent:
-            words = ", ".join(absent)[:500]
-            logging.warning("no training row holds the new words %s", words)
+        if new:
+            held = np.isin([x.id for x in new], features.tokens)
+            absent = [
+                x.token.content for x, is_held in zip(new, held) if not is_held
+            ]
+            if absent:
+                words = ", ".join(absent)[:500]
+                logging.warning("no training row holds the new words %s", words)
         cut = features.cut_rows, len(rows), run.task.cut_at
         if cut[0]:
             way = ""

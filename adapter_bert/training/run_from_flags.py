@@ -202,9 +202,11 @@ def _runs() -> list[str]:
     """Names --output_dir, and without --do_train --init_checkpoint's folder."""
     start, runs = FLAGS.init_checkpoint, [FLAGS.output_dir]
     if start and not FLAGS.do_train and not start.startswith("http"):
-        is_folder = files.is_folder(start)
-        # Or one of the folder's checkpoints.
-        runs.append(start if is_folder else os.path.dirname(start) or ".")
+        if files.is_folder(start):
+            runs.append(start)
+        elif os.path.dirname(start) or files.exists(f"{start}.index"):
+            # One of a folder's checkpoints, no name as minilm.
+            runs.append(os.path.dirname(start) or ".")
     return [*filter(None, runs)]
 
 

@@ -161,13 +161,11 @@ def _task_of(experiment: Experiment, start: _Start) -> Task:
         )
     if experiment.init_adapter:
         held_out = task.held_out and dataclasses.asdict(task.held_out)
-        other = description.get("held_out")
-        if held_out and other and held_out != other:
+        if held_out and held_out != description.get("held_out"):
             logging.warning(
-                "%s held out other rows, %s; if its training file was this "
-                "one, it has learned rows that are held out now",
+                "%s held out other rows, or none; if its training file was "
+                "this one, it has learned rows that are held out now",
                 source,
-                other,
             )
         return task
     if description["name"] in ANSWERLESS and task.name not in ANSWERLESS:

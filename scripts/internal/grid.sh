@@ -165,17 +165,18 @@ split_words() { # variable
 }
 
 add_run() { # name, command ...
-  local name=$1 same command own flag
+  local name=$1 same command own flag given
   shift
   own=" ${*%%=*} --output_dir " own=${own// --no/ --}
   for flag in "${flags[@]%%=*}"; do
     [[ $flag == -* ]] || continue
     flag=${flag#-} flag=--${flag#-}
     [ "$flag" != --flagfile ] || refuse "--flagfile is given after --; write its flags there"
+    given=$flag
     # Its other name, and what replaces it.
     case $flag in --epochs | --num_train_steps) flag=--num_train_epochs ;; esac
     if [[ $REPLACEABLE != *" $flag "* && $own == *" ${flag/#--no/--} "* ]]; then
-      refuse "$flag is given after --, but each run has its own; the script says by which variable it is chosen, if any"
+      refuse "$given is given after --, but each run has its own; the script says by which variable it is chosen, if any"
     fi
   done
   command=$(printf '%q ' "$@" "--output_dir=$runs/$name" "${flags[@]}")
