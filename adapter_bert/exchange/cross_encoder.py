@@ -31,10 +31,11 @@ def read(opened: Pretrained, config: BertConfig) -> Foreign:
     task_model.check_is_trained(table, weights.shapes, weights.source)
     for parameter in table.trained:
         check_shape(weights, parameter.name, parameter.shape)
+    length = sentence_transformers.read_cross_encoder(opened.folder)
     return Foreign(
         method,
         {"name": RERANK, **task.describe()},
         {p.name: weights.read(p.name) for p in table.trained},
         {"program": "sentence-transformers"},
-        max_seq_length=sentence_transformers.read_cross_encoder(opened.folder),
+        max_seq_length=length and min(length, config.max_tokens),
     )

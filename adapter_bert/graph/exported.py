@@ -120,7 +120,7 @@ def problem(tasks: Tasks, row: Row, for_vector: bool = False) -> Optional[str]:
 
 def choice_count(task: Mapping[str, Any]) -> int:
     """Counts the choices of a described task's row."""
-    has_choices = find_kind(task["kind"]).has_choices
+    has_choices = "kind" in task and find_kind(task["kind"]).has_choices
     return len(task["labels"]) if has_choices else 0
 
 
