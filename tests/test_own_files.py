@@ -257,6 +257,7 @@ def test_flags_come_before_what_an_adapter_tells(classify):
     "training, passed, expected",
     [
         ({"max_seq_length": 24}, {}, 24),
+        ({"max_seq_length": None}, {}, 128),
         # The default, but given.
         ({"max_seq_length": 24}, {"max_seq_length": 128}, 128),
         (None, {}, 128),

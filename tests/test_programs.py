@@ -75,7 +75,7 @@ CUT = {"classifier": 5, "several tasks": 23, "squad": 12, "vectors": 1}
 
 
 class Program(NamedTuple):
-    """Holds a program with its flags, some of which a call may change."""
+    """Holds a program and its flags; a call may change some."""
 
     name: str
     main: Callable

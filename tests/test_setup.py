@@ -211,7 +211,7 @@ def test_a_training_begins_with_an_adapter_but_for_its_head(
 def test_a_training_may_hold_out_rows_that_its_adapter_has_learned(
     experiment, tiny_bert, tmp_path, caplog
 ):
-    """What was fitted to the adapter's own labels is not missed."""
+    """A calibration of its own labels is left out without a warning."""
     held_out = {"share": 0.25, "seed": 1}
     description = {**NLI, "held_out": held_out}
     folder = str(tmp_path / "adapter")

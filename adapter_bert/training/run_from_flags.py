@@ -237,10 +237,11 @@ def max_seq_length() -> int:
     elif not FLAGS.do_train:
         described = {run: run_record.read_run(run) for run in _runs()}
     for name, description in described.items():
-        recorded = (description or {}).get("training", {})
+        training = (description or {}).get("training", {})
+        recorded = training.get("max_seq_length")
         # Adapters of other programs have none.
-        if "max_seq_length" in recorded and not is_given("max_seq_length"):
-            length = recorded["max_seq_length"]
+        if recorded is not None and not is_given("max_seq_length"):
+            length = recorded
             source = f"{name}: training.max_seq_length"
             break
     if length < 3:
