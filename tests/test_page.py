@@ -73,6 +73,7 @@ class AnyKind(Echo):
         label = "" if task["kind"] == "multi-label" else (labels or [""])[-1]
         return {
             "kind": task["kind"],
+            "adapter": task["name"],
             "label": label,
             "probability": 0.75,
             "labels": labels,
