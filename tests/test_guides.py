@@ -197,6 +197,8 @@ def write_files(folder):
         for split, count in (("train", 8), ("dev", 2), ("test", 2)):
             (folder / name / f"{split}.conll").write_text(words * count)
     (folder / "new.conll").write_text("a\ncat\nsat\n\n")
+    marked = {"text": "The cat of Orvia", "label": [[3, 8, "ORG"]]}
+    write_lines(folder / "marked.jsonl", [json.dumps(marked)] * 4)
     for name, count in (("texts", 40), ("held_out", 8)):
         lines = [text for text, _ in SENTENCES] * count
         write_lines(folder / f"{name}.txt", lines)
