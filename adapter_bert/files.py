@@ -469,7 +469,8 @@ def write_sealed(path: str, value: Mapping[str, Any]) -> None:
     rest = {key: part for key, part in value.items() if key != SEAL}
     # As JSON gives it back: keys are strings, tuples are lists.
     rest = json.loads(json_text(rest))
-    write_json(path, {**rest, SEAL: _seal(rest)})
+    # First, so that whoever deletes its line leaves no comma before a brace.
+    write_json(path, {SEAL: _seal(rest), **rest})
 
 
 def _seal(value: Mapping[str, Any]) -> str:

@@ -375,6 +375,22 @@ NAMED = Layout("text", label="label")
         ("a.csv", "sep=;\ntext\na\n\n", Layout("text"), 2, [["a"], [""]]),
         ("a.csv", 'a;"b\nc";text\n1;2;x\n', Layout("text"), 2, [["x"]]),
         *(
+            ("a.csv", f'n{x}"b, c"{x}text\n1{x}2{x}x\n', layout, 1, [[cell]])
+            for x in ";\t"
+            for layout, cell in [(Layout("text"), "x"), (Layout("b, c"), "2")]
+        ),
+        ("a.csv", 'text,"b;c"\nx;y,2\n', Layout("text"), 1, [["x;y"]]),
+        ("a.csv", "a;b,c\nd;e,f\n", PAIR, 0, [["a;b", "c"], ["d;e", "f"]]),
+        (
+            "a.json",
+            """[{"annotation_id": 1, "text": "a", "label": "x"},
+                {"annotation_id": 2, "text": "b",
+                 "label": {"choices": ["x", "y"]}}]""",
+            Layout("text", label="label", label_separator="|"),
+            0,
+            [["a", "x"], ["b", "x|y"]],
+        ),
+        *(
             (
                 "a.csv",
                 f'text,label\na,{cell}\nb,"[""c""]"\n',

@@ -187,6 +187,16 @@ def test_a_seal_is_of_what_is_read(tmp_path):
     assert content == {"steps": {"2": [1, 0.5], "10": None}}
 
 
+def test_without_the_line_of_its_seal_a_changed_file_is_read(tmp_path):
+    path = tmp_path / "a.json"
+    write_sealed(str(path), {"name": "cat", "size": 8})
+    lines = path.read_text().replace(": 8", ": 9").splitlines(True)
+    path.write_text("".join(lines))
+    refusals.check(lambda: read_object(str(path), "a file", {}), "that line")
+    path.write_text("".join(line for line in lines if SEAL not in line))
+    assert read_object(str(path), "a file", {}) == {"name": "cat", "size": 9}
+
+
 @pytest.mark.parametrize("kind", KINDS_OF_FILES)
 def test_the_whole_file_is_read(files, kind):
     """Else the test above would see one error only."""

@@ -206,7 +206,10 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     numbers = [x for x in columns if isinstance(x, int)]
     # What is no CSV is left to its reader.
     with contextlib.suppress(csv.Error):
-        if first in columns or len(_cells(first, ",")) > 1:
+        by_comma = _cells(first, ",")
+        has_commas = len(by_comma) > 1
+        is_named = numbers or {*columns} & {*by_comma}
+        if first in columns or has_commas and is_named:
             return ","
         for mark in ";\t":
             text = io.StringIO(start, newline="")
@@ -221,6 +224,8 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
                 seen = rows if numbers else rows[:1]
                 parts = itertools.chain.from_iterable(x[1:] for x in seen)
                 is_table = is_table and not any(x[:1] == " " for x in parts)
+            # Of names that hold commas one has to be a column's.
+            is_table = is_table and not has_commas
             if len(names) > 1 and (is_table or {*columns} & {*names}):
                 return mark
     return ","

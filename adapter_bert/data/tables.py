@@ -567,8 +567,10 @@ def open_table(
     """
     ending = ending_of(path)
     head = files.head(path, "the data file")
-    is_one_column = ending == ".csv" and b"," not in head.partition(b"\n")[0]
-    if ODD.search(head) or is_one_column:
+    first = head.partition(b"\n")[0]
+    # A name may hold a comma where semicolons or tabs are between the cells.
+    has_marks = b"," not in first or b";" in first or b"\t" in first
+    if ODD.search(head) or ending == ".csv" and has_marks:
         from adapter_bert.data import formats
 
         form = formats.opened(path, ending, head, columns, labels)
@@ -838,6 +840,13 @@ def _json_cell(
         labels = labels_of(value.get(name))
         if labels is not None:
             value = {**value, name: labels if is_set else _one_label(labels)}
+        # Label Studio's JSON-MIN has a choice that is alone as a text.
+        if (
+            is_set
+            and "annotation_id" in value
+            and isinstance(value.get(name), str)
+        ):
+            value = {**value, name: [value[name]]}
         if is_set:
             labels = json_lines.labels_at(value, name)
             return join_labels(labels, layout.label_separator, where)
