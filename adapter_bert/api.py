@@ -446,6 +446,10 @@ class Library(AdapterLibrary):
         """Opens the folder, a new one if there is none."""
         super().__init__(_path(path), create=True)
 
+    def add(self, folder: Adapter, name: Optional[str] = None) -> str:
+        """Copies an adapter, or a run's, as `AdapterLibrary.add` does."""
+        return super().add(_folder(folder), name)
+
 
 # One adapter, some of them, some by name, or all of a library.
 Adapters = Union[Adapter, Sequence[Adapter], Mapping[str, Adapter], Library]

@@ -236,8 +236,13 @@ def check_input(path: str, flag: str) -> None:
         raise UserError(f"{flag} is {path}, a folder; expected a file")
 
 
-def check_output(path: str, flag: str) -> None:
-    """Checks that a file can be written where a flag says."""
+def check_output(
+    path: str, flag: str, source: str = "", source_flag: str = ""
+) -> None:
+    """Checks that a file can be written where a flag says.
+
+    It may not be the file `source` that is read, whose flag is `source_flag`.
+    """
     if is_folder(path):
         raise UserError(f"{flag} is {path}, a folder; expected a file")
     check_plain(path, flag, is_replaced=True)
@@ -245,6 +250,11 @@ def check_output(path: str, flag: str) -> None:
     # A bucket has no folder before its first file.
     if "://" not in path and not is_folder(folder):
         raise UserError(f"the folder {folder} of {flag} does not exist")
+    if source and exists(path) and is_same(source, path):
+        raise UserError(
+            f"{source_flag} and {flag} are both {source}, which would be "
+            f"replaced; name another {flag}"
+        )
 
 
 def read_bytes(path: str, what: str) -> bytes:

@@ -80,8 +80,8 @@ def run(bert, place):
 @module_fixture
 def shelf(run, tiny_adapters, place):
     shelf = ab.Library(place / "shelf")
-    shelf.add(run.adapter, name="mood")
-    shelf.add(str(next(iter(tiny_adapters.values()))), name="other")
+    shelf.add(run, name="mood")
+    shelf.add(Path(next(iter(tiny_adapters.values()))), name="other")
     return shelf
 
 

@@ -179,6 +179,8 @@ def test_nothing_is_written_where_a_row_is_malformed(ask, flags, monkeypatch):
     refusals.check(lambda: ask(**flags), "rows.txt:2: found 2 texts")
     assert flags["output"].read_text() == "old"
     assert not [p for p in os.listdir(flags["output"].parent) if ".tmp" in p]
+    flags["output"] = flags["input"]
+    refusals.check(lambda: ask(**flags), "--input and --output are both")
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def main() -> None:
     if FLAGS.input:
         files.check_input(FLAGS.input, "--input")
     if FLAGS.output:
-        files.check_output(FLAGS.output, "--output")
+        files.check_output(FLAGS.output, "--output", FLAGS.input, "--input")
     form = adapter_flags.read_form()
     if form:
         cut_rows = write_vectors(form)

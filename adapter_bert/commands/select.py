@@ -204,14 +204,7 @@ def main() -> None:
             ".tsv"
         )
     files.check_input(selection.pool, "--pool")
-    files.check_output(selection.output, "--output")
-    if files.exists(selection.output) and files.is_same(
-        selection.pool, selection.output
-    ):
-        raise UserError(
-            f"--pool and --output are both {selection.pool}, which would be "
-            "replaced; name another --output"
-        )
+    files.check_output(selection.output, "--output", selection.pool, "--pool")
     chosen = choose(selection)
     header = tuple(max(chosen, key=len))
     *texts, by = header[1:]
