@@ -38,11 +38,10 @@ PAGES = (
 NOT_RUN = {
     r"^git clone": "needs the repository's address",
     r"^make quickstart": "tests/test_scripts.py",
-    r"^make (beam|peers)": "installs; CONTRIBUTING.md",
+    r"^make beam": "installs; CONTRIBUTING.md",
     r"(adapter-bert |=)mpnet": "takes minutes; tests/test_packaged_models.py",
     r"\.venv-beam": "needs Beam; tests/test_beam.py",
     r"out/quickstart": "needs `make quickstart`; tests/test_scripts.py",
-    r"lab\.(speed\.|exchange)": "needs an environment with the peers",
     r"scripts/download_bert\.sh \w": "downloads; tests/test_download_bert.py",
     r"scripts/download_(glue|squad)": "downloads; tests/test_downloads.py",
     r"adapter-bert serve": "keeps running; tests/test_serve.py",
