@@ -85,7 +85,7 @@ Does 100% of it.
 What to do:
   --[no]train       Train; default: false.
 
-Your own tables, with --task_name=custom:
+Your own tables:
   --id_column TEXT  Column; default: the 3rd.
 
 Tuning method and trained adapters:
@@ -241,7 +241,7 @@ def test_a_page_names_no_flag_that_is_refused(capsys, tmp_path):
     for module in baseline, mine:
         with entry_point(module):
             shown = page_of(module, "program")
-        assert not [x for x in module.REFUSED if f" --{x} " in shown]
+        assert not [x for x in module.REFUSED if f"\n  --{x} " in shown]
     (tmp_path / "flags").write_text("--rate=3")
     words = ["program", f"--flagfile={tmp_path}/flags"]
     assert read_command_line(Rates, "", (), words)[0].rate == 3
