@@ -1,5 +1,6 @@
 """The text of `--help`, and command lines that are read at once."""
 
+import re
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Sequence
@@ -72,8 +73,8 @@ def page(
     for topic, shown in by_topic(classes, values, without):
         rows += [("", ""), (f"{topic}:", "")]
         for flag in shown:
-            # absl adds to sentences how some flags are repeated.
-            meaning = flag.help.replace(".;", ";")
+            # absl adds a line to sentences: how some flags are repeated.
+            meaning = flag.help.replace(".;\n", ";\n")
             default = shown_default(flag)
             if default:
                 meaning = f"{meaning.rstrip('.')}; default: {default}."
@@ -84,13 +85,15 @@ def page(
             rows.append((f"  {name}", " ".join(meaning.split())))
     longest = max((len(name) for name, text in rows if text), default=0)
     indent = min(MOST, longest + 2)
+    # Many choices are one long word, which would be broken within a name.
+    too_long = re.compile(rf"\S{{{WIDTH - indent + 1},}}")
     lines = [f"usage: {program} [flags]", "", doc.strip()]
     for name, text in rows:
         if not text or len(name) + 2 > indent:
             lines.append(name)
             name = ""
         lines += textwrap.wrap(
-            text,
+            too_long.sub(lambda word: word[0].replace("|", "| "), text),
             WIDTH,
             initial_indent=f"{name:{indent}}",
             subsequent_indent=" " * indent,
@@ -113,7 +116,8 @@ def read_command_line(
     """Reads a command line, or prints its page and ends the program.
 
     Args:
-        declaring: dataclass of the flags.
+        declaring: dataclass of the flags; its `REFUSED` names those that the
+            page leaves out.
         doc: the program's purpose, for `--help`.
         names: as of `parse`.
         arguments: the program's name, then its arguments; default: this
@@ -126,7 +130,9 @@ def read_command_line(
     values = define([declaring], FlagValues())
     if any(map(HELP.fullmatch, words)):
         shown = " ".join([program, *(names or ())])
-        print(page(shown, doc, [declaring], values, end=END_OF_ONE), end="")
+        refused = getattr(declaring, "REFUSED", ())
+        classes = [declaring]
+        print(page(shown, doc, classes, values, refused, END_OF_ONE), end="")
         sys.exit(0)
     words = parse(values, [program, *words], names)[1:]
     with as_current(values):

@@ -75,7 +75,7 @@ class Topic(enum.Enum):
 
     TO_DO = "What to do"
     DATA = "Task and data"
-    TABLES = "Your own tables, with --task_name=custom"
+    TABLES = "Your own tables"
     MODEL = "Pretrained model"
     METHOD = "Tuning method and trained adapters"
     TRAINING = "Training"

@@ -1,4 +1,4 @@
-"""Prints docs/flags.md: every flag, and every method's arguments.
+"""Prints docs/flags.md: flags of programs, and every method's arguments.
 
 .venv/bin/python -m lab.list_flags > docs/flags.md
 """
@@ -88,6 +88,7 @@ def method_table() -> str:
             for field in dataclasses.fields(method)
         )
         first = " ".join(method.__doc__.split("\n\n")[0].split())
+        first = first.replace("|", r"\|")
         rows.append((f"`{name}`", f"`{', '.join(arguments)}`", first))
     for name, text in PRESETS.items():
         rows.append((f"`{name}`", "", f"`{text}`"))
@@ -98,7 +99,7 @@ def method_table() -> str:
 def main() -> None:
     """Prints the page."""
     print("# Flags\n")
-    print("`.venv/bin/python -m lab.list_flags` prints this page.\n")
+    print("`adapter-bert PROGRAM --help` has those of other programs.\n")
     for programs in GROUPS:
         first, *others = pages = list(map(flags_of, programs))
         shared = {

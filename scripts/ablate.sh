@@ -2,7 +2,7 @@
 # Takes the trained adapters of each span of layers out of a run and evaluates
 # it again, without training (Houlsby et al. 2019, section 3.6):
 #
-#   scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
+#   RUN=... scripts/ablate.sh OUTPUT_DIR [OPTIONS] -- FLAGS
 #
 # RUN is the run's folder; BERT is its BERT, if that lies elsewhere by now. FLAGS
 # are those of its evaluation, as --task_name and --data_dir.

@@ -4,7 +4,7 @@
 # both languages are trained on raw text, one that tags entities on the first
 # language's; then it is scored on the second language with either.
 #
-#   BERT=... FIRST_TEXT=... SECOND_TEXT=... FIRST_NER=... SECOND_NER=... scripts/language_adapters.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
+#   BERT=... FIRST_TEXT=... SECOND_TEXT=... FIRST_NER=... SECOND_NER=... MAP_TAGS=... scripts/language_adapters.sh OUTPUT_DIR [OPTIONS] [-- FLAGS]
 #
 # FIRST_TEXT and SECOND_TEXT are files of a sentence a line; FIRST_NER and
 # SECOND_NER folders of train.conll, dev.conll and test.conll; MAP_TAGS a file of

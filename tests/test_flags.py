@@ -12,8 +12,14 @@ from absl import flags
 from absl.testing import flagsaver
 from conftest import entry_point, run_process
 
-from adapter_bert.commands import library, predict, run_classifier
-from adapter_bert.flag_page import END, page, read_command_line
+from adapter_bert.commands import (
+    baseline,
+    library,
+    mine,
+    predict,
+    run_classifier,
+)
+from adapter_bert.flag_page import END, page, page_of, read_command_line
 from adapter_bert.flags import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -79,7 +85,7 @@ Does 100% of it.
 What to do:
   --[no]train       Train; default: false.
 
-Your own tables, with --task_name=custom:
+Your own tables:
   --id_column TEXT  Column; default: the 3rd.
 
 Tuning method and trained adapters:
@@ -204,11 +210,38 @@ def test_a_page_of_a_library_s_command_is_whole(name, capsys, monkeypatch):
     assert ".;" not in page and "..\n" not in page
 
 
+@dataclasses.dataclass(frozen=True)
+class Wide(Rates):
+    """Many choices, dots within a sentence, a flag that is refused."""
+
+    REFUSED = ("rate",)
+    way: Optional[str] = Topic.DATA.setting(
+        None, "A way.", choices=[f"way_{n:02}" for n in range(12)]
+    )
+    folder: str = Topic.DATA.setting("", "Versions: 1, 2, ...; else a file.")
+
+
+@pytest.mark.newer_stack
+def test_a_page_breaks_no_choice_and_keeps_dots(capsys):
+    with pytest.raises(SystemExit):
+        read_command_line(Wide, "", (), ["program", "--help"])
+    shown = capsys.readouterr().out
+    assert all(f"way_{n:02}" in shown for n in range(12))
+    assert "1, 2, ...; else" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
 @pytest.mark.newer_stack
 def test_a_page_names_no_flag_that_is_refused(capsys, tmp_path):
     with pytest.raises(SystemExit):
-        read_command_line(Rates, "", (), ["program", "--help"])
-    assert "--helpfull" not in capsys.readouterr().out
+        read_command_line(Wide, "", (), ["program", "--help"])
+    shown = capsys.readouterr().out
+    assert "--helpfull" not in shown
+    assert "--rate " not in shown and "--epoch_count " in shown
+    for module in baseline, mine:
+        with entry_point(module):
+            shown = page_of(module, "program")
+        assert not [x for x in module.REFUSED if f"\n  --{x} " in shown]
     (tmp_path / "flags").write_text("--rate=3")
     words = ["program", f"--flagfile={tmp_path}/flags"]
     assert read_command_line(Rates, "", (), words)[0].rate == 3

@@ -293,6 +293,8 @@ class Results:
 
 
 SETTINGS = (run_classifier.Source, Results)
+# Flags of files and tasks that have no baseline.
+REFUSED = ("predict_file", "choice_columns", "task_sampling")
 
 
 def main() -> None:

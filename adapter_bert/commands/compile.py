@@ -13,7 +13,7 @@ NVIDIA's compiler then tells whether the step compiles, the memory of a core,
 floating-point operations and moved bytes; the device's peak rates give the time
 of a step at best. No device and no network is needed, nothing is computed
 without --program, and --output_dir is neither read nor written. A training of
-run_vectors is compiled for one core.
+run_vectors or with --few_shot is compiled for one core.
 
 --json has the same figures: sizes in bytes and of one core, times in seconds.
 A compiler's answers are kept in ~/.cache/adapter_bert, or where XDG_CACHE_HOME

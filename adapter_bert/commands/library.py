@@ -224,8 +224,9 @@ class Suggest(BertFiles, TextColumns):
     """Ranks the adapters as beginnings of a new training."""
 
     REQUIRED = ("init_checkpoint", "train_file")
+    REFUSED = ("id_column",)
     train_file: str = Topic.DATA.setting(
-        "", "Rows of the new task: .tsv, .csv or .jsonl."
+        "", "Rows of the new task: .tsv, .csv, .jsonl or .json."
     )
     header: bool = Topic.TABLES.setting(
         True, "Whether the first line names the columns."

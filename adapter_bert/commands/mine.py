@@ -77,7 +77,7 @@ class Mining(LetterCase):
     labels: bool = Topic.TO_DO.setting(
         False,
         "Write rows of query, document and label, 1 or 0, in place of a "
-        "column of negatives (--negative_column; default: negative).",
+        "column of negatives (--negative_column, else negative).",
     )
     query_prompt: Optional[str] = Topic.METHOD.setting(
         None, "Text before first texts, or its name; default: as trained."
@@ -88,6 +88,7 @@ class Mining(LetterCase):
 
 
 SETTINGS = (Mining, run_vectors.Texts, adapter_flags.Answering)
+REFUSED = ("eval_file",)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,8 +51,7 @@ class Source(PredictedFlags):
         "",
         f"The task: {', '.join(TASKS)}, or of your own files custom or "
         f"{kinds.RERANK} (documents of a query). Several "
-        "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
-        "the task of --adapter.",
+        "names, as mrpc,rte,custom:FOLDER, are trained together.",
     )
     task_sampling: str = Topic.DATA.setting(
         "annealed",

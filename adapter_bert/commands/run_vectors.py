@@ -53,30 +53,28 @@ class Texts(SplitFlags):
         "Of BEIR's folders qrels/dev.tsv is scored, else qrels/test.tsv; "
         "--eval_file names another one.",
     )
-    text_a_column: str = Topic.TABLES.setting(
-        "text", "custom: column of the text."
-    )
+    text_a_column: str = Topic.TABLES.setting("text", "Column of the text.")
     text_b_column: Optional[str] = Topic.TABLES.setting(
         None,
-        "custom: column of the text's match, or of the second text of a pair "
+        "Column of the text's match, or of the second text of a pair "
         "with a score; default: single texts, which are their own matches.",
     )
     negative_column: list[str] = Topic.TABLES.setting(
         [],
-        "custom: columns, as a,b, of texts that are like a match and are none; "
+        "Columns, as a,b, of texts that are like a match and are none; "
         "in .jsonl a column may hold a list, as long in each row.",
     )
     score_column: Optional[str] = Topic.TABLES.setting(
         None,
-        "custom: column of a pair's score, greater for texts more alike; with "
+        "Column of a pair's score, greater for texts more alike; with "
         "--corpus_file, of a document's gain, above 0 if it belongs to the "
         "text.",
     )
     files: OwnFiles = dataclasses.field(default_factory=OwnFiles)
     corpus_file: str = Topic.TABLES.setting(
         "",
-        f"custom: {OWN_FILE} of documents to search in. --text_b_column and "
-        "--negative_column then hold ids of documents. Default: the second "
+        f"{OWN_FILE.capitalize()} of documents to search in. --text_b_column "
+        "and --negative_column then hold ids of documents. Default: the second "
         "texts of the dev set are searched.",
     )
     corpus_id_column: str = Topic.TABLES.setting(

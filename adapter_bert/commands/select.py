@@ -45,7 +45,7 @@ class Selection(LetterCase):
     """Pool, and choice."""
 
     pool: str = Topic.DATA.setting(
-        "", "File of rows without labels: .tsv, .csv, .jsonl, or plain text."
+        "", "Rows without labels: .tsv, .csv, .jsonl, .json, or plain text."
     )
     output: str = Topic.DATA.setting("", "File for the chosen rows (.tsv).")
     columns: list[str] = Topic.DATA.setting(

@@ -29,17 +29,17 @@ class TextColumns:
     """Columns of texts and labels in the user's own tables."""
 
     text_a_column: str = Topic.TABLES.setting(
-        "text", "custom: column of the text."
+        "text", "Column of the text; default: text, of rerank query."
     )
     text_b_column: Optional[str] = Topic.TABLES.setting(
-        None, "custom: column of the second text, for pairs."
+        None,
+        "Column of the second text, for pairs; default: none, of rerank "
+        "document.",
     )
-    label_column: str = Topic.TABLES.setting(
-        "label", "custom: column of the label."
-    )
+    label_column: str = Topic.TABLES.setting("label", "Column of the label.")
     id_column: Optional[str] = Topic.TABLES.setting(
         None,
-        "custom: column that names a row in the predictions; default: the "
+        "Column that names a row in the predictions; default: the "
         "row's number from 0.",
     )
 
@@ -50,17 +50,17 @@ class OwnFiles:
 
     header: bool = Topic.TABLES.setting(
         True,
-        "custom: .tsv and .csv files begin with the names of the columns. "
+        ".tsv and .csv files begin with the names of the columns. "
         "Columns are numbers from 0 otherwise.",
     )
     dev_share: float = Topic.TABLES.setting(
         0.0,
-        "custom: share of the training file, 0 to 1, that is held out as dev "
+        "Share of the training file, 0 to 1, that is held out as dev "
         "set, of each label alike; 0 if there is a dev file.",
         Range(lambda x: 0 <= x < 1, "expected a share from 0 to below 1"),
     )
     split_seed: int = Topic.TABLES.setting(
-        1, "custom: seed that chooses the rows of --dev_share.", NOT_NEGATIVE
+        1, "Seed that chooses the rows of --dev_share.", NOT_NEGATIVE
     )
 
     @property

@@ -120,8 +120,8 @@ class OneBert(BertFiles):
     )
     max_seq_length: Optional[int] = Topic.DATA.setting(
         None,
-        "Longest input in tokens, the rest is cut off; default: what each "
-        "adapter was trained with.",
+        "Longest input in tokens, the rest is cut off; default: each "
+        "adapter's, without one the BERT's.",
         at_least(3),
     )
     predict_batch_size: int = Topic.EVALUATION.setting(

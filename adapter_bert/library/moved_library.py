@@ -67,6 +67,8 @@ class Move(BertFiles):
     """Trains the adapters anew on another BERT, from texts."""
 
     REQUIRED = ("init_checkpoint", "to", "output_dir", "texts")
+    # They need a dev set.
+    REFUSED = ("eval_steps", "keep_best", "early_stopping")
     to: str = Topic.MODEL.setting("", "The other BERT, as --init_checkpoint.")
     output_dir: str = Topic.TO_DO.setting(
         "", "Folder of the new library, new or of a move that was killed."
@@ -150,7 +152,7 @@ def move(library: AdapterLibrary, settings: Move) -> list[Moved]:
     Returns:
         The adapters of the new library, in order.
     """
-    for name in ("eval_steps", "keep_best", "early_stopping"):
+    for name in settings.REFUSED:
         if getattr(settings.training, name):
             raise UserError(
                 f"--{name} needs a dev set, and a move trains without one; "

@@ -56,10 +56,10 @@ class SplitFlags:
 
     data_dir: str = Topic.DATA.setting(
         "",
-        "Folder of the task's files: train, dev, test, with the ending of a "
-        "table (.tsv, .csv, .jsonl), of tags (.conll, .jsonl) or of SQuAD "
-        "(.json). For several tasks, a folder with such a folder for each, of "
-        "the task's name.",
+        "Folder of the task's files: train, dev, test, with an ending of "
+        "tables (.tsv, .csv, .jsonl, .json), tags (.conll, .conllu, .jsonl, "
+        ".json) or SQuAD (.json). For several tasks, a folder with such a "
+        "folder for each, of the task's name.",
     )
     train_file: str = Topic.DATA.setting(
         "", "Own file to train on, in place of --data_dir's."
@@ -383,7 +383,9 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         "next to what the method trains, and kept in the adapter.",
     )
     adapter: str = Topic.METHOD.setting(
-        "", "Folder of a trained adapter to evaluate, predict with or train on."
+        "",
+        "Folder of a trained adapter to evaluate, predict with or train on; "
+        "its task is the default.",
     )
     init_adapter: str = Topic.METHOD.setting(
         "",
