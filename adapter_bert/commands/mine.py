@@ -243,6 +243,8 @@ def rows_of(
     """Yields the rows that are written, without questions of no negatives."""
     first, second, name, gain, negative = columns
     names, documents = list(search.corpus.places), search.corpus.texts
+    # Questions of several ids may have one text, which a reranker reads once.
+    labels_of: dict[str, dict[int, int]] = {}
     for question, query_id, gains, places in zip(
         search.questions, search.ids, search.relevant, mined
     ):
@@ -250,11 +252,9 @@ def rows_of(
         if not places:
             continue
         if settings.labels:
-            for place in (*right, *places):
-                label = int(place in gains)
-                yield dict(
-                    query=question, document=documents[place], label=label
-                )
+            labels = labels_of.setdefault(question, {})
+            labels.update(dict.fromkeys(right, 1))
+            labels.update(dict.fromkeys(places, 0))
             continue
         wrong: Any = [names[place] for place in places]
         if len(wrong) == 1:
@@ -265,6 +265,10 @@ def rows_of(
             if search.rows.label is not None:
                 row[gain] = gains[place]
             yield {**row, negative: wrong}
+    for question, labels in labels_of.items():
+        for place, label in labels.items():
+            document = documents[place]
+            yield dict(query=question, document=document, label=label)
 
 
 def main() -> None:
