@@ -249,12 +249,12 @@ def rows_of(
         search.questions, search.ids, search.relevant, mined
     ):
         right = [place for place in gains if place >= 0]
-        if not places:
-            continue
         if settings.labels:
             labels = labels_of.setdefault(question, {})
             labels.update(dict.fromkeys(right, 1))
-            labels.update(dict.fromkeys(places, 0))
+            for place in places:
+                labels.setdefault(place, 0)
+        if settings.labels or not places:
             continue
         wrong: Any = [names[place] for place in places]
         if len(wrong) == 1:
@@ -266,7 +266,7 @@ def rows_of(
                 row[gain] = gains[place]
             yield {**row, negative: wrong}
     for question, labels in labels_of.items():
-        for place, label in labels.items():
+        for place, label in labels.items() if 0 in labels.values() else ():
             document = documents[place]
             yield dict(query=question, document=document, label=label)
 
