@@ -241,7 +241,8 @@ def check_output(
 ) -> None:
     """Checks that a file can be written where a flag says.
 
-    It may not be the file `source` that is read, whose flag is `source_flag`.
+    It may not be the file `source` that is read and exists, whose flag is
+    `source_flag`.
     """
     if is_folder(path):
         raise UserError(f"{flag} is {path}, a folder; expected a file")

@@ -294,7 +294,7 @@ class Results:
 
 SETTINGS = (run_classifier.Source, Results)
 # Flags of files and tasks that have no baseline.
-REFUSED = ("predict_file", "choice_columns", "task_sampling")
+REFUSED = ("predict_file", "choice_columns", "task_sampling", "id_column")
 
 
 def main() -> None:

@@ -103,23 +103,23 @@ def judge(search: Search) -> list[Judged]:
     """Finds what belongs to each question, with all rows of an equal text.
 
     Never mined are right documents, copies of them and of the question, and
-    the document with its id.
+    the document with its id; nor those of another question of its text.
     """
     corpus = search.corpus
     numbers = number_texts(search.questions).tolist()
     right: dict[int, dict[int, None]] = {}
-    for number, gains in zip(numbers, search.relevant):
+    same_id: dict[int, set[int]] = {}
+    for number, gains, of_id in zip(numbers, search.relevant, search.copies):
         of_text = right.setdefault(number, {})
         of_text.update(dict.fromkeys(x for x in gains if x >= 0))
+        same_id.setdefault(number, set()).update(of_id)
     places = sorted({place for of_one in right.values() for place in of_one})
     copies = dict(
         zip(places, corpus.copies_of([corpus.texts[n] for n in places]))
     )
     judged = []
-    for number, equal, of_id in zip(
-        numbers, corpus.copies_of(search.questions), search.copies
-    ):
-        never = {*right[number], *equal, *of_id}
+    for number, equal in zip(numbers, corpus.copies_of(search.questions)):
+        never = {*right[number], *equal, *same_id[number]}
         never.update(*(copies[place] for place in right[number]))
         judged.append(Judged(list(right[number]), never))
     return judged

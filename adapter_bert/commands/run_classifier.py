@@ -51,7 +51,8 @@ class Source(PredictedFlags):
         "",
         f"The task: {', '.join(TASKS)}, or of your own files custom or "
         f"{kinds.RERANK} (documents of a query). Several "
-        "names, as mrpc,rte,custom:FOLDER, are trained together.",
+        "names, as mrpc,rte,custom:FOLDER, are trained together. Default: "
+        "the task of --adapter, if there is one.",
     )
     task_sampling: str = Topic.DATA.setting(
         "annealed",

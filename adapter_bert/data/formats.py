@@ -208,8 +208,7 @@ def _delimiter(start: str, columns: Collection[Any]) -> str:
     with contextlib.suppress(csv.Error):
         by_comma = _cells(first, ",")
         has_commas = len(by_comma) > 1
-        is_named = numbers or {*columns} & {*by_comma}
-        if first in columns or has_commas and is_named:
+        if first in columns or has_commas and {*columns} & {*by_comma}:
             return ","
         for mark in ";\t":
             text = io.StringIO(start, newline="")

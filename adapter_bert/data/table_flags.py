@@ -28,13 +28,9 @@ def is_one_cell(label: str) -> bool:
 class TextColumns:
     """Columns of texts and labels in the user's own tables."""
 
-    text_a_column: str = Topic.TABLES.setting(
-        "text", "Column of the text; default: text, of rerank query."
-    )
+    text_a_column: str = Topic.TABLES.setting("text", "Column of the text.")
     text_b_column: Optional[str] = Topic.TABLES.setting(
-        None,
-        "Column of the second text, for pairs; default: none, of rerank "
-        "document.",
+        None, "Column of the second text, for pairs."
     )
     label_column: str = Topic.TABLES.setting("label", "Column of the label.")
     id_column: Optional[str] = Topic.TABLES.setting(

@@ -383,9 +383,7 @@ class Experiment(LetterCase, BertFiles, TaskAndMethod):
         "next to what the method trains, and kept in the adapter.",
     )
     adapter: str = Topic.METHOD.setting(
-        "",
-        "Folder of a trained adapter to evaluate, predict with or train on; "
-        "its task is the default.",
+        "", "Folder of a trained adapter to evaluate, predict with or train on."
     )
     init_adapter: str = Topic.METHOD.setting(
         "",
