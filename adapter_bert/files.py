@@ -241,8 +241,8 @@ def check_output(
 ) -> None:
     """Checks that a file can be written where a flag says.
 
-    It may not be the file `source` that is read and exists, whose flag is
-    `source_flag`.
+    `source` is a file that is read, by the flag `source_flag`, and may not be
+    replaced.
     """
     if is_folder(path):
         raise UserError(f"{flag} is {path}, a folder; expected a file")

@@ -99,7 +99,7 @@ def method_table() -> str:
 def main() -> None:
     """Prints the page."""
     print("# Flags\n")
-    print("`adapter-bert PROGRAM --help` has those of other programs.\n")
+    print("`adapter-bert PROGRAM --help` shows the flags of a program.\n")
     for programs in GROUPS:
         first, *others = pages = list(map(flags_of, programs))
         shared = {

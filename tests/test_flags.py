@@ -208,6 +208,8 @@ def test_a_page_of_a_library_s_command_is_whole(name, capsys, monkeypatch):
     assert not ended.value.code
     assert page.startswith(f"usage: adapter-bert library {name}")
     assert ".;" not in page and "..\n" not in page
+    assert name != "suggest" or "\n  --id_column " not in page
+    assert name != "move" or "\n  --keep_best " not in page
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,8 +102,8 @@ class Judged:
 def judge(search: Search) -> list[Judged]:
     """Finds what belongs to each question, with all rows of an equal text.
 
-    Never mined are right documents, copies of them and of the question, and
-    the document with its id; nor those of another question of its text.
+    Right documents, copies of them and of the question, and the document with
+    the question's id are never mined for any question of the same text.
     """
     corpus = search.corpus
     numbers = number_texts(search.questions).tolist()
@@ -249,12 +249,12 @@ def rows_of(
         search.questions, search.ids, search.relevant, mined
     ):
         right = [place for place in gains if place >= 0]
+        if not places:
+            continue
         if settings.labels:
             labels = labels_of.setdefault(question, {})
             labels.update(dict.fromkeys(right, 1))
-            for place in places:
-                labels.setdefault(place, 0)
-        if settings.labels or not places:
+            labels.update(dict.fromkeys(places, 0))
             continue
         wrong: Any = [names[place] for place in places]
         if len(wrong) == 1:
@@ -266,7 +266,7 @@ def rows_of(
                 row[gain] = gains[place]
             yield {**row, negative: wrong}
     for question, labels in labels_of.items():
-        for place, label in labels.items() if 0 in labels.values() else ():
+        for place, label in labels.items():
             document = documents[place]
             yield dict(query=question, document=document, label=label)
 

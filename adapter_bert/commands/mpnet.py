@@ -2,7 +2,8 @@
 
     adapter-bert mpnet [--fetch]
 
-It is all-mpnet-base-v2. --fetch is that of `adapter-bert minilm`, of 404 MB.
+It is all-mpnet-base-v2. --fetch downloads 404 MB; `adapter-bert minilm --help`
+says where to.
 """
 
 from adapter_bert.commands import minilm
