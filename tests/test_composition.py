@@ -264,6 +264,20 @@ def test_the_mean_of_a_stack_with_itself_is_the_stack(tiny_config):
     assert_allclose(both.logits(), alone.logits(), atol=1e-5)
 
 
+def test_a_mean_leaves_alone_what_no_part_changes(tiny_config):
+    """Nor do thirds of bfloat16, whose sum is 1.002, scale what BERT gives."""
+    parts = ", ".join(f"'{name}': lora(rank=2)" for name in "abc")
+    tiny = TinyModel(tiny_config, f"average({{{parts}}})")
+    context = replace(tiny.context(), dtype=tf.bfloat16)
+    x = tf.constant(default_rng(0).normal(size=(2, 3, 16)), tf.bfloat16)
+    # At the start of an update it is zero; keys have none.
+    for kernel in ("query", "key"):
+        name = f"bert/encoder/layer_0/attention/self/{kernel}"
+        dense = Kernel(tf.identity, None)
+        mean = tiny.model.bert.hooks.project(name, x, dense, context)
+        assert np.array_equal(mean, x)
+
+
 def test_each_of_two_loras_acts_on_its_own_kernels(tiny_config):
     """With a scale of its own: the second one's is twice the first one's."""
     one = TinyModel(tiny_config, "lora(rank=2, targets='query,value')")

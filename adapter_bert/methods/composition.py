@@ -526,8 +526,11 @@ class AverageHooks(ComposedHooks):
             )
             for part in self.parts
         ]
-        mean, scale = self._mean(projected), self.method.scale
-        return mean if scale == 1.0 else plain + scale * (mean - plain)
+        # Of changes, since in bfloat16 the weights add up to 1.002 or 0.998.
+        changes = self._mean(
+            None if one is plain else one - plain for one in projected
+        )
+        return plain if changes is None else plain + self.method.scale * changes
 
     def before_norm(self, layer, site, inputs, outputs, layer_norm, context):
         """Gives the mean of what the parts add.
