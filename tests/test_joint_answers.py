@@ -1,5 +1,6 @@
 """Several tasks asked at once: equal to each asked alone."""
 
+import numpy as np
 import pytest
 import refusals
 import tensorflow as tf
@@ -209,3 +210,17 @@ def test_adapters_are_kept_in_bfloat16(load):
     assert predictor("small", TEXTS[0]) == alone
     values = predictor.task("small").values.get().values()
     assert {value.dtype for value in values} == {tf.float32}
+
+
+@pytest.mark.gate
+def test_vectors_of_adapters_are_kept_in_float32(bert, tiny_bert, tmp_path):
+    """So scales near 1 keep what a training has changed."""
+    make_artifact(tmp_path / "scales", tiny_bert, "ia3")
+    predictor = Predictor(bert, adapter_dtype="bfloat16")
+    predictor.add(str(tmp_path / "scales"), "scales")
+    values = predictor.task("scales").values
+    exact = dict(values.get())
+    predictor.ask([("scales", TEXTS[0])])
+    assert values.is_placed
+    kept = values.get()
+    assert all(np.array_equal(kept[name], x) for name, x in exact.items())

@@ -122,7 +122,9 @@ class _Tables:
         self.since = 0
         self.slots = Slots()
         self.tables = {
-            name: GrowingTable(shape, dtype) for name, shape in shapes.items()
+            # Vectors are short, and scales near 1 would be rounded to 1.
+            name: GrowingTable(shape, dtype if shape[1:] else tf.float32)
+            for name, shape in shapes.items()
         }
 
     def put(self, values: Values) -> "_Row":
@@ -170,8 +172,8 @@ class MixedBert:
 
         Args:
             bert: that all tasks were trained on.
-            adapter_dtype: type of methods' added variables; heads and
-                LayerNorms are float32.
+            adapter_dtype: type of methods' added matrices; their vectors, heads
+                and LayerNorms are float32.
         """
         self._bert = bert
         self.dtype = tf.as_dtype(adapter_dtype)
