@@ -33,7 +33,7 @@ from adapter_bert.graph import saved_model
 from adapter_bert.graph.exported import ExportedModel, Row
 from adapter_bert.graph.text_model import TextModel
 from adapter_bert.tasks.vector_form import Pooled
-from adapter_bert.tasks.vectors import Vectors
+from adapter_bert.tasks.vectors import SIDES, Vectors
 
 pytestmark = pytest.mark.newer_stack
 
@@ -260,3 +260,23 @@ def test_dense_layers_begin_as_the_folder_s(
             trained = adapter.weights.read(name)
             assert_allclose(trained, value, atol=4e-3)
             assert np.abs(trained - value).max() > 0
+
+
+@pytest.mark.gate
+def test_two_adapters_share_the_dense_layers(vectors, vector_flags, folder):
+    """What both have trained is in each."""
+    flags = {**without_size(vector_flags), "init_checkpoint": folder}
+    flags.update(max_seq_length=12, document_prompt="query", do_eval=False)
+    flags.update(two_adapters=True, tuning_method="lora(rank=2)")
+    vectors(**flags, num_train_steps=2)
+    bert = open_bert(folder)
+    first, second = (
+        trained_task(
+            bert, flags["output_dir"] / "tasks" / side / "adapter"
+        ).values.get()
+        for side in SIDES
+    )
+    [layer, _] = open_checkpoint(folder).pooled.dense
+    for name, value in zip(layer.variables(0), layer.values):
+        assert np.array_equal(first[name], second[name])
+        assert not np.array_equal(first[name], value)

@@ -98,9 +98,10 @@ def _finish(run: Run, values: Values) -> tuple[TuningMethod, Values]:
     method, config = run.model.method, run.model.config
     if not run.job.table.sides:
         return method.finish(config, values)
-    kept: Values = {}
-    for side in run.job.table.sides:
-        scope = scoped(side, "")
+    scopes = tuple(scoped(side, "") for side in run.job.table.sides)
+    # The head's are of both sides.
+    kept = {n: v for n, v in values.items() if not n.startswith(scopes)}
+    for scope in scopes:
         finished, finished_values = method.finish(config, below(scope, values))
         kept.update(
             (f"{scope}{name}", value) for name, value in finished_values.items()
