@@ -348,6 +348,19 @@ def test_a_text_of_both_files_is_on_one_side(tmp_path, count):
 
 
 @NEWER
+@pytest.mark.parametrize("side", ["train", "dev"])
+def test_all_texts_of_the_file_may_be_on_one_side(tmp_path, side):
+    write_table(tmp_path / "train.tsv", REPLAYED)
+    _, before = DIVIDED.read(str(tmp_path), ["train", "dev"])
+    new = [(text, "!") for text in before[side].text_a]
+    _, rows = extended(tmp_path, new).read(str(tmp_path), ["train", "dev"])
+    for split, of_split in rows.items():
+        texts = before[split].text_a * (1 + (split == side))
+        assert sorted(of_split.text_a) == sorted(texts)
+        assert len(of_split.label) == len(of_split) == len(texts)
+
+
+@NEWER
 def test_a_composition_is_refused():
     run = mock.MagicMock()
     run.model.method = registry.parse("union(lora, prefix)")

@@ -460,7 +460,7 @@ class Rows:
 
         def columns(name: str) -> Optional[list[str]]:
             first, *more = (getattr(one, name) for one in rows)
-            return first and change(first, *more)
+            return None if first is None else change(first, *more)
 
         return dataclasses.replace(
             self,
