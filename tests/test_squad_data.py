@@ -14,6 +14,7 @@ from conftest import TINY_WORDS
 from numpy.testing import assert_array_equal
 
 from adapter_bert.data import tokenization
+from adapter_bert.data.input_pipeline import Features
 from adapter_bert.data.memory_rows import MemoryRows
 from adapter_bert.tasks.squad_data import (
     SPACES,
@@ -257,7 +258,7 @@ def test_arrays_have_the_declared_types(tokenizer, caplog):
     assert "tokenize" not in caplog.text
     types = {"segments": "uint8", "starts": "int64", "context_starts": "int64"}
     arrays = {**vars(windows), **windows.labels}
-    for name in arrays.keys() - {"labels", "cut_rows"}:
+    for name in arrays.keys() - {"labels", "cut_rows", "answers"}:
         assert arrays[name].dtype.name == types.get(name, "int32"), name
 
 
@@ -277,6 +278,23 @@ def test_there_are_labels_where_all_answers_are_known_only(tokenizer):
     assert len(cut_windows([labelled], tokenizer, 9, 2, 2).labels) == 2
     for questions in ([labelled, unlabelled], [unlabelled, labelled]):
         assert cut_windows(questions, tokenizer, 9, 2, 2).labels == {}
+
+
+def test_fingerprints_tell_all_answers_that_are_scored(tokenizer):
+    cat, the_cat, sat = (
+        SquadAnswer(*x) for x in (("cat", 4), ("the cat", 0), ("sat", 8))
+    )
+    several = [(cat,), (cat, the_cat), (cat, sat), (cat, the_cat, sat)]
+
+    def fingerprint(answers):
+        question = SquadQuestion("q", "is it ?", "the cat sat", answers)
+        return cut_windows([question], tokenizer, 12, 4, 4).fingerprint()
+
+    assert len(set(map(fingerprint, several))) == 4
+    # The best one counts, whatever their order and number.
+    assert fingerprint((cat, sat, the_cat, cat)) == fingerprint(several[3])
+    windows = cut_windows([ask("the cat sat", "cat")], tokenizer, 12, 4, 4)
+    assert windows.fingerprint() == Features.fingerprint(windows)
 
 
 # Any contexts

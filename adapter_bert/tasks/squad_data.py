@@ -8,6 +8,7 @@ part </s>`. Parts overlap.
 import array
 import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import re
@@ -304,6 +305,7 @@ class ContextWindows(Features):
             the array of all context tokens.
         offsets: int32 [tokens, 2], first character and one past the last.
         cut_rows: how many questions are longer than `max_query_length`.
+        answers: texts of each question's answers, sorted, if any has several.
     """
 
     question: np.ndarray
@@ -312,6 +314,15 @@ class ContextWindows(Features):
     context_starts: np.ndarray
     offsets: np.ndarray
     cut_rows: int = 0
+    answers: Sequence[Sequence[str]] = ()
+
+    def fingerprint(self):
+        """Adds answers that the labels, of the first alone, do not tell."""
+        content = super().fingerprint()
+        if self.answers:
+            content = f"{content} {self.answers}"
+            content = hashlib.sha256(content.encode()).hexdigest()
+        return content
 
 
 def cut_windows(
@@ -385,6 +396,8 @@ def cut_windows(
     parts = np.stack([firsts, np.diff(row_starts) - firsts], axis=1).ravel()
     zero_one = np.array([0, tokenizer.second_segment], np.uint8)
     labels = {"start_positions": starts, "end_positions": ends}
+    answers = [sorted({a.text for a in q.answers or ()}) for q in questions]
+    has_several = any(len(texts) > 1 for texts in answers)
     return ContextWindows(
         tokens=np.asarray(tokens),
         segments=np.repeat(np.tile(zero_one, len(windows)), parts),
@@ -396,6 +409,7 @@ def cut_windows(
         context_starts=np.array(context_starts, np.int64),
         offsets=np.concatenate(offsets),
         cut_rows=cut,
+        answers=answers if has_several else (),
     )
 
 
