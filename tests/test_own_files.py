@@ -91,6 +91,28 @@ def test_one_file_is_trained_on_and_new_rows_are_predicted(
 
 
 @pytest.mark.gate
+def test_a_warning_tells_that_other_rows_are_held_out(
+    classify, own_flags, tickets, tmp_path, caplog
+):
+    """A file with more rows is divided anew."""
+    out = own_flags["output_dir"]
+    classify(**own_flags, do_eval=True)
+    scored = {**own_flags, "do_train": False, "do_eval": True}
+    new = {"adapter": out / "adapter", "output_dir": tmp_path / "new"}
+    ways = {**scored, **new}, scored
+    for flags in ways:
+        classify(**flags)
+    told = "held out other rows"
+    assert told not in caplog.text
+    with open(tickets, "a", newline="") as file:
+        csv.writer(file).writerows([["T", "good", f"new {n}"] for n in "12345"])
+    for flags in ways:
+        caplog.clear()
+        classify(**flags)
+        assert told in caplog.text
+
+
+@pytest.mark.gate
 def test_files_of_a_folder_and_the_same_ones_named_are_one_run(
     classify, tiny_flags, tiny_data, caplog
 ):

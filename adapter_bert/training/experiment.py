@@ -227,6 +227,24 @@ def _tokenize(run: Run) -> None:
         # These rows decide which step is the result.
         run.record["training"]["dev_data"] = run.fingerprints()
     run_record.check(run.folder, run.record, experiment.do_train)
+    if run.task.held_out and run.dev:
+        _tell_held_out(run)
+
+
+def _tell_held_out(run: Run) -> None:
+    """Records the held out rows; warns if a training held out others."""
+    now = run.record["held_out_rows"] = run.fingerprints()
+    if run.experiment.do_train:
+        return
+    trained, before = run.model.trained, run_record.read_run(run.folder)
+    if trained is not None:
+        before = trained.config
+    if (before or {}).get("held_out_rows", now) != now:
+        logging.warning(
+            "--dev_share held out other rows in the training, or they were "
+            "read otherwise (as by --max_seq_length); if the training file has "
+            "changed, some that are held out now were trained on"
+        )
 
 
 def _best_checkpoint(run: Run) -> Optional[str]:
