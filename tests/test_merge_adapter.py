@@ -63,14 +63,14 @@ def add(tiny_bert):
 LORA = "lora(rank=2)"
 
 
-def test_a_merged_head_is_as_a_training_would_have_it(add, make):
-    """Of a table, whose labels are sorted."""
+def test_a_merged_head_keeps_the_order_of_its_labels(add, make):
+    """As the `DataProcessor` has them, by which BERT's program reads it."""
     described = {**CLASSIFICATION, "labels": ["good", "bad"]}
     folder = make("good first", LORA, description=described)
     values = add(folder)["values"]
     kept = read_adapter(folder).weights
     for name in ("output_weights", "output_bias"):
-        assert_array_equal(values[name], kept.read(name)[::-1])
+        assert_array_equal(values[name], kept.read(name))
     # Of another program, whose head is another one.
     described = {**CLASSIFICATION, "head": {"layers": 2, "pooler": False}}
     folder = make("two layers", LORA, description=described)
@@ -84,7 +84,7 @@ KINDS = [
     (
         {"name": "custom", "labels": ["good", "bad"], "pairs": False},
         (SEQUENCES, "single_label_classification"),
-        ["bad", "good"],
+        ["good", "bad"],
     ),
     (
         {"name": "mnli", "labels": list(TASKS["mnli"].labels), "pairs": True},
@@ -99,7 +99,7 @@ KINDS = [
             "label_threshold": 0.7,
         },
         (SEQUENCES, "multi_label_classification"),
-        ["a", "b"],
+        ["b", "a"],
     ),
     (
         {"name": "custom", "regression": True, "pairs": False},
@@ -179,7 +179,7 @@ def test_a_merged_bert_answers_as_bert_and_adapter(
     expected = [predictor("it", row)["scores"] for row in rows]
     assert_allclose(
         np.loadtxt(tmp_path / "out" / "test_results.tsv"),
-        [[scores["bad"], scores["good"]] for scores in expected],
+        [[scores["good"], scores["bad"]] for scores in expected],
         atol=1e-5,
     )
 
@@ -195,10 +195,10 @@ def test_a_merged_bert_answers_for_its_labels_alone(
         (tmp_path / f"{name}.tsv").write_text(lines)
     folder = {"data_dir": tmp_path}
     for more, *parts in (
-        (folder, "('bad', 'good'), expected", "('no', 'yes')"),
+        (folder, "('good', 'bad'), expected", "('no', 'yes')"),
         (
             {"eval_file": tmp_path / "dev.tsv"},
-            "unknown label 'no', expected one of bad, good",
+            "unknown label 'no', expected one of good, bad",
         ),
         (
             {"data_dir": tiny_data, "multi_label": True},

@@ -7,10 +7,9 @@ The result is a plain BERT in Google's form (`bert_model.ckpt`,
 `bert_config.json`, `vocab.txt`). A model like BERT, as ELECTRA, is written in
 Hugging Face's form instead. The result computes what BERT and adapter did. It
 has the task's head if there is one adapter, of weight 1. The config then names
-the head's labels and kind, as Hugging Face's configs do. The labels are sorted,
-as `run_classifier.py` sorts those of a table. The `gelu` of a BERT from
-Hugging Face is called `gelu_erf` there; Google's own program does not know this
-name.
+the head's labels and kind, as Hugging Face's configs do. The labels keep the
+adapter's order. The `gelu` of a BERT from Hugging Face is called `gelu_erf`
+there; Google's own program does not know this name.
 
 The changes of several adapters are added up, each times its number in --weights
 (task arithmetic, Ilharco et al. 2023). Methods that add computation to BERT
@@ -51,7 +50,6 @@ from adapter_bert.checkpoints import (
     sources,
 )
 from adapter_bert.checkpoints.bert_flags import BertFiles
-from adapter_bert.checkpoints.changed_weights import with_labels
 from adapter_bert.checkpoints.hugging_face import CROSS_ENCODER
 from adapter_bert.checkpoints.hugging_face_heads import (
     describe_head,
@@ -216,14 +214,11 @@ def head_of(
         return {}, {}
     labels = list(described.get("labels") or described.get("tags") or ())
     if kind in (kinds.CLASSIFICATION, kinds.MULTI_LABEL):
+        # In their order, in which Google's program reads a head.
         labels = list(task.labels)
-        if described["name"] == "custom":
-            # Labels of another program's adapter may be in any order.
-            shape = len(labels), config.hidden_size
-            check_shape(weights, "output_weights", shape)
-            check_shape(weights, "output_bias", shape[:1])
-            weights = with_labels(weights, labels, sorted(labels))
-            labels = sorted(labels)
+        shape = len(labels), config.hidden_size
+        check_shape(weights, "output_weights", shape)
+        check_shape(weights, "output_bias", shape[:1])
     values = {
         name: weights.read(name)
         for name in weights.shapes
