@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -24,8 +25,10 @@ from engine_jobs import (
     trained_values,
 )
 from numpy.testing import assert_allclose
+from tensorflow.core.protobuf import config_pb2
+from tensorflow.python.eager import context
 
-from adapter_bert.training import cpu_cores, devices
+from adapter_bert.training import cpu_cores, devices, process_options
 from adapter_bert.training.settings import Hardware
 
 SETS = "tasks.sets/logits"
@@ -231,6 +234,26 @@ def test_products_are_as_exact_as_the_run_says():
         assert is_enabled()
     finally:
         tf.config.experimental.enable_tensor_float_32_execution(before)
+
+
+def test_a_thread_keeps_the_graph_optimizer_that_it_chose():
+    """Though a model in another dtype answers in another thread."""
+
+    def is_off():
+        config = context.context().function_call_options.config_proto_serialized
+        rewrites = config_pb2.ConfigProto.FromString(config).graph_options
+        return rewrites.rewrite_options.disable_meta_optimizer
+
+    def choose(dtype):
+        devices.choose_graph_optimizer(Hardware(), dtype)
+
+    with process_options.restored():
+        for mine, other in ("float32", "bfloat16"), ("bfloat16", "float32"):
+            choose(mine)
+            thread = threading.Thread(target=choose, args=(other,))
+            thread.start()
+            thread.join()
+            assert is_off() == (mine == "float32")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """This machine's devices: a strategy for them, and what they compute in."""
 
+import threading
+
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.eager import context
 
 from adapter_bert.errors import UserError
 from adapter_bert.training import cpu_cores
@@ -12,6 +15,8 @@ from adapter_bert.training.settings import FLOAT32, Hardware
 MAX_LANES = 8
 # Of a training batch at once (results/performance.md).
 LANE_ROWS = 32
+
+_lock = threading.Lock()
 
 
 def count(hardware: Hardware) -> int:
@@ -66,20 +71,24 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     In float32 on a CPU, Grappler doubles the time to build a graph and makes
     none faster (results/performance.md); in bfloat16 it saves some casts. Its
     rewriting of sums stays off, for equal bits. On GPUs, products in float32
-    do not use TensorFloat-32, which has 10 bits. The choice holds for the
-    whole process.
+    do not use TensorFloat-32, which has 10 bits; this holds for the whole
+    process, the rest for the functions that this thread calls.
     """
     tf.config.experimental.enable_tensor_float_32_execution(
         hardware.use_tpu or compute_dtype != FLOAT32
     )
     accelerated = hardware.use_tpu or tf.config.list_physical_devices("GPU")
-    tf.config.optimizer.set_experimental_options(
-        {
-            "disable_meta_optimizer": not accelerated
-            and compute_dtype == FLOAT32,
-            "arithmetic_optimization": False,
-        }
-    )
+    with _lock:
+        tf.config.optimizer.set_experimental_options(
+            {
+                "disable_meta_optimizer": not accelerated
+                and compute_dtype == FLOAT32,
+                "arithmetic_optimization": False,
+            }
+        )
+        # TensorFlow would read them at the next call of a function. By then
+        # another thread may have set its own, which changes this one's bits.
+        _ = context.context().function_call_options
 
 
 def names(hardware: Hardware) -> list[str]:
