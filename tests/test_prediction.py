@@ -78,6 +78,13 @@ def test_all_splits_stand_on_one_model(made, job):
         assert_allclose(output["logits"], expected, atol=1e-6)
 
 
+def test_many_runs_are_no_reason_for_a_warning(job, caplog):
+    """TensorFlow warns of a function that it traces five times in a row."""
+    for _ in range(6):
+        predict(new_engine(), job, make_rows(CLASSIFICATION), 40)
+    assert "retracing" not in caplog.text
+
+
 @pytest.mark.parametrize("tokens,batches", [(0, 20), (48, 7), (10_000, 1)])
 def test_short_rows_are_predicted_more_at_once(
     made, tiny_config, tmp_path, monkeypatch, tokens, batches

@@ -136,12 +136,17 @@ class StrategyPredictor(RowPredictor):
         model, _ = self._build()
         if self._compute is None:
             self._compute = self._make_function(model, features)
+        compute = self._compute
+        if not self._job.length:
+            # A plain call warns: it takes models of several runs for one
+            # function that is retraced.
+            compute = compute.get_concrete_function()
         for group in read():
             yield {
                 name: input_pipeline.join_outputs(
                     [part.numpy() for part in parts]
                 )
-                for name, parts in self._compute(group).items()
+                for name, parts in compute(group).items()
             }
 
     def _build(self) -> Built:
