@@ -183,12 +183,18 @@ class AdapterClassifier(ClassifierMixin, _AdapterEstimator):
 
     def fit(self, X: Any, y: Any) -> "AdapterClassifier":  # noqa: N803
         """Trains on texts [N] or pairs [N, 2] and their labels [N]."""
-        for number, label in enumerate(column_or_1d(y, dtype=object)):
+        labels = column_or_1d(y, dtype=object)
+        for number, label in enumerate(labels):
             # numpy would make a text of them.
             is_missing = type(label).__name__ == "NAType" or label != label
             if label is None or is_missing:
                 raise UserError(f"y[{number}] is {label}, expected a label")
         y = column_or_1d(y, warn=True)
+        if y.dtype.kind == "f" and not any(
+            isinstance(x, float) for x in labels
+        ):
+            # Of pandas' whole numbers, which may be too large for floats.
+            y = np.array(labels.tolist())
         check_classification_targets(y)
         classes = np.unique(y)
         if len({*map(str, classes)}) < len(classes):

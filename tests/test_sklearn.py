@@ -114,6 +114,26 @@ def test_labels_may_be_numbers_and_texts_pairs(tiny_bert):
 
 
 @pytest.mark.parametrize(
+    "values, dtype",
+    [
+        ([2**60, 2**60 + 1], "Int64"),
+        ([False, True], "boolean"),
+        ([1.0, 2.0], "Float64"),
+        ([1, 2], "float32"),
+    ],
+)
+def test_labels_are_what_a_column_holds(tiny_bert, monkeypatch, values, dtype):
+    trained = []
+    monkeypatch.setattr(
+        AdapterClassifier, "_fit", lambda self, x, y: trained.extend(y)
+    )
+    y = pandas.Series(values, dtype=dtype)
+    classifier = AdapterClassifier(tiny_bert).fit(["a", "b"], y)
+    assert classifier.classes_.tolist() == values
+    assert trained == list(map(str, y))
+
+
+@pytest.mark.parametrize(
     "check",
     [
         estimator_checks.check_estimator_cloneable,
