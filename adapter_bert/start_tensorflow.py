@@ -11,6 +11,7 @@ import gc
 import importlib.util
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Iterator
 
@@ -69,6 +70,7 @@ def without_notices(
 def _load() -> None:
     chosen = os.environ.get(KERAS_CHOICE)
     os.environ.setdefault(KERAS_CHOICE, "1")
+    collects = gc.isenabled()
     gc.disable()
     try:
         with without_notices():
@@ -81,9 +83,12 @@ def _load() -> None:
     finally:
         if chosen is None:
             del os.environ[KERAS_CHOICE]
-        # What is there by now is never searched again.
-        gc.freeze()
-        gc.enable()
+        if "adapter_bert.api" not in sys.modules:
+            # What is there by now is never searched again. A caller's own
+            # objects would never be freed.
+            gc.freeze()
+        if collects:
+            gc.enable()
 
 
 _load()

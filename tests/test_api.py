@@ -95,11 +95,18 @@ def bits(folder):
 @pytest.mark.newer_stack
 def test_the_package_loads_tensorflow_at_first_use():
     code = (
-        "import sys, adapter_bert as ab\n"
+        "import gc, sys, weakref, adapter_bert as ab\n"
         "assert {'train', 'Predictor', 'UserError'} <= set(dir(ab))\n"
         "assert ab.UserError and 'tensorflow' not in sys.modules\n"
         "assert not hasattr(ab, 'trian')\n"
+        "class Own: pass\n"
+        "own = Own()\n"
+        "own.self, freed = own, weakref.ref(own)\n"
+        "gc.disable()\n"
         "ab.train\n"
+        "assert not gc.isenabled()\n"
+        "del own\n"
+        "assert gc.collect() and freed() is None\n"
         "assert not {'matplotlib', 'sklearn'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -243,7 +250,7 @@ def test_a_library_answers_rows_of_several_tasks(bert, shelf):
 def test_texts_have_vectors(run, bert):
     plain = ab.embed(bert, ["the cat", "a dog ran"], layers=(-1, -2))
     assert plain.dtype == np.float32 and plain.shape == (2, 32)
-    for layers in (-1, np.array([-1])):
+    for layers in (-1, np.array([-1]), range(-1, 0)):
         one = ab.embed(bert, ["the cat", "a dog ran"], layers=layers)
         assert_array_equal(one, plain[:, :16])
     tuned = ab.embed(
