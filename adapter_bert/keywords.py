@@ -112,7 +112,7 @@ def _as_argument(name: str, value: Any, kind: str) -> Any:
     value = _plain(value)
     if kind == "string" and type(value) is int:
         return str(value)
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, range)):
         value = list(value)
     is_list = "list" in kind or kind.startswith("multi")
     if not is_list or isinstance(value, str):
