@@ -95,8 +95,8 @@ class TextModel(tf.Module):
     ):
         """Puts all tasks, at least one, into tables.
 
-        `batch_size` are windows computed at once, `adapter_dtype` is of values
-        in tables.
+        `batch_size` are windows computed at once, `adapter_dtype` is of
+        matrices in tables.
         """
         forms = {}
         if form:

@@ -72,7 +72,8 @@ def choose_graph_optimizer(hardware: Hardware, compute_dtype: str) -> None:
     none faster (results/performance.md); in bfloat16 it saves some casts. Its
     rewriting of sums stays off, for equal bits. On GPUs, products in float32
     do not use TensorFloat-32, which has 10 bits; this holds for the whole
-    process, the rest for the functions that this thread calls.
+    process, the rest for the functions of this thread, and of threads that
+    have called none yet.
     """
     tf.config.experimental.enable_tensor_float_32_execution(
         hardware.use_tpu or compute_dtype != FLOAT32

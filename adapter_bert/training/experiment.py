@@ -242,8 +242,9 @@ def _tell_held_out(run: Run) -> None:
     if (before or {}).get("held_out_rows", now) != now:
         logging.warning(
             "--dev_share held out other rows in the training, or they were "
-            "read otherwise (as by --max_seq_length); if the training file has "
-            "changed, some that are held out now were trained on"
+            "read otherwise (as by --max_seq_length or --max_eval_examples); "
+            "if the training file has changed, some that are held out now "
+            "were trained on"
         )
 
 
