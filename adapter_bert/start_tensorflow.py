@@ -84,8 +84,8 @@ def _load() -> None:
         if chosen is None:
             del os.environ[KERAS_CHOICE]
         if "adapter_bert.api" not in sys.modules:
-            # What is there by now is never searched again. A caller's own
-            # objects would never be freed.
+            # What is there by now is never searched again. A caller's objects
+            # would never be freed.
             gc.freeze()
         if collects:
             gc.enable()

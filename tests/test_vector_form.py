@@ -264,7 +264,7 @@ def test_dense_layers_begin_as_the_folder_s(
 
 @pytest.mark.gate
 def test_two_adapters_share_the_dense_layers(vectors, vector_flags, folder):
-    """What both have trained is in each."""
+    """Each adapter holds the dense layers that both have trained."""
     flags = {**without_size(vector_flags), "init_checkpoint": folder}
     flags.update(max_seq_length=12, document_prompt="query", do_eval=False)
     flags.update(two_adapters=True, tuning_method="lora(rank=2)")

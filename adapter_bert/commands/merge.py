@@ -214,7 +214,7 @@ def head_of(
         return {}, {}
     labels = list(described.get("labels") or described.get("tags") or ())
     if kind in (kinds.CLASSIFICATION, kinds.MULTI_LABEL):
-        # In their order, in which Google's program reads a head.
+        # Google's program reads a head by the order of its labels.
         labels = list(task.labels)
         shape = len(labels), config.hidden_size
         check_shape(weights, "output_weights", shape)
